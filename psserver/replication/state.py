@@ -1,6 +1,6 @@
 """The state of one server in one replicated log, and the turn in which an input changes it."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from psserver.replication.configuration import Config, Disk, Member
@@ -35,7 +35,7 @@ class Standing:
     accepted: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Replica:
     """One server's part in one log. `servers` vote; `holds`: this one may have a copy.
 
@@ -99,8 +99,13 @@ class Turn:
     outputs: list[Output] = field(default_factory=list)
 
     def set(self, **changes: Any) -> None:
-        if any(getattr(self.state, name) is not value for name, value in changes.items()):
-            self.state = replace(self.state, **changes)
+        before = vars(self.state)
+        for name, value in changes.items():
+            if before[name] is not value:
+                # As `dataclasses.replace` does, in a tenth of its time: each message changes a state.
+                self.state = object.__new__(Replica)
+                vars(self.state).update(before, **changes)
+                return
 
     def send(self, to: int, message: Message) -> None:
         self.outputs.append(Send(to, message))

@@ -5,18 +5,17 @@ that comes back is made of are the servers' own code. Streams between servers, d
 """
 
 import json
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pslab.verify.invariants import expect
+from pslab.verify.invariants import InvariantViolation, expect
 from pslab.verify.schedule import ChoiceSource
 from psserver.coordinator import CoordinatorState, JobTerms, JoinRefused, Output, Record, Send
 from psserver.coordinator.state import reopened
 from psserver.policies import build
 from psserver.replication import Config, Disk, Member, Replica, begin, first_config, restart
-from psserver.replication.messages import Installed
-from psserver.service.replicas import inputs, wire
+from psserver.service.replicas import inputs
 from psserver.service.replicas.inputs import Call, NotedCoordinator
 from psserver.service.replicas.logs import holders
 from psserver.shard import ShardState
@@ -24,7 +23,8 @@ from pswire.decisions import entries
 from pswire.generations import Generation
 from pswire.protocol import received
 from psworker.engine import Request
-from tests.recovery.holding import CLOCK, Holding, Sent
+from tests.recovery.holding import CLOCK, Holding, read
+from tests.recovery.network import Copy, Network, Sent, Way
 from tests.recovery.parts import Orders, Part
 from tests.recovery.settings import Job
 from tests.recovery.shard import OPTIMIZER, chained
@@ -67,6 +67,8 @@ class Server(Holding):
         self.disk = Disk(first.epoch, first)
         self._run(begin(number, cluster.count, first), formed=False)
         self.parts = [Part(self, part) for part in range(1, cluster.parts)]
+        # Of all parts.
+        self.logs: list[Holding] = [self, *self.parts]
 
     def _run(self, replica: Replica, *, formed: bool) -> None:
         self.hold(replica, formed=formed)
@@ -88,11 +90,6 @@ class Server(Holding):
     @property
     def up(self) -> bool:
         return self.alive and not self.stalled
-
-    @property
-    def logs(self) -> list[Holding]:
-        """Of all parts."""
-        return [self, *self.parts]
 
     def log(self, part: int) -> Holding:
         return self.parts[part - 1] if part else self
@@ -232,26 +229,31 @@ class Server(Holding):
             to, self.wanted = self.wanted, None
             state = json.dumps(self.coordinator.state().to_json())
             kept = [list(each.kept) for each in self.orders]
-            copy = (self.executed, self.shell.replica.synced, (state, kept), self.shard.state())
-            self.cluster.post(self.number, to, Sent(copy=copy))
+            copy = Copy(
+                self.executed, self.shell.replica.synced, (state, kept, self.job_time()), self.shard.state()
+            )
+            self.cluster.network.post(Way(self.number, to), Sent(copy=copy))
 
     # Following
 
-    def arrives(self, sender: int, copy: tuple[int, int, tuple[str, list[list[Record]]], ShardState]) -> None:
-        at, epoch, (state, kept), shard = copy
-        if not self.needs(sender, at, epoch):
-            return
-        if self.coordinator is not None:
-            self.ended = True
-            return
+    @property
+    def _begun(self) -> bool:
+        return self.coordinator is not None
+
+    def _take_up(self, copy: Copy) -> None:
+        state, kept, now = copy.about
         known = CoordinatorState.from_json(json.loads(state))
         coordinator = self.coordinator = self.cluster.new_coordinator()
         coordinator.restore(known)
-        self.shard.follow(self.cluster.name, known.entries, shard)
+        self.shard.follow(self.cluster.name, known.entries, copy.shard)
         for orders, records in zip(self.orders, kept, strict=True):
             orders.kept.extend(records)
-        self.executed, self.upto, self.opened = at, at, True
-        self.shell.give(Installed(at))
+        self.opened = True
+        self._hear(now)
+
+    def _hear(self, now: float) -> None:
+        """Take the job's time from another server that leads."""
+        self.heard, self.origin = self.time, now - self.time
 
     def follow(self, most: int) -> None:
         super().follow(most)
@@ -269,7 +271,7 @@ class Server(Holding):
         else:
             assert self.coordinator is not None
             calls, now = inputs.decode(rest)
-            self.heard, self.origin = self.time, now - self.time
+            self._hear(now)
             self.opened = self.opened or any(call.name in ("opening", "resume") for call in calls)
             for call in calls:
                 if call.name == "held":
@@ -292,7 +294,8 @@ class Server(Holding):
             nobody = self.time - self.heard
             self.step(lambda: coordinator.interrupted(nobody))
         present = [(each.worker, each.incarnation) for each in coordinator.roster.present.values()]
-        self.missed = (self.time + TIMEOUT / 2, present)
+        terms = coordinator.terms
+        self.missed = (self.time + terms.worker_timeout - terms.grace, present)
 
     # Time
 
@@ -343,10 +346,11 @@ class Copies:
         self.over = False
         # By entry; some are not complete.
         self.saved: dict[int, Saved] = {}
-        self.streams: dict[tuple[int, int], deque[Sent]] = {}
-        self.cuts: set[tuple[int, int]] = set()
+        self.network = Network(lambda server: self.servers[server].alive, choices.pick)
         # The configurations on all disks by part and epoch, and the newest of each part.
         self.configs: dict[tuple[int, int], Config] = {}
+        # Whether a server died, or a configuration came, since `lost` looked.
+        self._changed = True
         self.newest = [first_config(holders(part)) for part in range(self.parts)]
         self.epochs: set[tuple[int, int]] = set()
         # How many streams of orders there were.
@@ -383,12 +387,15 @@ class Copies:
         else:
             expect(record.index < len(self.log), f"entry {record.index} comes behind {len(self.log)} of them")
             known = self.log[record.index]
-            expect(
-                repr(known) == repr(record), f"server {server.number} decides {record}, and {known} was told"
-            )
+            # Numbers that are none are equal as text.
+            if repr(known) != repr(record):
+                raise InvariantViolation(
+                    f"server {server.number} decides {record}, and {known} was told"
+                )
 
     def configured(self, part: int, config: Config) -> None:
         known = self.configs.setdefault((part, config.epoch), config)
+        self._changed = True
         if config.epoch > self.newest[part].epoch:
             self.newest[part] = config
         expect(known == config, f"two configurations of epoch {config.epoch} of part {part}")
@@ -424,71 +431,64 @@ class Copies:
             raise PowerLoss
 
     def kill(self, server: Server) -> None:
-        server.alive = False
+        server.alive, self._changed = False, True
         for worker in self.workers:
             if self.at.get(worker.name) == server.number:
                 self.hang_up(worker, told=False)
-        for other in self.servers:
-            if other is not server:
-                self._break(server.number, other.number)
-                self._break(other.number, server.number)
+        self.network.die(server.number, self.count)
 
-    def _break(self, sender: int, to: int) -> None:
-        """What a stream carries is lost, and its reader notices."""
-        self.streams[sender, to] = deque([Sent(broke=True)])
-
-    def heal(self, *, broken: bool) -> None:
-        """The network is whole again: what was under way arrives, or the streams were given up meanwhile."""
-        for sender, to in self.cuts:
-            if broken:
-                self._break(sender, to)
-                self.streams.setdefault((to, sender), deque()).append(Sent(broke=True))
-        self.cuts.clear()
-
-    def post(self, sender: int, to: int, sent: Sent) -> None:
-        if self.servers[to].alive and self.servers[sender].alive:
-            self.streams.setdefault((sender, to), deque()).append(sent)
-
-    def carry(self, sender: int, to: int) -> None:
+    def carry(self, way: Way) -> None:
         """The next thing of a stream arrives."""
-        server, sent = self.servers[to], self.streams[sender, to].popleft()
-        if not server.alive:
-            return
-        log = server.log(sent.part)
-        shell = log.shell
+        server, sent = self.servers[way.to], self.network.take(way, late=self.chaos)
+        if sent is not None and server.alive:
+            self.acts(server, lambda: self._arrives(server, way.sender, sent))
 
-        def take() -> None:
-            if sent.broke:
-                for each in server.logs:
-                    each.shell.broke(sender)
-                for orders in server.orders:
-                    orders.broke(sender)
-            elif sent.copy is not None:
-                shell.watch.led(sender, server.time)
+    def _arrives(self, server: Server, sender: int, sent: Sent) -> None:
+        log = server.log(sent.part)
+        if sent.broke:
+            for each in server.logs:
+                each.links.broke(sender)
+                each.shell.broke(sender)
+                each.shell.tick()
+            for orders in server.orders:
+                orders.broke(sender)
+        elif sent.orders is not None:
+            assert isinstance(log, Part)
+            log.take(sender, *sent.orders)
+        elif sent.executed is not None:
+            server.orders[sent.part - 1].done(*sent.executed)
+        elif sent.ended:
+            server.orders[sent.part - 1].end(sent.ended)
+        else:
+            for each in server.logs:
+                each.shell.watch.alive(sender, server.time)
+            if sent.copy is not None:
+                log.shell.watch.led(sender, server.time)
                 log.arrives(sender, sent.copy)
-            elif sent.orders is not None:
-                assert isinstance(log, Part)
-                log.take(sender, *sent.orders)
-            elif sent.executed is not None:
-                server.orders[sent.part - 1].done(*sent.executed)
             elif sent.digest is not None:
                 self._compared(log, sender, *sent.digest)
             else:
                 for item, body in sent.bodies.items():
-                    shell.hold(item, body)
-                part, message = wire.decode(sent.data)
+                    log.shell.hold(item, body)
+                assert sent.message is not None
+                part, message = read(sent.message, sent.part)
                 server.log(part).shell.receive(sender, message)
 
-        self.acts(server, take)
-
-    def _compared(self, log: Holding, sender: int, incarnation: int, version: int, digest: bytes) -> None:
+    def _compared(
+        self, log: Holding, sender: int, epoch: int, incarnation: int, version: int, digest: bytes
+    ) -> None:
         replica, member = log.shell.replica, Member(sender, incarnation)
-        if replica.leads and member in replica.disk.config.members:
+        if replica.leads and epoch == replica.synced and member in replica.disk.config.members:
             if log.part == 0:
                 self.compared = version
             found = log.comparison.theirs(member, version, digest)
             if found is not None:
                 log.differ(found)
+
+    def lost(self) -> bool:
+        """Whether no copy in sync is left of a part."""
+        before, self._changed = self._changed, False
+        return before and not self.copies_left()
 
     def copies_left(self, without: int = -1) -> bool:
         """Whether of each part a copy in sync is left that may lead, if that server dies."""
@@ -521,7 +521,8 @@ class Copies:
         self.void += undone
         del self.log[saved.entry + 1 :], self.chains[saved.entry + 1 :]
         self.over = False
-        self.configs, self.epochs, self.streams, self.cuts = {}, set(), {}, set()
+        self.configs, self.epochs, self._changed = {}, set(), True
+        self.network.clear()
         CLOCK.later.clear()
         for worker in self.workers:
             self.hang_up(worker, told=False)

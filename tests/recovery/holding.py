@@ -5,20 +5,19 @@ The shell and the comparison are the servers' own. Streams between servers, disk
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pslab.verify.invariants import expect
-from psserver.coordinator import Record
 from psserver.replication import Config, Disk, Replica
 from psserver.replication.digests import Comparison, Difference
-from psserver.replication.messages import Differs, Item, Message
+from psserver.replication.messages import Differs, Installed, Item, Message
 from psserver.service.job.log_file import LogError
 from psserver.service.replicas import wire
-from psserver.service.replicas.bodies import Bodies, Body
+from psserver.service.replicas.bodies import Bodies
 from psserver.service.replicas.shell import Shell
-from psserver.shard import ShardState
+from tests.recovery.network import Copy, Sent, Way
 from tests.recovery.shard import Shard
 
 if TYPE_CHECKING:
@@ -42,36 +41,39 @@ class Clock:
 CLOCK = Clock()
 
 
-@dataclass
-class Sent:
-    """What a stream between two servers carries: a message with bodies, a copy, a digest, orders, what was executed of
-    them, or its own end. `part`: of the model, whose log or orders it is about."""
+@lru_cache(4096)
+def read(message: Message, part: int) -> tuple[int, Message]:
+    """Return what a server reads of a message, which goes as bytes. Many are sent again and again."""
+    return wire.decode(wire.encode(message, part))
 
-    part: int = 0
-    data: bytes = b""
-    bodies: Mapping[Item, Body] = field(default_factory=dict)
-    copy: tuple[int, int, Any, ShardState] | None = None
-    digest: tuple[int, int, bytes] | None = None
-    # The epoch of the coordinator, the stream's number, and orders; None as it begins. What was executed of them.
-    orders: tuple[int, int, list[Record] | None] | None = None
-    executed: tuple[int, int] | None = None
-    broke: bool = False
 
 
 class Streams:
-    """The `Links` of one server."""
+    """The `Links` of one server for one log."""
 
     def __init__(self, cluster: "Copies", server: int) -> None:
         self._cluster, self._server = cluster, server
         self.links = dict.fromkeys(n for n in range(cluster.count) if n != server)
         self.met = set(self.links)
+        # Items that the stream to each server has carried: it carries each once.
+        self._carried: dict[int, set[Item]] = {number: set() for number in self.links}
 
     def send(self, to: int, message: Message, items: Any, *, part: int = 0) -> None:
         self._cluster.may_die(self._server)
-        self._cluster.post(self._server, to, Sent(part, wire.encode(message, part), dict(items)))
+        if not self._cluster.network.up(self._server, to):
+            return
+        carried = self._carried[to]
+        bodies = {item: body for item, body in items if item not in carried}
+        carried.update(bodies)
+        self._cluster.network.post(Way(self._server, to), Sent(part, message, bodies))
+
+    def broke(self, to: int) -> None:
+        """Begin another stream."""
+        self._carried[to].clear()
 
     def forget(self, item: Item) -> None:
-        pass
+        for carried in self._carried.values():
+            carried.discard(item)
 
 
 class Holding(ABC):
@@ -90,10 +92,13 @@ class Holding(ABC):
         self.executed = self.upto = 0
         self.held: deque[Callable[[], None]] = deque()
         self.activation: Config | None = None
+        # A copy that is here and was not taken up.
+        self.arrival: Copy | None = None
         self.wanted: int | None = None
         self.comparison = Comparison()
         CLOCK.now = self.process.time
         links: Any = Streams(self.cluster, self.number)
+        self.links: Streams = links
         self.shell = Shell(
             replica,
             links,
@@ -127,9 +132,14 @@ class Holding(ABC):
     def _succeed(self) -> None:
         """Lead."""
 
+    @property
     @abstractmethod
-    def arrives(self, sender: int, copy: Any) -> None:
-        """Take up a copy, if this server needs one."""
+    def _begun(self) -> bool:
+        """Whether there is a copy here."""
+
+    @abstractmethod
+    def _take_up(self, copy: Copy) -> None:
+        """Restore from a copy."""
 
     @abstractmethod
     def _attempt(self) -> None:
@@ -188,14 +198,32 @@ class Holding(ABC):
 
     # Following
 
-    def needs(self, sender: int, at: int, epoch: int) -> bool:
-        """Whether this server needs a copy that another one sends."""
+    def arrives(self, sender: int, copy: Copy) -> None:
+        """Take a copy that another server sends, if this one needs it."""
         replica = self.shell.replica
-        needed = not self.leads and not replica.in_sync(replica.disk.config) and at > replica.log.stable
-        return needed and sender == self.shell.watch.primary and epoch == replica.synced
+        needed = not self.leads and not replica.in_sync(replica.disk.config) and copy.at > replica.log.stable
+        primary = self.shell.watch.primary if self.shell.formed else replica.disk.config.primary
+        if not needed or sender != primary or copy.epoch != replica.synced:
+            return
+        if self.arrival is not None and copy.at <= self.arrival.at:
+            return
+        if self.arrival is not None or self._begun:
+            self.ended = True
+            return
+        self.arrival = copy
+
+    def _learn(self) -> None:
+        """Take up the copy that is here."""
+        assert self.arrival is not None
+        copy, self.arrival = self.arrival, None
+        self._take_up(copy)
+        self.executed = self.upto = copy.at
+        self.shell.give(Installed(copy.at))
 
     def follow(self, most: int) -> None:
         """Execute items that another server took, at most so many; lead where it is this server's turn."""
+        if self.arrival is not None and not self.leads:
+            self._learn()
         while self.executed < self.upto and most > 0 and not self.leads:
             log = self.shell.replica.log
             body = bytes(self.shell.bodies[log.tail[self.executed - log.first]])
@@ -217,8 +245,8 @@ class Holding(ABC):
             for each in self.comparison.own(version, digest):
                 self.differ(each)
         elif primary is not None and primary != self.number and replica.synced >= 0:
-            told = replica.incarnation, version, digest
-            self.cluster.post(self.number, primary, Sent(self.part, digest=told))
+            told = replica.synced, replica.incarnation, version, digest
+            self.cluster.network.post(Way(self.number, primary), Sent(self.part, digest=told))
 
     def differ(self, found: Difference) -> None:
         self.cluster.count_of["a difference is found"] += 1

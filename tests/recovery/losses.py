@@ -185,7 +185,7 @@ class History:
     def _go_on(self) -> bool:
         """Go on from a checkpoint if both copies are lost."""
         copies = self.copies
-        if copies.copies_left():
+        if not copies.lost():
             return True
         self._fault("both copies lost")
         for server in copies.servers:
@@ -225,13 +225,9 @@ class History:
 
     def _deliver(self) -> None:
         copies = self.copies
-        ready = [
-            (sender, to)
-            for (sender, to), sent in copies.streams.items()
-            if sent and not copies.servers[to].stalled and (sender, to) not in copies.cuts
-        ]
+        ready = copies.network.ready({each.number for each in copies.servers if each.stalled})
         if ready:
-            self.copies.carry(*ready[self._pick(len(ready))])
+            copies.carry(ready[self._pick(len(ready))])
 
     def _proceed(self, worker: Worker) -> None:
         copies, way = self.copies, self._pick(3)
@@ -313,11 +309,11 @@ class History:
                     one.stalled = one.refuses_promises = False
             case 14 if server is not other:
                 self._fault("link cut")
-                copies.cuts.add((server.number, other.number))
+                copies.network.cut(server.number, other.number)
                 if pick(2):
-                    copies.cuts.add((other.number, server.number))
+                    copies.network.cut(other.number, server.number)
             case 15 | 16:
-                copies.heal(broken=bool(pick(2)))
+                copies.network.heal(broken=bool(pick(2)))
             case 17:
                 self._fault("clock jumps")
                 server.ahead += 0.3 * pick(12)
@@ -339,7 +335,7 @@ class History:
         copies = self.copies
         copies.chaos, copies.flips = False, 0
         for _ in range(PATIENCE):
-            copies.heal(broken=True)
+            copies.network.heal(broken=True)
             for server in copies.servers:
                 server.stalled = server.refuses_promises = False
                 if not server.alive:
@@ -356,10 +352,10 @@ class History:
     def _round(self) -> None:
         copies = self.copies
         copies.pass_time(0.1)
-        while any(copies.streams.values()):
-            for sender, to in list(copies.streams):
-                while copies.streams[sender, to]:
-                    copies.carry(sender, to)
+        while copies.network.streams:
+            for way in list(copies.network.streams):
+                while way in copies.network.streams:
+                    copies.carry(way)
         for server in copies.servers:
             if server.alive:
                 copies.acts(server, lambda server=server: server.follow(10**6))  # type: ignore[misc]

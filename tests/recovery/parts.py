@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from psserver.coordinator import Record
 from psserver.replication import Replica, begin, first_config, restart
 from psserver.replication.configuration import Disk
-from psserver.replication.messages import Installed
 from psserver.service.replicas.logs import holders
 from psserver.shard import ShardState
 from pswire.decisions import entries
-from tests.recovery.holding import Holding, Sent
+from tests.recovery.holding import Holding
+from tests.recovery.network import Copy, Sent, Way
 
 if TYPE_CHECKING:
     from tests.recovery.copies import Server
@@ -50,8 +50,13 @@ class Part(Holding):
         self.hold(replica, formed=formed)
         self.shard.follow(self.cluster.name, 0, None)
         self.opened = False
-        # The epoch of the coordinator that gives orders, and its stream.
-        self.ordered_in, self.stream = -1, 0
+        # Whether an order is being taken.
+        self._turn = False
+        # The epoch of the coordinator that gives orders, its stream, 0 for none, and its server.
+        self.ordered_in, self.stream, self._coordinator = -1, 0, -1
+        # What has come on the stream, and whether the answer to what was taken of that is due.
+        self._requests: deque[list[Record]] = deque()
+        self._answers = False
 
     def look(self) -> None:
         if self.leads and self.shell.replica.disk.config.primary != self.number:
@@ -68,18 +73,46 @@ class Part(Holding):
         if not self.leads or self.ended or epoch < self.ordered_in:
             return
         if records is None:
-            self.ordered_in, self.stream = epoch, stream
+            self._end_stream()
+            self.ordered_in, self.stream, self._coordinator = epoch, stream, sender
             if not self.opened:
                 self.opened = True
                 self.offer(b"a")
-        elif stream != self.stream:
-            return
-        for record in records or ():
-            if record.index >= self.shard.executed:
-                self._order(record)
-        self._attempt()
-        done = Sent(self.part, executed=(stream, self.shard.executed))
-        self.when_stable(lambda: self.cluster.post(self.number, sender, done))
+            self._answer()
+        elif stream == self.stream:
+            self._requests.append(records)
+            self._go_on()
+
+    def _end_stream(self) -> None:
+        """Another stream begins: who sent on the former one hears that it is over."""
+        if self.stream:
+            way = Way(self.number, self._coordinator, self.stream)
+            self.cluster.network.post(way, Sent(self.part, ended=self.stream))
+        self._requests.clear()
+
+    def _go_on(self) -> None:
+        """Take the next orders, unless the answer to those before waits for the other copy."""
+        while self._requests and not self._answers:
+            self._turn = True
+            for record in self._requests.popleft():
+                if record.index >= self.shard.executed:
+                    self._order(record)
+            self._turn = False
+            self._attempt()
+            self._answer()
+
+    def _answer(self) -> None:
+        """Say how far this part is, once all copies have what was taken so far."""
+        self._answers, stream = True, self.stream
+
+        def tell() -> None:
+            if stream == self.stream:
+                self._answers = False
+                done = Sent(self.part, executed=(stream, self.shard.executed))
+                self.cluster.network.post(Way(self.number, self._coordinator, stream), done)
+                self._go_on()
+
+        self.when_stable(tell)
 
     def _order(self, record: Record) -> None:
         saved = isinstance(record.entry, entries.Checkpoint)
@@ -122,21 +155,18 @@ class Part(Holding):
     # Copies
 
     def _attempt(self) -> None:
-        if self.leads and self.wanted is not None and not self.held and self.opened:
+        if self.leads and self.wanted is not None and not self.held and self.opened and not self._turn:
             to, self.wanted = self.wanted, None
-            copy = (self.executed, self.shell.replica.synced, self.shard.executed, self.shard.state())
-            self.cluster.post(self.number, to, Sent(self.part, copy=copy))
+            copy = Copy(self.executed, self.shell.replica.synced, self.shard.executed, self.shard.state())
+            self.cluster.network.post(Way(self.number, to), Sent(self.part, copy=copy))
 
-    def arrives(self, sender: int, copy: tuple[int, int, int, ShardState]) -> None:
-        at, epoch, kept, shard = copy
-        if not self.needs(sender, at, epoch):
-            return
-        if self.opened:
-            self.ended = True
-            return
-        self.shard.follow(self.cluster.name, kept, shard)
-        self.executed, self.upto, self.opened = at, at, True
-        self.shell.give(Installed(at))
+    @property
+    def _begun(self) -> bool:
+        return self.opened
+
+    def _take_up(self, copy: Copy) -> None:
+        self.shard.follow(self.cluster.name, copy.about, copy.shard)
+        self.opened = True
 
 
 class Orders:
@@ -176,9 +206,8 @@ class Orders:
         assert self._to is not None
         process = self.process
         epoch = process.shell.replica.disk.config.epoch
-        process.cluster.post(
-            process.number, self._to, Sent(self._part, orders=(epoch, self._stream, records))
-        )
+        way = Way(process.number, self._to, self._stream)
+        process.cluster.network.post(way, Sent(self._part, orders=(epoch, self._stream, records)))
 
     def done(self, stream: int, executed: int) -> None:
         """All copies of the part have executed so many."""
@@ -188,6 +217,11 @@ class Orders:
         self.hold(executed)
         if begins:
             self._post([record for record in self.kept if record.index >= executed])
+
+    def end(self, stream: int) -> None:
+        """The server that has the part has ended that stream."""
+        if stream == self._stream:
+            self._to, self._stream, self._ready = None, 0, False
 
     def broke(self, server: int) -> None:
         if server == self._to:

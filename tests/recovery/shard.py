@@ -118,7 +118,8 @@ class Shard:
         self.executed += 1
         entry = record.entry
         self.chain = chained(self.chain, entry)
-        self.rows = owned(rows_after(self.rows, entry), self.plan, self.server)
+        if isinstance(entry, entries.Apply):
+            self.rows = owned(rows_after(self.rows, entry), self.plan, self.server)
         match entry:
             case entries.Commit():
                 opened = self.open.get(entry.ticket)

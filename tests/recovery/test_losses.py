@@ -3,6 +3,7 @@
 Few here; `scripts/soak crashes --replicas` takes many.
 """
 
+from collections import deque
 from collections.abc import Callable
 from itertools import combinations
 from unittest import mock
@@ -16,7 +17,8 @@ from psserver.service.replicas.logs import holders
 from pswire.model.plan import parts_of
 from tests.recovery import losses
 from tests.recovery.copies import Copies, Server
-from tests.recovery.holding import Holding, Sent
+from tests.recovery.holding import Holding
+from tests.recovery.network import Sent, Way
 from tests.recovery.parts import Orders, Part
 from tests.recovery.settings import POLICIES, Job
 from tests.repetitions import repetitions, seeds
@@ -69,21 +71,21 @@ def test_another_server_leads_where_each_message_takes_long(seconds: float) -> N
     copies, follower = history.copies, history.copies.servers[1]
     history.train(2)
     sent: dict[int, tuple[float, Sent]] = {}
-    post = copies.post
+    network, post = copies.network, copies.network.post
 
-    def late(sender: int, to: int, message: Sent) -> None:
-        post(sender, to, message)
+    def late(way: Way, message: Sent) -> None:
+        post(way, message)
         sent[id(message)] = copies.now, message
 
-    with mock.patch.object(copies, "post", late):
+    with mock.patch.object(network, "post", late):
         copies.kill(copies.servers[0])
         began = copies.now
         while not follower.leads:
             copies.pass_time(0.05)
-            for (sender, to), stream in list(copies.streams.items()):
+            for way, stream in list(network.streams.items()):
                 while stream and copies.now - sent.get(id(stream[0]), (began,))[0] >= seconds:
-                    copies.carry(sender, to)
-                    stream = copies.streams[sender, to]
+                    copies.carry(way)
+                    stream = network.streams.get(way, deque())
             for server in copies.servers[1:]:
                 copies.acts(server, lambda server=server: server.follow(10))  # type: ignore[misc]
             assert copies.now - began < 30.0
