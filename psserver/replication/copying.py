@@ -109,7 +109,11 @@ def append(turn: Turn, sender: int, message: Append) -> None:
 def held(turn: Turn, sender: int, message: Held) -> None:
     """Note how far a copy is. A learner that lacks what is forgotten here gets a copy."""
     state, member = turn.state, Member(sender, message.incarnation)
-    if not state.leads or message.epoch != state.synced or member in state.expelled:
+    if not state.leads or message.epoch != state.synced:
+        return
+    if member in state.expelled:
+        # It did not hear so, or was in another epoch then.
+        turn.send(sender, Expel(state.synced, message.incarnation))
         return
     known = next((each for each in state.progress if each.member == member), None)
     if known is None:

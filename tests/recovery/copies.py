@@ -389,9 +389,7 @@ class Copies:
             known = self.log[record.index]
             # Numbers that are none are equal as text.
             if repr(known) != repr(record):
-                raise InvariantViolation(
-                    f"server {server.number} decides {record}, and {known} was told"
-                )
+                raise InvariantViolation(f"server {server.number} decides {record}, and {known} was told")
 
     def configured(self, part: int, config: Config) -> None:
         known = self.configs.setdefault((part, config.epoch), config)

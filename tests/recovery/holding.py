@@ -47,7 +47,6 @@ def read(message: Message, part: int) -> tuple[int, Message]:
     return wire.decode(wire.encode(message, part))
 
 
-
 class Streams:
     """The `Links` of one server for one log."""
 

@@ -25,7 +25,11 @@ AGAIN = 0.5
 
 
 class Part(Holding):
-    """The copy of a part on a server, or its vote where it has none. `opened`: a coordinator has come to its log."""
+    """The copy of a part on a server, or its vote where it has none.
+
+    `opened`: a coordinator has come to its log, whose first item names the generation's `checkpoint`: a number of
+    entries, and the shard behind them.
+    """
 
     def __init__(self, process: "Server", part: int) -> None:
         super().__init__(process.cluster, process.number, part)
@@ -38,8 +42,12 @@ class Part(Holding):
         self.disk = Disk(first.epoch, first)
         self._run(begin(self.number, self.cluster.count, first), formed=False)
         self.leads = self.shell.replica.leads
-        if saved is not None and kept is not None:
-            self.shard.follow(self.cluster.name, kept, saved)
+        self.checkpoint = None if saved is None or kept is None else (kept, saved)
+        self._read_checkpoint()
+
+    def _read_checkpoint(self) -> None:
+        if self.checkpoint is not None:
+            self.shard.follow(self.cluster.name, *self.checkpoint)
 
     def begin_again(self) -> None:
         """A process of the same server: with nothing but what is on its disk."""
@@ -144,6 +152,7 @@ class Part(Holding):
         kind, rest = body[:1], body[1:]
         if kind == b"a":
             self.opened = True
+            self._read_checkpoint()
         elif kind == b"p":
             if not self.shard.refuses(int(rest)):
                 self.shard.push(int(rest))

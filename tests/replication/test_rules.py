@@ -26,7 +26,9 @@ from psserver.replication.messages import (
     Append,
     Beat,
     Broke,
+    Differs,
     Executed,
+    Expel,
     GiveCopy,
     Held,
     Offer,
@@ -37,6 +39,7 @@ from psserver.replication.messages import (
     Propose,
     Receive,
     Refuse,
+    Reset,
     Send,
     Stand,
 )
@@ -106,6 +109,19 @@ def heard(server: int, now: float) -> Watch:
     watch = Watch(server, 0.0)
     watch.hear(0, Append(CONFIG, 0, (), 0), now)
     return watch
+
+
+def test_a_copy_that_differs_is_told_so_until_it_begins_again() -> None:
+    primary, outputs = take(replica(0), Differs(Member(1, 0)))
+    told = Send(1, Expel(0, 0))
+    assert told in outputs
+    # The message was lost, so the copy goes on as before.
+    primary, outputs = take(primary, Receive(1, Held(0, 0, 0, 0)))
+    assert outputs == (told,)
+    _, outputs = take(replica(1), Receive(0, told.message))
+    assert outputs == (Reset(),)
+    _, outputs = take(primary, Receive(1, Held(0, 1, 0, 0)))
+    assert not any(isinstance(output, Send) and isinstance(output.message, Expel) for output in outputs)
 
 
 def test_silence_and_a_broken_stream_are_suspected() -> None:
