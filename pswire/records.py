@@ -35,11 +35,11 @@ def to_plain(value: Any) -> Any:
         return value.hex()
     if isinstance(value, (list, tuple)):
         return [to_plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): to_plain(item) for key, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         kind: Any = type(value)
         return {name: to_plain(getattr(value, name)) for name in _fields(kind)}
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
     raise StateError(f"expected plain data, got a {type(value).__name__}: {value!r}")
 
 

@@ -44,7 +44,7 @@ class Saved:
     """A checkpoint: behind that entry. `shards`: by part; it counts when it has all of them."""
 
     entry: int
-    coordinator: str = ""
+    coordinator: CoordinatorState | None = None
     shards: dict[int, ShardState] = field(default_factory=dict)
 
 
@@ -134,7 +134,9 @@ class Server(Holding):
             self.shard.follow(self.cluster.name, 0, None)
             self.step(self.opening)
             return
-        state = CoordinatorState.from_json(json.loads(saved.coordinator))
+        assert saved.coordinator is not None
+        # A server writes it later, too.
+        state = CoordinatorState.from_json(json.loads(json.dumps(saved.coordinator.to_json())))
         coordinator.restore(reopened(state, coordinator.policy))
         self.shard.follow(self.cluster.name, saved.entry + 1, saved.shards[0])
         self.opened = True
@@ -191,8 +193,7 @@ class Server(Holding):
         if isinstance(record.entry, entries.Checkpoint) and state is not None and self._saves():
             self.shard.execute(record)
             self.shard.saves.clear()
-            kept = json.dumps(state.to_json())
-            self.cluster.save(record.index, 0, self.shard.state(), kept)
+            self.cluster.save(record.index, 0, self.shard.state(), state)
         else:
             self.shard.execute(record)
             self.shard.saves.clear()
@@ -402,7 +403,9 @@ class Copies:
         expect((part, config.epoch) not in self.epochs, f"epoch {config.epoch} of part {part} begins twice")
         self.epochs.add((part, config.epoch))
 
-    def save(self, entry: int, part: int, shard: ShardState, coordinator: str = "") -> None:
+    def save(
+        self, entry: int, part: int, shard: ShardState, coordinator: CoordinatorState | None = None
+    ) -> None:
         """A part of a checkpoint is on the disk."""
         saved = self.saved.setdefault(entry, Saved(entry))
         saved.shards[part] = shard

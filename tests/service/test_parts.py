@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -152,36 +153,62 @@ def test_a_part_follows_the_coordinator_of_its_job_alone(
     train(session, 2)
 
 
-def test_the_coordinator_of_the_latest_epoch_is_heard_alone(tmp_path: Path) -> None:
-    """One that was replaced, and does not know it, ends without harm."""
-    mark_folder(tmp_path, "j")
+def part_copy(out: Path, host: mock.Mock) -> PartCopy:
+    """A copy of part 1 that leads. Its log takes every item at once. Within the loop."""
+    mark_folder(out, "j")
     hosts, overrides = ",".join(["127.0.0.1:0"] * 4), ("cluster.replicas=2", "optimizer.name=sgd")
-    settings = resolve(Options(ps_hosts=hosts, task_index=2, out=tmp_path, overrides=overrides), None)
+    settings = resolve(Options(ps_hosts=hosts, task_index=2, out=out, overrides=overrides), None)
     shell = mock.create_autospec(Shell, instance=True, links=mock.Mock(links={}))
     shell.replica = begin(2, 4, first_config((2, 3)))
     shell.active = shell.replica.disk.config
-    host = mock.Mock(server=1)
     host.memory.ledger = MemoryLedger(1 << 30)
+    host.owner.loop = asyncio.get_running_loop()
+    part = PartCopy(settings, host, shell, lambda: None)
+    taken = count(1)
+    shell.offer.side_effect = lambda body: part.execute(next(taken))
+    part.begin()
+    return part
 
-    def call(epoch: int) -> mock.Mock:
-        opening = shard_pb2.Open(job="j", task_index=1, servers=2, secret=b"s", leads_in=epoch)
-        said = [shard_pb2.FollowRequest(open=opening).SerializeToString()]
-        more = asyncio.get_running_loop().create_future()
-        return mock.Mock(receive=lambda: asyncio.sleep(0, said.pop()) if said else more)
 
-    async def turns() -> None:
-        for _ in range(5):
-            await asyncio.sleep(0)
+def stream(epoch: int, *entries: int) -> mock.Mock:
+    """A coordinator's stream with orders for these entries, which then says nothing more."""
+    opening = shard_pb2.Open(job="j", task_index=1, servers=2, secret=b"s", leads_in=epoch)
+    orders = [shard_pb2.Decision(index=entry, note=True) for entry in entries]
+    said = [
+        shard_pb2.FollowRequest(open=opening),
+        *(shard_pb2.FollowRequest(decisions=shard_pb2.Decisions(decisions=[each])) for each in orders),
+    ]
+    more = asyncio.get_running_loop().create_future()
+
+    def receive() -> Any:
+        return asyncio.sleep(0, said.pop(0).SerializeToString()) if said else more
+
+    return mock.Mock(receive=receive, reply=mock.AsyncMock())
+
+
+async def turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def some_host() -> mock.Mock:
+    host = mock.Mock(server=1, nbytes=0)
+    host.state.failure, host.state.executed, host.state.diverged = None, 0, False
+    host.saver.parts, host.memory_use.return_value = {}, MemoryLedger(1 << 30).use()
+    host.table_figures.return_value = []
+    return host
+
+
+def test_the_coordinator_of_the_latest_epoch_is_heard_alone(tmp_path: Path) -> None:
+    """One that was replaced, and does not know it, ends without harm."""
 
     async def follow() -> None:
-        host.owner.loop = asyncio.get_running_loop()
-        part = PartCopy(settings, host, shell, lambda: None)
-        part.begin()
-        present, later = call(7), call(8)
+        part = part_copy(tmp_path, some_host())
+        present, later = stream(7), stream(8)
         streams = [asyncio.ensure_future(part.follow_coordinator(present))]
         await turns()
         with pytest.raises(Refused) as refused:
-            await part.follow_coordinator(call(6))
+            await part.follow_coordinator(stream(6))
         assert refused.value.code == grpc.StatusCode.UNAVAILABLE
         assert not present.caller.cancel.called
         streams.append(asyncio.ensure_future(part.follow_coordinator(later)))
@@ -190,6 +217,26 @@ def test_the_coordinator_of_the_latest_epoch_is_heard_alone(tmp_path: Path) -> N
         for each in streams:
             each.cancel()
         await asyncio.gather(*streams, return_exceptions=True)
+
+    asyncio.run(follow())
+
+
+def test_another_stream_goes_on_while_the_shard_executes_what_a_broken_one_brought(tmp_path: Path) -> None:
+    async def follow() -> None:
+        host = some_host()
+        # An update that takes longer than this test.
+        host.execute = lambda entries, seconds: asyncio.get_running_loop().create_future()
+        part = part_copy(tmp_path, host)
+        broken = asyncio.ensure_future(part.follow_coordinator(stream(7, 0)))
+        await turns()
+        broken.cancel()
+        following = asyncio.ensure_future(part.follow_coordinator(stream(7, 0, 1)))
+        await turns()
+        assert not following.done()
+        submitted = [index for call in host.orders.submit.call_args_list for index, _ in call.args[0]]
+        assert submitted == [0, 1]
+        following.cancel()
+        await asyncio.gather(broken, following, return_exceptions=True)
 
     asyncio.run(follow())
 

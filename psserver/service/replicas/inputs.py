@@ -114,12 +114,12 @@ def decode(data: bytes) -> tuple[list[Call], float]:
 
 def _plain(value: Any) -> Any:
     match value:
+        case None | bool() | int() | float() | str():
+            return value
         case Extent() | WorkTerms():
             return {"record": type(value).__name__, **{n: getattr(value, n) for n in value.__match_args__}}
         case Policy():
             return {"policy": value.name, "knobs": to_plain(value.knobs)}
-        case None | bool() | int() | float() | str():
-            return value
         case frozenset():
             return _plain(sorted(value))
         case list() | tuple():
