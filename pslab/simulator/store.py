@@ -50,7 +50,7 @@ class Store:
 
     def sizes_from(self, base: int | None, version: int) -> Sequence[int]:
         """Return the bytes of each server's part of a version on its way to a reader that has version `base`."""
-        if base is None or not base < version < base + self._fragments:
+        if base is None or self._fragments == 1 or not base <= version < base + self._fragments:
             return self.sizes_down
         return [size * (version - base) // self._fragments for size in self.sizes_down]
 
@@ -169,9 +169,8 @@ class ShardStore(Store):
             if self._groups.count > 1:
                 layouts = [part.layout for part in self._groups.changed(base, version, server)]
             known = shard.stream is None or shard.stream.covers(base, version)
-            yield (
-                sum((codec or self._wire.down).size(each) for each in layouts) if layouts and known else None
-            )
+            sent = known and (layouts or base == version)
+            yield sum((codec or self._wire.down).size(each) for each in layouts) if sent else None
 
     def execute(self, entry: Entry) -> None:
         self._remember(entry)

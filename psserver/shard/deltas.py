@@ -15,6 +15,9 @@ from pswire.transport.deltas import checksum, encode_change, longest_chain
 Floats = NDArray[np.float32]
 Octets = NDArray[np.uint8]
 
+# No checksum of a version.
+_UNKNOWN = -1
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -86,15 +89,29 @@ class DeltaStream:
         self.exact, self.spare = self.spare, self.exact
 
     def chain(self, base: int, base_checksum: int, version: int) -> list[Octets] | None:
-        """Return the changes from version `base` to `version`; None if they are not all known, or the reader's `base`
-        is another one."""
+        """Return the changes from version `base` to `version`, none if that is the same one; None if they are not all
+        known, or the reader's `base` is another one."""
+        if base == version and self._checksum(version) in (None, base_checksum):
+            return []
         changes = self._between(base, version)
         if not changes or changes[0].before not in (None, base_checksum):
             return None
         return [change.payload for change in changes]
 
+    def _checksum(self, version: int) -> int | None:
+        """Return the checksum of a version between two known changes, or behind the last; `_UNKNOWN` of any other
+        one, and None where groups of rows take turns."""
+        if self._groups is not None:
+            return None
+        known = {change.version - 1: change.before for change in self._changes}
+        if self._changes:
+            known[self._changes[-1].version] = self._newest
+        return known.get(version, _UNKNOWN)
+
     def covers(self, base: int, version: int) -> bool:
-        """Return whether the changes from version `base` to `version` are known."""
+        """Return whether the changes from version `base` to `version` are known, or that is the same one."""
+        if base == version:
+            return self._checksum(version) != _UNKNOWN
         return bool(self._between(base, version))
 
     def _between(self, base: int, version: int) -> list[Change]:

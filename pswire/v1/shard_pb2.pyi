@@ -830,6 +830,7 @@ class ExchangeReply(_message.Message):
     CODE_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
+    UNCHANGED_FIELD_NUMBER: _builtins.int
     ROW_BYTES_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     bytes: _builtins.int
@@ -844,6 +845,8 @@ class ExchangeReply(_message.Message):
     """If not 0: the chunks are this many changes (or groups of rows), from the
     worker's base to the version, one behind the other.
     """
+    unchanged: _builtins.bool
+    """The version is the worker's base: the payload is empty."""
     row_bytes: _builtins.int
     """Bytes of the rows that were asked for, which follow in chunks behind the last
     byte of the payload, in its dtype: table by table, in the order of the keys.
@@ -874,12 +877,13 @@ class ExchangeReply(_message.Message):
         code: _builtins.int = ...,
         refusal: _builtins.str = ...,
         changes: _builtins.int = ...,
+        unchanged: _builtins.bool = ...,
         row_bytes: _builtins.int = ...,
         version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "chunk", b"chunk", "located", b"located"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "bytes", b"bytes", "changes", b"changes", "chunk", b"chunk", "code", b"code", "events", b"events", "located", b"located", "receipt", b"receipt", "refusal", b"refusal", "row_bytes", b"row_bytes", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "bytes", b"bytes", "changes", b"changes", "chunk", b"chunk", "code", b"code", "events", b"events", "located", b"located", "receipt", b"receipt", "refusal", b"refusal", "row_bytes", b"row_bytes", "unchanged", b"unchanged", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -48,6 +48,10 @@ class KnownVersion:
         self._values[...] = values
         self.base = shard_pb2.Base(version=version, checksum=checksum(values))
 
+    def repeat(self, version: int, out: Floats) -> None:
+        """Write the version to `out`, which is the one that is here. Raises SessionError if it is not."""
+        _repeat(self.base, version, self._values, out)
+
     def advance(self, version: int, chain: NDArray[np.uint8], count: int, out: Floats) -> None:
         """Add the rest of the changes in `chain`, the buffer, and write their version to `out`. Raises SessionError."""
         self.arrived(chain.size)
@@ -85,6 +89,9 @@ class KnownGroups:
         self._values[...] = values
         self.base = shard_pb2.Base(version=version)
 
+    def repeat(self, version: int, out: Floats) -> None:
+        _repeat(self.base, version, self._values, out)
+
     def advance(self, version: int, chain: NDArray[np.uint8], count: int, out: Floats) -> None:
         """Take over the groups that have changed, and write the version to `out`. Raises SessionError."""
         parts, self.base = self._parts(version), None
@@ -106,3 +113,10 @@ class KnownGroups:
             values = np.empty(part.layout.elements, np.float32)
             ElementDecoder(self._codec, values).feed(data.data)
         return values
+
+
+def _repeat(base: shard_pb2.Base | None, version: int, values: Floats, out: Floats) -> None:
+    if base is None or base.version != version:
+        known = "none" if base is None else f"version {base.version}"
+        raise SessionError(f"the server takes version {version} for known, and {known} is here")
+    out[...] = values

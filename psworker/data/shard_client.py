@@ -370,6 +370,8 @@ class ShardClient:
         values, exchange = self._array(narrow), lane.exchange
         if known is None:
             exchange.payload(answer, self._wire.down, values)
+        elif first.unchanged:
+            known.repeat(version, values)
         elif first.changes:
             chain = known.buffer(first.changes, version)
             exchange.payload(answer, OCTETS, chain, known.arrived)

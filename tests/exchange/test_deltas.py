@@ -146,8 +146,11 @@ def test_a_stream_knows_few_changes_and_whose_base_is_its_own() -> None:
         shown = out
         sums.append(checksum(shown))
     # Three changes in int8 are shorter than a version, four are not.
-    assert [stream.covers(base, 6) for base in range(7)] == [False, False, False, True, True, True, False]
-    assert stream.chain(3, sums[3] ^ 1, 6) is None and stream.chain(6, sums[6], 6) is None
+    assert [stream.covers(base, 6) for base in range(7)] == [False, False, False, True, True, True, True]
+    assert stream.chain(3, sums[3] ^ 1, 6) is None and stream.chain(6, sums[6] ^ 1, 6) is None
+    # Of a version that the reader has, nothing comes; the last ones are known, and no other.
+    assert [stream.chain(base, sums[base], base) for base in range(7)] == [None] * 3 + [[]] * 4
+    assert [stream.covers(base, base) for base in range(7)] == [False] * 3 + [True] * 4
     found = stream.chain(4, sums[4], 5)
     assert found is not None and len(found) == 1
     assert stream.chain(2, sums[2], 5) is None
@@ -168,6 +171,13 @@ def test_a_reader_takes_only_changes_that_fit() -> None:
         known.advance(5, chain, 1, out)
     # What it has now is unknown: the next version comes whole.
     assert known.base is None
+    with pytest.raises(SessionError, match="version 5 for known, and none is here"):
+        known.repeat(5, out)
+    known.take(5, np.ones_like(out))
+    known.repeat(5, out)
+    assert out.tobytes() == np.ones_like(out).tobytes()
+    with pytest.raises(SessionError, match="version 6 for known, and version 5 is here"):
+        known.repeat(6, out)
 
 
 # A shard
@@ -289,6 +299,30 @@ def test_workers_that_fall_behind_get_longer_chains_or_the_whole_version(
         }
 
 
+@pytest.mark.parametrize("transport", ["grpc", "socket"])
+def test_a_version_that_a_worker_has_does_not_come_again(
+    transport: str, chains: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under a policy that makes a version of several contributions. Before the first update it does: the servers keep
+    no checksum of initial values."""
+    repeated: list[int] = []
+    repeat = KnownVersion.repeat
+
+    def noted(known: KnownVersion, version: int, out: np.ndarray) -> None:
+        repeated.append(version)
+        repeat(known, version, out)
+
+    monkeypatch.setattr(KnownVersion, "repeat", noted)
+    with (
+        serving(policy="k-batch-async", overrides=["policy.aggregate=2"]) as cluster,
+        psworker.connect(cluster.hosts, ones(), wire_dtype="float32/int8", transport=transport) as session,
+    ):
+        found = [trained(session, seed) for seed in range(6)]
+    assert [version for version, _ in found] == [0, 0, 1, 1, 2, 2]
+    assert repeated == [1, 2] and chains == [1, 1]
+    assert all(first == second for first, second in zip(found[::2], found[1::2], strict=True))
+
+
 def test_a_base_of_another_history_gets_the_whole_version(
     chains: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,7 +402,7 @@ def test_a_simulated_reader_is_sent_changes_where_they_are_shorter() -> None:
         )
     sizes = [INT8.size(shard) for shard in plan.shards]
     assert store.sizes_from(3, 5) == [2 * size for size in sizes]
-    assert store.sizes_from(1, 5) == store.sizes_from(5, 5) == whole
+    assert store.sizes_from(1, 5) == whole and store.sizes_from(5, 5) == [0, 0]
 
 
 def stepped(out: Path, seeds: range, *, servers: int, resume: str | None = None) -> str:

@@ -49,17 +49,17 @@ class Outgoing:
         read: Read,
         granted: bool,
         pace: SendingPace | None,
-        changes: Sequence[NDArray[Any]] = (),
+        changes: Sequence[NDArray[Any]] | None = None,
     ) -> None:
         """`granted`: the ticket has pinned the version. `pace`: None sends the largest chunks at once. `changes`: what
-        is sent instead of the version."""
+        is sent instead of the version; none if the reader has it."""
         self._host, self._shard, self._ticket, self._codec = host, shard, ticket, codec
         self._read, self._granted = read, granted
         self._pace = pace
         self.changes = changes
         whole = codec.itemsize * read.version.values.size
         # The bytes of the whole payload.
-        self.total = sum(change.nbytes for change in changes) if changes else whole
+        self.total = whole if changes is None else sum(change.nbytes for change in changes)
         self._complete = False
 
     @classmethod
@@ -93,8 +93,9 @@ class Outgoing:
         elif base is not None:
             values = read.version.values
             parts = shard.groups.changed(base.version, version, shard.layout.server)
-            changes = [codec.encode(part.take(values)) for part in parts]
-        return cls(host, shard, ticket, codec, read, granted, _pace(host, caller), changes or ())
+            if parts or base.version == version:
+                changes = [codec.encode(part.take(values)) for part in parts]
+        return cls(host, shard, ticket, codec, read, granted, _pace(host, caller), changes)
 
     def check(self) -> None:
         """Raise Refused if the version was taken back. Call it before each piece that is sent.
@@ -113,7 +114,7 @@ class Outgoing:
         values, total, offset = self._read.version.values, self.total, 0
         if total == 0:
             yield Piece(0, memoryview(b""), 0)
-        for encoded in self.changes or _encoded(self._shard, values, self._codec):
+        for encoded in _encoded(self._shard, values, self._codec) if self.changes is None else self.changes:
             data = frames.as_bytes(encoded)
             while data.nbytes:
                 piece = frames.CHUNK_BYTES if self._pace is None else self._pace.piece
@@ -281,7 +282,9 @@ def _messages(found: Outgoing, notices: list[protocol.Event], more: Mapping[str,
     for piece in found.pieces():
         head: Parts = ()
         if piece.offset == 0:
-            head = reply(notices, bytes=piece.total, changes=len(found.changes), **more)
+            changes = found.changes
+            told = {"changes": len(changes or ()), "unchanged": changes is not None and not changes}
+            head = reply(notices, bytes=piece.total, **told, **more)
         yield (*head, *frames.chunk_field(piece.offset, piece.data, reply=True))
 
 
