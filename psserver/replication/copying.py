@@ -22,10 +22,12 @@ from psserver.replication.messages import (
     Refuse,
     Reset,
 )
-from psserver.replication.state import NEVER, Progress, Turn
+from psserver.replication.state import NEVER, Progress, Replica, Turn
 
 #: Most items that a log remembers, beyond which nothing is taken.
 WINDOW: Final = 4096
+#: A learner so few items behind gets each new item at once, as followers do.
+CLOSE: Final = 16
 
 
 def offer(turn: Turn, order: Offer) -> None:
@@ -39,8 +41,10 @@ def offer(turn: Turn, order: Offer) -> None:
         return
     turn.set(log=log.take(log.end, (order.item,)))
     for each in state.progress:
-        # What follows on a copy would delay it: the learner asks for that later.
-        if not each.copying:
+        # What follows on a copy would delay it, and what a learner cannot execute soon would fill its memory: it asks
+        # for both later.
+        close = each.member in state.disk.config.members or log.end - each.end <= CLOSE
+        if close and not each.copying:
             turn.send(each.member.server, Append(state.disk.config, log.end, (order.item,), log.stable))
     _advance(turn)
 
@@ -67,12 +71,18 @@ def _trim(turn: Turn) -> None:
 def beat(turn: Turn) -> None:
     """Send the heartbeat, and with it what each copy lacks."""
     state, log = turn.state, turn.state.log
-    ends = {each.member.server: each.end for each in state.progress if not each.copying}
+    copies = {each.member.server: each for each in state.progress if not each.copying}
     for server in range(state.servers):
         if server != state.server:
-            start = ends.get(server, log.end)
-            items = log.since(start)[:BATCH]
+            copy = copies.get(server)
+            start = log.end if copy is None else copy.end
+            items = log.since(start)[:BATCH] if copy is not None and _takes(state, copy) else ()
             turn.send(server, Append(state.disk.config, start, items, log.stable))
+
+
+def _takes(state: Replica, copy: Progress) -> bool:
+    """Return whether to send a copy what it lacks: to a learner once it has executed what it has."""
+    return copy.member in state.disk.config.members or copy.executed >= copy.end
 
 
 def alive(turn: Turn) -> None:
@@ -123,11 +133,13 @@ def held(turn: Turn, sender: int, message: Held) -> None:
         known = _welcome(turn, member, message)
     end, executed = max(known.end, message.end), max(known.executed, message.executed)
     copying = known.copying and message.executed < known.executed
-    _put(turn, replace(known, end=end, executed=executed, copying=copying))
+    progress = replace(known, end=end, executed=executed, copying=copying)
+    _put(turn, progress)
     _advance(turn)
     learns = member not in state.disk.config.members and not copying
-    if learns and (end > known.end or known.copying) and end < state.log.end:
-        # The next items, as soon as it has some; a heartbeat brings only one batch.
+    advanced = end > known.end or executed > known.executed or known.copying
+    if learns and advanced and _takes(state, progress) and end < state.log.end:
+        # The next items, as soon as it has executed some; a heartbeat brings only one batch.
         items = state.log.since(end)[:BATCH]
         turn.send(sender, Append(state.disk.config, end, items, state.log.stable))
 
@@ -165,12 +177,16 @@ def executed(turn: Turn, order: Executed) -> None:
         _trim(turn)
     elif state.standing is None:
         turn.set(log=turn.state.log.trimmed(order.count))
+        if state.member not in state.disk.config.members and order.count >= log.end:
+            # A learner is sent more as soon as it says so.
+            alive(turn)
 
 
 def installed(turn: Turn, order: Installed) -> None:
     """Continue behind a copy. One that is older than this server's own state changes nothing."""
     if order.at > turn.state.log.stable:
         turn.set(log=Log(order.at, (), order.at, order.at))
+        alive(turn)
 
 
 def broke(turn: Turn, order: Broke) -> None:

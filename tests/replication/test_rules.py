@@ -18,7 +18,7 @@ from psserver.replication import (
     restart,
     take,
 )
-from psserver.replication.copying import WINDOW
+from psserver.replication.copying import CLOSE, WINDOW
 from psserver.replication.digests import MOST_WAITING, Comparison, Difference, RunningHash
 from psserver.replication.messages import (
     BATCH,
@@ -31,6 +31,7 @@ from psserver.replication.messages import (
     Expel,
     GiveCopy,
     Held,
+    Installed,
     Offer,
     Output,
     Persist,
@@ -239,6 +240,51 @@ def test_a_learner_gets_the_next_items_as_soon_as_it_has_some() -> None:
         # What it says again brings nothing twice.
         assert not [o for o in take(state, Receive(1, Held(0, 1, start, start)))[1] if isinstance(o, Send)]
     assert sent == 3
+
+
+def _sent(outputs: tuple[Output, ...], to: int = 1) -> list[Append]:
+    sent = [output.message for output in outputs if isinstance(output, Send) and output.to == to]
+    return [message for message in sent if isinstance(message, Append)]
+
+
+def test_a_learner_gets_no_more_before_it_has_executed_what_it_has() -> None:
+    """What is not executed lies in its memory. It hears what is stable, or it could not go on."""
+    state, _ = _primary_and_learner(1)
+    for number in range(1, 2 * BATCH):
+        state, _ = take(state, Offer(number))
+    state, outputs = take(state, Receive(1, Held(0, 1, 1, 1)))
+    (batch,) = _sent(outputs)
+    assert len(batch.items) == BATCH
+    state, outputs = take(state, Receive(1, Held(0, 1, 1 + BATCH, 1)))
+    assert _sent(outputs) == []
+    assert _sent(take(state, Beat())[1]) == [Append(state.disk.config, 1 + BATCH, (), state.log.stable)]
+    _, outputs = take(state, Receive(1, Held(0, 1, 1 + BATCH, 1 + BATCH)))
+    (batch,) = _sent(outputs)
+    assert (batch.start, batch.items) == (1 + BATCH, tuple(range(1 + BATCH, 2 * BATCH)))
+
+
+@pytest.mark.parametrize("behind", [CLOSE, CLOSE + 1])
+def test_a_learner_that_is_close_gets_new_items_at_once(behind: int) -> None:
+    state, _ = _primary_and_learner(1)
+    state, _ = take(state, Receive(1, Held(0, 1, 1, 1)))
+    for number in range(behind):
+        state, _ = take(state, Offer(number))
+    new = [each for each in _sent(take(state, Offer("new"))[1]) if each.items]
+    assert len(new) == (behind == CLOSE)
+
+
+def test_a_learner_says_when_it_can_take_more() -> None:
+    alone = Config(0, 0, (Member(0, 0),))
+    learner = replace(restart(1, 3, 1, True, Disk(0, alone)), synced=0)
+    learner, outputs = take(learner, Installed(5))
+    assert outputs == (Send(0, Held(0, 1, 5, 5)),)
+    learner, _ = take(learner, Receive(0, Append(alone, 5, ("a", "b"), 7)))
+    learner, outputs = take(learner, Executed(6))
+    assert outputs == ()
+    assert take(learner, Executed(7))[1] == (Send(0, Held(0, 1, 7, 7)),)
+    # Followers of which nothing depends on it say it with the next message.
+    follower, _ = take(replica(1), Receive(0, Append(CONFIG, 0, ("a",), 1)))
+    assert take(follower, Executed(1))[1] == ()
 
 
 def test_nothing_more_is_kept_for_a_silent_learner() -> None:

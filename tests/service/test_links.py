@@ -176,6 +176,28 @@ def test_what_one_turn_says_is_one_message() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(("sizes", "count"), [((3, 3, 3), 2), ((9, 1), 1), ((1, 9), 1)])
+def test_a_message_brings_few_bytes_or_one_item(
+    monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], count: int
+) -> None:
+    """What the other server has already counts for nothing."""
+    monkeypatch.setattr(sending, "MOST", 6)
+
+    async def run() -> None:
+        async with two() as (first, second):
+            await until(lambda: up(first) and up(second))
+            items = {(4, number): b"x" * size for number, size in enumerate(sizes, 1)}
+            append = m.Append(CONFIG, 0, tuple(items), 0)
+            first.send(1, append, items)
+            await until(lambda: len(second.came) == 1)
+            assert appended(second) == list(items)[:count]
+            first.send(1, append, items)
+            await until(lambda: len(second.came) == 2)
+            assert appended(second)[count:] == list(items)
+
+    asyncio.run(run())
+
+
 def test_an_answer_leaves_before_anything_else_happens() -> None:
     """A follower acknowledges, and then executes."""
 

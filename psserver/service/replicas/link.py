@@ -8,12 +8,13 @@ loses what it carried; the protocol repeats.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import grpc
 
-from psserver.replication.messages import Item, Message, merged
+from psserver.replication.messages import Append, Item, Message, merged
 from psserver.service.net.connection import Connection
 from psserver.service.net.loop import settle
 from psserver.service.net.sockets import SocketListener
@@ -35,6 +36,8 @@ log = logging.getLogger("ps-server")
 #: Seconds between two attempts to reach a server; that it may take to accept a connection to its port.
 PAUSE: Final = 0.1
 ACCEPTS: Final = 1.0
+#: Bytes of items that one message brings, at most, unless it brings one alone.
+MOST: Final = 64 << 20
 
 
 class _Carried(NamedTuple):
@@ -72,8 +75,8 @@ class Link:
     ) -> None:
         self.server, self.up = server, False
         self._greet, self._address, self._bodies, self._sockets = greet, address, bodies, sockets
-        # Whether the other server reads items where they lie.
-        self._reads = False
+        # Whether the other server reads what lies in memory that this one shares.
+        self.reads = False
         self._waiting: list[Waiting] = []
         # Goes on with sending, if that rests; and whether it is about to be called.
         self._wake: Callable[[], None] = lambda: None
@@ -91,6 +94,7 @@ class Link:
         there."""
         if not self.up:
             return
+        message, items = self._bounded(message, list(items))
         before = self._waiting[-1] if self._waiting else None
         if isinstance(before, _About) and before.part == part:
             both = merged(before.message, message)
@@ -101,8 +105,23 @@ class Link:
             if item not in self._carried:
                 self._carried.add(item)
                 # A body that is gone when it is read was written over, which the receiver notices by this.
-                self._waiting.append(_Carried(item, body, self._bodies.lies(body) if self._reads else None))
+                self._waiting.append(_Carried(item, body, self._bodies.lies(body) if self.reads else None))
         self._say(_About(part, message))
+
+    def _bounded(
+        self, message: Message, items: list[tuple[Item, Body]]
+    ) -> tuple[Message, list[tuple[Item, Body]]]:
+        """Return as much of a message that appends items as brings no more than MOST bytes, or one item. The other
+        server asks for the rest."""
+        if not isinstance(message, Append):
+            return message, items
+        total = 0
+        for count, (item, body) in enumerate(items):
+            nbytes = 0 if item in self._carried else len(body)
+            if total and total + nbytes > MOST:
+                return replace(message, items=message.items[:count]), items[:count]
+            total += nbytes
+        return message, items
 
     def put(self, part: shard_pb2.ReplicatePart) -> None:
         """Send something that may be lost."""
@@ -197,7 +216,7 @@ class Link:
             if reply is grpc.aio.EOF:
                 return
             connection = await self._dialled(reply.offer, address, credentials)
-            self.up, self._reads, self._refusal = True, bool(reply.reads), ""
+            self.up, self.reads, self._refusal = True, bool(reply.reads), ""
             if connection is None:
                 await self._over_grpc(call)
             else:

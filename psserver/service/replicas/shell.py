@@ -113,7 +113,7 @@ class Shell:
         # Messages that wait for the next tick; the configuration last told to each server, and what was acknowledged.
         self._later: dict[int, Message] = {}
         self._told: dict[int, Config] = {}
-        self._acknowledged: dict[int, tuple[int, int, int]] = {}
+        self._acknowledged: dict[int, tuple[int, int, int, int]] = {}
         self._beaten = 0.0
         self._met_at: float | None = None
         # A learner that falls behind: seconds between two items that are taken, and when the next one may be.
@@ -292,7 +292,10 @@ class Shell:
             waits, self._told[to] = self._told.get(to) == message.config, message.config
             waits = waits and not message.items
         elif isinstance(message, Held):
-            said = message.epoch, message.incarnation, message.end
+            # What a learner has executed decides when it is sent more.
+            learns = self.replica.member not in self.replica.disk.config.members
+            executed = message.executed if learns else 0
+            said = message.epoch, message.incarnation, message.end, executed
             waits, self._acknowledged[to] = self._acknowledged.get(to) == said, said
         else:
             waits = False
