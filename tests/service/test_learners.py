@@ -1,6 +1,7 @@
 """A server without a copy is given one: its bytes, what is refused of them, and three servers in this process."""
 
 import asyncio
+import gc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -18,17 +19,21 @@ from psserver.replication.watch import Watch
 from psserver.service.errors import Refused
 from psserver.service.guard.ledger import MemoryLedger
 from psserver.service.life import replicating
-from psserver.service.replicas import copy, holding, inputs
+from psserver.service.replicas import copy, holding, inputs, lending, transfer
 from psserver.service.replicas.comparing import Comparing
 from psserver.service.replicas.disk import Promises, Remembered
 from psserver.service.replicas.learning import Arrival
+from psserver.service.replicas.lending import Lent
 from psserver.service.replicas.logs import Logs
 from psserver.service.replicas.shell import Shell
 from psserver.service.replicas.transfer import CopyError, Whole
 from psserver.service.replicas.wire import PIECE
 from psserver.settings import resolve
+from psserver.shard import ShardState, copied
+from psserver.shard.state import ShardFacts
 from pswire import protocol
 from pswire.exits import ExitCode
+from pswire.transport.segments import SegmentError
 from pswire.v1 import shard_pb2
 from tests.service.replicated import made_anew, newest, state_of, train
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, Served, serving, wait_until
@@ -101,6 +106,44 @@ def test_a_copy_for_which_there_is_no_memory_is_not_taken() -> None:
     arriving = arrival(limit=PIECE)
     with pytest.raises(CopyError):
         arriving.take(pieces()[0])
+
+
+def test_arrays_that_are_lent_do_not_travel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read where they lie, and outlive the process that has lent them."""
+    monkeypatch.setattr(lending, "LARGE", 4)
+    state = ShardState(mock.Mock(spec=ShardFacts), ARRAYS)
+    lent = Lent(ARRAYS.values())
+    places, rest = lent.divided(copied(state, lent.room).arrays)
+    assert list(places) == ["version/3"] and rest.keys() == ARRAYS.keys() - places.keys()
+    arriving = arrival()
+    (piece,) = Whole(7, {"lent": places}, rest).pieces(4)
+    arriving.take(piece)
+    found = arriving.read()
+    assert found.about == {}
+    del lent, state, rest
+    assert all((found.arrays[name] == values).all() for name, values in ARRAYS.items())
+    with pytest.raises(ValueError, match="read-only"):
+        found.arrays["version/3"][0] = 1.0
+
+
+def test_lent_arrays_that_are_gone_are_noticed() -> None:
+    lent = Lent([np.zeros(lending.LARGE, np.float32)])
+    places, _ = lent.divided({"version/3": lent.room[0].reshape(-1)})
+    del lent
+    gc.collect()
+    arriving = arrival()
+    (piece,) = Whole(7, {"lent": places}, {}).pieces(4)
+    arriving.take(piece)
+    with pytest.raises(SegmentError):
+        arriving.read()
+
+
+def test_a_place_that_is_none_is_a_damaged_copy() -> None:
+    arriving = arrival()
+    (piece,) = Whole(7, {"lent": {"version/3": [1, 2]}}, {}).pieces(4)
+    arriving.take(piece)
+    with pytest.raises(CopyError):
+        arriving.read()
 
 
 @pytest.mark.parametrize("place", [3, 40, -5])
@@ -293,9 +336,13 @@ def test_a_copy_that_has_decided_otherwise_counts_no_more(
     assert "it differs in what the coordinator knows first" in told.message
 
 
+@pytest.mark.parametrize("lends", [True, False])
 def test_a_server_that_ended_gets_the_state_of_the_one_that_leads(
-    three: tuple[Cluster, psworker.Session], tmp_path: Path
+    three: tuple[Cluster, psworker.Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lends: bool
 ) -> None:
+    read = mock.Mock(side_effect=lending.borrowed)
+    monkeypatch.setattr(transfer, "borrowed", read)
+    monkeypatch.setattr(lending, "LARGE", 4 if lends else 1 << 30)
     cluster, session = three
     first, second, _ = cluster.servers
     second.probe.leave_out()
@@ -304,6 +351,7 @@ def test_a_server_that_ended_gets_the_state_of_the_one_that_leads(
     train(session, 3)
     made_anew(cluster, tmp_path, 1)
     assert newest(cluster.servers[1])[0] >= 7
+    assert {bool(call.args[0]) for call in read.call_args_list} == {lends}
     for served in cluster.servers[:2]:
         # Nothing is kept of the copy.
         assert not any("copy" in kind for kind in served.server.host.memory.ledger.of(""))

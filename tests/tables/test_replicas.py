@@ -233,7 +233,7 @@ def test_updates_go_on_while_rows_are_copied_for_a_server(
             heavy=SimpleNamespace(on_pool=on_pool),
         )
         capture = giving.Capture(giving.Given(host, 1, dict))
-        _, arrays = await capture.copy()
+        _, arrays = await capture.copy(near=False)
         capture.close()
         assert not host.memory.ledger.of("")
         return arrays

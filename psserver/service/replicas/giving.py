@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from psserver.replication.pace import Rate
 from psserver.service.guard.ledger import MODEL
 from psserver.service.net.loop import LARGE_PASS, settle
+from psserver.service.replicas.lending import Lent
 from psserver.service.replicas.link import Link
 from psserver.service.replicas.transfer import RATE, CopyError, Whole, digest_of
 from psserver.service.store.executor import Question
@@ -23,6 +24,8 @@ log = logging.getLogger("ps-server")
 
 # Kind of memory of a copy under way.
 KIND = "copy for a server"
+# Seconds between two looks at whether it was taken up.
+LOOK = 0.02
 
 
 class Given(NamedTuple):
@@ -51,6 +54,7 @@ class Capture:
         self._nbytes, self._refusal = 0, ""
         self._state: ShardState | None = None
         self._rows: SavedRows | None = None
+        self._lent: Lent | None = None
         self._shard = given.host.state.shard
         self._looked: asyncio.Future[None] = self._host.owner.loop.create_future()
         if self._shard is None:
@@ -71,10 +75,11 @@ class Capture:
             self._rows = shard.tables.snapshot(remember=False)
             self._host.orders.hold_writes()
 
-    async def copy(self) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    async def copy(self, *, near: bool) -> tuple[dict[str, Any], Mapping[str, Any]]:
         """Return what there is to know about the shard, and its arrays; nothing if there is none.
 
-        Raises CopyError if memory has no room.
+        `near`: the other server can read what lies in shared memory: arrays that do are not returned, but their places
+        are among what there is to know, until `close`. Raises CopyError if memory has no room.
         """
         await self._looked
         if self._refusal:
@@ -83,17 +88,20 @@ class Capture:
         if state is None or saved is None or shard is None:
             return {}, {}
 
-        def copy() -> tuple[ShardState, bytes]:
-            return copied(state), digest_of(shard, shard.version)
+        def copy() -> tuple[ShardState, Lent, bytes]:
+            lent = Lent(state.arrays.values() if near else ())
+            return copied(state, lent.room), lent, digest_of(shard, shard.version)
 
         small, beside = self._nbytes <= LARGE_PASS, self._host.heavy.on_pool
         try:
-            made, digest = copy() if small else await beside(copy)
+            made, lent, digest = copy() if small else await beside(copy)
         finally:
             self._release()
         rows = saved.copy() if small else await beside(saved.copy)
         self._drop()
-        return {"shard": made.to_json(), "digest": digest.hex()}, {**made.arrays, **rows}
+        self._lent = lent
+        places, arrays = lent.divided(made.arrays)
+        return {"shard": made.to_json(), "digest": digest.hex(), "lent": places}, {**arrays, **rows}
 
     def _release(self) -> None:
         if self._held:
@@ -109,6 +117,7 @@ class Capture:
         self._closed = True
         self._release()
         self._drop()
+        self._lent = None
         self._host.memory.ledger.give(MODEL, KIND, self._nbytes)
         self._nbytes = 0
 
@@ -117,10 +126,17 @@ class Giving:
     """The copy that this server gives to another one. The loop's thread owns it.
 
     `settings`: what must be the same on all servers. `refused`: called with the learner if there can be no copy now.
+    `takes`: returns whether a server has still to take up the copy that it was given.
     """
 
-    def __init__(self, links: Mapping[int, Link], settings: str, refused: Callable[[int], object]) -> None:
-        self._links, self._settings, self._refused = links, settings, refused
+    def __init__(
+        self,
+        links: Mapping[int, Link],
+        settings: str,
+        refused: Callable[[int], object],
+        takes: Callable[[int], bool],
+    ) -> None:
+        self._links, self._settings, self._refused, self._takes = links, settings, refused, takes
         # Who is to get a copy; and who gets one.
         self._wanted: int | None = None
         self._to: int | None = None
@@ -186,14 +202,17 @@ class Giving:
         self, to: int, at: int, epoch: int, about: dict[str, Any], given: Given, capture: Capture
     ) -> None:
         link, rate, began = self._links[to], Rate(RATE, time.monotonic()), time.monotonic()
-        shard, arrays = await capture.copy()
+        shard, arrays = await capture.copy(near=link.reads)
         await given.host.heavy.on_pool(given.sync)
-        nbytes = 0
+        nbytes = sum(nbytes for *_, nbytes in shard.get("lent", {}).values())
         for piece in Whole(at, {**about, **shard}, arrays).pieces(epoch):
             await asyncio.sleep(rate.send(len(piece.data), time.monotonic()))
             if not await link.carry(shard_pb2.ReplicatePart(copy=piece)):
                 return
             nbytes += len(piece.data)
+        while self._takes(to):
+            # What it reads here must last until then.
+            await asyncio.sleep(LOOK)
         took = time.monotonic() - began
         fields = event("copy_given", server=to, bytes=nbytes, seconds=took)
         log.info("server %d was given a copy: %d bytes in %.1f s", to, nbytes, took, extra=fields)

@@ -17,6 +17,7 @@ from psserver.service.replicas.learning import Arrival
 from psserver.service.replicas.shell import Shell
 from psserver.service.replicas.transfer import CopyError, Whole
 from pswire.logs.events import event
+from pswire.transport.segments import SegmentError
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
@@ -51,7 +52,7 @@ class Holding(ABC):
         self._activated: Config | None = None
         self._more = asyncio.Event()
         self._arrival = Arrival(host.memory.ledger)
-        self._giving = Giving(shell.links.links, settings, lambda to: shell.give(Broke(to)))
+        self._giving = Giving(shell.links.links, settings, lambda to: shell.give(Broke(to)), self._takes)
         self.comparing = Comparing(host, shell)
         host.stable = self.stable
         host.serve(lambda: self.leads, self._forward)
@@ -147,6 +148,9 @@ class Holding(ABC):
         """Stop giving a copy to a server whose stream broke, or that is silent."""
         self._giving.stop(server)
 
+    def _takes(self, to: int) -> bool:
+        return any(each.copying for each in self._shell.replica.progress if each.member.server == to)
+
     def _attempt(self) -> None:
         if self.leads and self._giving.waits and not self._held and (given := self._to_give()) is not None:
             self._giving.begin(given, self._executed, self.epoch)
@@ -198,7 +202,11 @@ class Holding(ABC):
 
     async def _learn(self) -> None:
         """Take up the copy that is here."""
-        whole = await self._host.heavy.on_pool(self._arrival.read)
+        try:
+            whole = await self._host.heavy.on_pool(self._arrival.read)
+        except SegmentError as error:
+            self._begin_again(f"the copy was gone before it was read: {error}")
+            return
         version = await self._take_up(whole)
         self._arrival.end()
         self.comparing.begin(version)

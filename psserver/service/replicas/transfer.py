@@ -1,7 +1,8 @@
 """A copy of a job's state on one server, as bytes: everything that a primary has executed, for a server without a copy.
 
 It is 8 bytes (little-endian) with the length of a JSON object, that object, and the shard's arrays as a checkpoint has
-them (`psserver.checkpoint.tensors`). Nothing is taken up before all bytes have come and their digest is right.
+them (`psserver.checkpoint.tensors`). Nothing is taken up before all bytes have come and their digest is right. Large
+arrays do not travel between servers of one machine: the object says where they lie (`lending`).
 """
 
 import hashlib
@@ -21,9 +22,11 @@ from psserver.checkpoint.disk import CheckpointError
 from psserver.checkpoint.files import Reader
 from psserver.checkpoint.manifest import FileFacts
 from psserver.service.errors import invalid
+from psserver.service.replicas.lending import borrowed
 from psserver.service.replicas.wire import PIECE
 from psserver.shard import Shard
 from psserver.shard.tables import digest
+from pswire.transport.segments import SegmentError
 from pswire.v1 import shard_pb2
 
 #: Bytes in a second, at most, so that training has most of a core.
@@ -97,7 +100,8 @@ class Arriving:
         return end == self.total
 
     def read(self) -> Whole:
-        """Return the whole copy, and keep none of its bytes. From any thread. Raises CopyError for a damaged one."""
+        """Return the whole copy, and keep none of its bytes. From any thread. Raises CopyError for a damaged one, and
+        SegmentError if arrays are gone that the other server has lent."""
         self._data.seek(0)
         reader = Reader(self._data, Path("the copy"), self.total)
         try:
@@ -107,7 +111,10 @@ class Arriving:
             about = json.loads(reader.take(length))
             arrays = tensors.read(reader)
             reader.check(FileFacts(self.total, self._sha256))
-        except (CheckpointError, ValueError) as error:
+            arrays.update(borrowed(about.pop("lent", {})))
+        except SegmentError:
+            raise
+        except (CheckpointError, ValueError, TypeError) as error:
             raise CopyError(str(error)) from error
         finally:
             self._data = io.BytesIO()
