@@ -93,7 +93,7 @@ class Session(Facts):
         servers = self._servers = ShardGroup(hosts, settings, replicas=replicas)
         contact = Contact(hosts[0], credentials)
         backoff, self._epoch_backoff = (
-            Backoff(0, hosts[0], server_timeout, servers.closing, contact, settings.silent, servers.seek)
+            Backoff(0, hosts[0], server_timeout, servers.closing, contact, settings.silent, servers.seeker())
             for _ in range(2)
         )
         registration = Registration(

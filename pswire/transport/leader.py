@@ -14,9 +14,12 @@ from pswire.bounds import BoundError, check
 from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
 
-#: Seconds that an answer may take, and between two questions while all is well.
+#: Seconds that an answer may take; and that of a server that gave none in that time, when it is asked next.
 ANSWER: Final = 0.3
+BRIEF: Final = 0.1
+#: Seconds between two questions while all is well; and while the server that led says nothing.
 EVERY: Final = 0.5
+SOON: Final = 0.1
 #: Seconds without an answer of the server that others name, after which they are told so.
 UNREACHED: Final = 2.0
 
@@ -51,14 +54,24 @@ class Leader(grpc.Channel):
         # When it answered last, and the epoch in which others name it while it does not.
         self._reached = time.monotonic()
         self._unreached: int | None = None
+        # Servers that had ANSWER for the last question and gave none.
+        self._slow: frozenset[Address] = frozenset()
         self._closed = False
 
     def seek(self) -> Sought:
         """Ask all servers who leads, and move to that one."""
         with self._one:
             asked, before = dict(self._channels), self.address
-            request = pb.FindCoordinatorRequest(unreached=self._unreached)
-        heard, slow = self._heard({address: _asked(channel, request) for address, channel in asked.items()})
+            request, brief = pb.FindCoordinatorRequest(unreached=self._unreached), self._slow
+        heard, slow = self._heard(
+            {
+                address: _asked(channel, request, BRIEF if address in brief else ANSWER)
+                for address, channel in asked.items()
+            }
+        )
+        with self._one:
+            # One that was asked briefly gets its time again: it may be slow only.
+            self._slow = slow - brief
         found = [reply for reply in heard.values() if reply.address]
         newest = max(found, key=lambda reply: reply.epoch, default=None)
         moved = newest is not None and self._move(newest)
@@ -67,7 +80,7 @@ class Leader(grpc.Channel):
             self._served(reply.parts)
             self.add(_addresses(reply.servers))
         present = before in heard and heard[before].address == str(before)
-        return Sought(moved, present and not moved, bool(heard) or (slow and self.several))
+        return Sought(moved, present and not moved, bool(heard) or (bool(slow) and self.several))
 
     def _note(self, newest: pb.FindCoordinatorReply | None, *, reached: bool) -> None:
         """Note whether the server that others name has answered."""
@@ -78,24 +91,27 @@ class Leader(grpc.Channel):
             late = named and now - self._reached > UNREACHED
             self._unreached = newest.epoch if newest is not None and late else None
 
-    def _heard(self, calls: Mapping[Address, Any]) -> tuple[dict[Address, pb.FindCoordinatorReply], bool]:
+    def _heard(
+        self, calls: Mapping[Address, Any]
+    ) -> tuple[dict[Address, pb.FindCoordinatorReply], frozenset[Address]]:
         """Return what servers answered: all of them, or up to one that leads in a later epoch, for the one that led
-        before may stand still. And whether one was too slow to answer."""
+        before may stand still. And those that were too slow to answer."""
         ended: queue.SimpleQueue[Address] = queue.SimpleQueue()
         under_way = {address: call for address, call in calls.items() if call is not None}
         for address, call in under_way.items():
             call.add_done_callback(lambda _, address=address: ended.put(address))
-        heard, slow = {}, False
+        heard, slow = {}, set[Address]()
         for _ in under_way:
             address = ended.get()
             reply = _answer(under_way[address])
             if reply is None:
-                slow = slow or under_way[address].code() == grpc.StatusCode.DEADLINE_EXCEEDED
+                if under_way[address].code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+                    slow.add(address)
             else:
                 heard[address] = reply
                 if reply.address == str(address) != str(self.address) and reply.epoch > self._epoch:
                     break
-        return heard, slow
+        return heard, frozenset(slow)
 
     def add(self, hosts: Iterable[Address]) -> None:
         """Ask these servers too."""
@@ -131,8 +147,10 @@ class Leader(grpc.Channel):
         """Ask again and again, in a thread of its own: a leader that stands still breaks no connection."""
 
         def ask() -> None:
-            while not closing.wait(EVERY):
-                self.seek()
+            pause = EVERY
+            while not closing.wait(pause):
+                sought = self.seek()
+                pause = EVERY if sought.present or sought.moved else SOON
 
         threading.Thread(target=ask, name="leader", daemon=True).start()
 
@@ -179,10 +197,10 @@ def _addresses(texts: Iterable[str]) -> Iterator[Address]:
             yield parse_address(text)
 
 
-def _asked(channel: grpc.Channel, request: pb.FindCoordinatorRequest) -> Any:
+def _asked(channel: grpc.Channel, request: pb.FindCoordinatorRequest, seconds: float) -> Any:
     """Ask one server; return the call, or None for a channel that was closed meanwhile."""
     try:
-        return stub_of(channel).FindCoordinator.future(request, timeout=ANSWER)
+        return stub_of(channel).FindCoordinator.future(request, timeout=seconds)
     except ValueError:
         return None
 

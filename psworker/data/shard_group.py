@@ -45,8 +45,6 @@ class ShardGroup:
         self.on_transport: Callable[[Sequence[str]], object] = lambda kinds: None
         # Data has a connection of its own to each server, so that control messages never queue behind payloads.
         self.control: grpc.Channel
-        # Looks for the coordinator elsewhere; None where it cannot be.
-        self.seek: Callable[[], bool] | None = None
         self._seek_part: Callable[[int], Callable[[], bool]] | None = None
         # The epochs in which the parts from part 1 on are served where they are looked for. The lock guards moves.
         self._epochs: dict[int, int] = {}
@@ -55,8 +53,7 @@ class ShardGroup:
             leader = self.control = Leader(
                 hosts, lambda each: _control(each, settings.credentials), _leads, self._serve
             )
-            self.seek = lambda: leader.seek().moved
-            self._seek_part = lambda part: lambda: self._found(leader, part)
+            self._seek_part = lambda part: self._part_seeker(leader, part)
             hosts = hosts[::2][: len(settings.plan.shards)]
         else:
             self.control = _control(hosts[0], settings.credentials)
@@ -71,6 +68,12 @@ class ShardGroup:
         )
         if replicas:
             leader.watch(self.closing)
+
+    def seeker(self) -> Callable[[], bool] | None:
+        """Return a function that says whether another server leads than when it was called last, and asks all servers
+        unless it is known already; None where no other can lead."""
+        leader = self.control
+        return _moves(lambda: leader.address, leader.seek) if isinstance(leader, Leader) else None
 
     def each(self, call: Callable[[ShardClient], R]) -> list[R]:
         """Call with every shard at the same time. When all have ended, raise what the first that failed raised."""
@@ -130,12 +133,9 @@ class ShardGroup:
             if self.shards and not self.closing.is_set():
                 self._move()
 
-    def _found(self, leader: Leader, part: int) -> bool:
-        """Ask all servers; return whether another one serves the part than before. Part 0 moves with the session."""
-        before = self.shards[part].address
-        if part:
-            leader.seek()
-        return self.shards[part].address != before
+    def _part_seeker(self, leader: Leader, part: int) -> Callable[[], bool]:
+        """Return the same about the server of a part. Part 0 moves with the session, and nobody is asked."""
+        return _moves(lambda: self.shards[part].address, leader.seek if part else lambda: None)
 
     def _connect(self, settings: Settings) -> None:
         for server, address in enumerate(self._hosts):
@@ -191,6 +191,20 @@ class ShardGroup:
             self._pool.shutdown(wait=False)
         for channel in (self.control, *self._channels):
             channel.close()
+
+
+def _moves(where: Callable[[], Address], seek: Callable[[], object]) -> Callable[[], bool]:
+    """Return a function that says whether an address has changed since its last call. It seeks if not."""
+    known = where()
+
+    def moved() -> bool:
+        nonlocal known
+        if where() == known:
+            seek()
+        before, known = known, where()
+        return known != before
+
+    return moved
 
 
 def _leads(address: Address, epoch: int) -> None:

@@ -11,8 +11,12 @@ import grpc
 import pytest
 
 from pswire.addresses import Address, parse_address
-from pswire.transport.leader import Leader
+from pswire.model.plan import VariableSpec, make_plan
+from pswire.transport.leader import EVERY, SOON, Leader, Sought
+from pswire.transport.wire import wire_named
 from pswire.v1 import coordinator_pb2 as pb
+from psworker.data.shard_client import Settings
+from psworker.data.shard_group import ShardGroup
 from tests.patience import PATIENCE
 
 
@@ -79,6 +83,68 @@ def test_servers_that_are_slow_are_there(pair: tuple[Server, Server, Leader]) ->
     alone = Leader([leader.address], lambda each: grpc.insecure_channel(str(each)))
     with mock.patch("pswire.transport.leader.ANSWER", 0.05), alone:
         assert alone.seek() == (False, False, False)
+
+
+def test_a_server_that_stands_still_is_asked_briefly_every_other_time(
+    pair: tuple[Server, Server, Leader],
+) -> None:
+    """The others have answered by then. One that is only slow gets its time again."""
+    first, second, leader = pair
+    second.says = pb.FindCoordinatorReply(address=str(leader.address), epoch=0)
+    first.goes_on.clear()
+    with mock.patch("pswire.transport.leader.ANSWER", 0.05):
+        assert not leader.seek().present
+    with mock.patch("pswire.transport.leader.BRIEF", 0.05):
+        # Otherwise it would wait for ever.
+        assert not leader.seek().present
+        first.goes_on.set()
+        assert leader.seek().present
+
+
+def test_a_session_that_has_moved_does_not_ask_again() -> None:
+    """Its calls to the former leader fail when it moves: there is nothing to wait for."""
+    settings = Settings(make_plan([VariableSpec("w", (1,))], 1), wire_named("float32"), PATIENCE)
+    with listening() as (first, led), listening() as (second, leads):
+        first.says = pb.FindCoordinatorReply(address=str(led), epoch=0)
+        group = ShardGroup((led, leads), settings, replicas=True)
+        seekers = [group.seeker(), group.seeker()]
+        second.says = pb.FindCoordinatorReply(address=str(leads), epoch=4)
+        assert isinstance(group.control, Leader)
+        group.control.seek()
+        group.closing.set()
+        assert group.control.address == leads
+        first.goes_on.clear()
+        with mock.patch("pswire.transport.leader.ANSWER", PATIENCE):
+            assert [seeker and seeker() for seeker in seekers] == [True, True]
+        with mock.patch("pswire.transport.leader.ANSWER", 0.05):
+            assert [seeker and seeker() for seeker in seekers] == [False, False]
+        group.close()
+
+
+class Closing(threading.Event):
+    """Is set after so many pauses, which it notes instead of waiting."""
+
+    def __init__(self, pauses: int) -> None:
+        super().__init__()
+        self.pauses: list[float] = []
+        self._most, self.over = pauses, threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.pauses.append(timeout)
+        if len(self.pauses) > self._most:
+            self.over.set()
+        return self.over.is_set()
+
+
+def test_it_asks_again_soon_while_nobody_leads() -> None:
+    leader = Leader([parse_address("127.0.0.1:1")], lambda each: mock.Mock(spec=grpc.Channel))
+    found = [(False, True, True), (False, False, True), (False, False, True), (True, False, True)]
+    closing = Closing(len(found))
+    with mock.patch.object(leader, "seek", side_effect=[Sought(*each) for each in found]):
+        leader.watch(closing)
+        assert closing.over.wait(PATIENCE)
+    assert closing.pauses == [EVERY, EVERY, SOON, SOON, EVERY]
 
 
 def test_it_does_not_go_back_to_a_leader_that_wakes_up(pair: tuple[Server, Server, Leader]) -> None:

@@ -377,6 +377,20 @@ def test_a_follower_acknowledges_at_once_and_says_later_what_it_has_executed() -
     assert (0, m.Held(0, 0, 1, 1)) in [call.args[:2] for call in links.send.call_args_list]
 
 
+def test_a_candidate_asks_again_at_each_look() -> None:
+    """Whoever still hears the former primary leaves it without an answer, for a moment longer."""
+    links = mock.create_autospec(Links, instance=True, links={0: None, 2: None}, met={0, 2})
+    config, clock = first_config((0, 1)), [0.0]
+    shell = Shell(begin(1, 3, config), links, lambda disk: None, formed=True, now=lambda: clock[-1])
+    shell.machine = mock.create_autospec(Machine, instance=True)
+    shell.receive(0, m.Append(config, 0, (), 0))
+    for now in (1.1, 1.15, 1.2):
+        clock.append(now)
+        shell.tick()
+    asked = [call.args[0] for call in links.send.call_args_list if call.args[1] == m.Prepare(4)]
+    assert asked == [0, 2] * 3
+
+
 def test_a_follower_without_the_jobs_beginning_takes_nobody_for_lost() -> None:
     """It could not go on; the primary may just be slow to start."""
     links = mock.create_autospec(Links, instance=True, links={0: None, 2: None}, met={0, 2})

@@ -161,7 +161,9 @@ class Shell:
             return
         self._send_later()
         now = self._now()
-        if now - self._beaten >= HEARTBEAT:
+        # A candidate for a place asks again soon: others hear the former primary a moment longer, and do not answer.
+        asks = self.replica.standing is not None and not self.replica.standing.include
+        if now - self._beaten >= HEARTBEAT or asks:
             self._beaten = now
             self.beat()
         if not self.formed:
