@@ -12,6 +12,7 @@ logs       the logs of all parts on one server, which votes in each
 inputs     inputs of a coordinator, noted and taken again
 same       what all servers have in common
 transfer   a copy of everything, as bytes
+lending    arrays of a copy that a server of the same machine reads where they lie
 giving     a primary gives a copy
 learning   a server without one takes it up
 comparing  versions of both copies, compared
