@@ -72,6 +72,8 @@ class RealRun:
         self._servers, self._workers = self._tasks.servers, self._tasks.workers
         self._events: EventQueue = EventQueue()
         self._processes: dict[str, Process] = {}
+        # Why each server has stopped that did not end well, as it said.
+        self._reasons: dict[str, str] = {}
         # When each process was started, on the monotonic clock.
         self._started: dict[str, float] = {}
         self._addresses: dict[str, str] = {}
@@ -126,8 +128,10 @@ class RealRun:
         return self._duplicates.is_first(name)
 
     def tail(self, name: str) -> str:
-        """Return the last lines that a process printed for people."""
-        return self._processes[name].tail() if name in self._processes else ""
+        """Return the last lines that a process printed for people, and why it ended, if it said so."""
+        printed = self._processes[name].tail() if name in self._processes else ""
+        why = self._reasons.get(name, "")
+        return printed if why in printed else f"{printed}\n{why}".lstrip("\n")
 
     # Starting
 
@@ -201,6 +205,7 @@ class RealRun:
     def _start_task(self, task: Task) -> None:
         log = self._folder / LOGS / f"{task.name}.log"
         self._started[task.name] = time.monotonic()
+        self._reasons.pop(task.name, None)
         self._processes[task.name] = self._launcher.start(task, log, self._events)
 
     def _await_ready(self, names: Sequence[str]) -> Verdict | None:
@@ -288,6 +293,8 @@ class RealRun:
     def _handle(self, event: Event) -> None:
         match event:
             case Printed(name, record):
+                if record.get("event") == "stopped" and record.get("exit_code"):
+                    self._reasons[name] = str(record.get("reason", ""))
                 if record.get("event") == "ready" and name in self._servers:
                     self._addresses[name] = str(record.get("address"))
                     self._moving.discard(name)

@@ -19,7 +19,7 @@ from pswire.security.probe import find_problem
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.connecting import open_channel, stub_of
 from pswire.transport.failures import may_pass, reason
-from pswire.transport.leader import Leader
+from pswire.transport.leader import NOT_LEADING, Leader
 from pswire.v1 import coordinator_pb2 as pb
 
 # Seconds between two requests.
@@ -156,7 +156,7 @@ class StatusClient:
             problem = self._problem()
             if problem:
                 return StatusUntrusted(problem)
-            if self._leader.several and self._leader.seek().heard:
+            if NOT_LEADING in reason(error) or (self._leader.several and self._leader.seek().heard):
                 return StatusError(LEADERLESS)
         return StatusError(_explain(self.address, self._timeout, error))
 

@@ -20,6 +20,8 @@ BRIEF: Final = 0.1
 #: Seconds between two questions while all is well; and while the server that led says nothing.
 EVERY: Final = 0.5
 SOON: Final = 0.1
+#: The answer of a server that does not lead to what only the one that leads can do.
+NOT_LEADING: Final = "another server leads the job, or none does: wait"
 #: Seconds without an answer of the server that others name, after which they are told so.
 UNREACHED: Final = 2.0
 

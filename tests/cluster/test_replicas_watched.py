@@ -11,7 +11,7 @@ import pytest
 
 from pslab.dashboard import sources
 from pslab.dashboard.observer import Observer
-from pslab.launch.status_client import StatusClient
+from pslab.launch.status_client import StatusClient, StatusError
 from tests.cluster.cluster import Cluster, entries_of
 from tests.cluster.replicated import GATE, committed_once, end, start, wait_for_the_gate
 from tests.patience import PATIENCE
@@ -57,6 +57,16 @@ def test_a_client_finds_the_server_that_leads(cluster: Cluster, how: int) -> Non
     committed_once(cluster)
     notes = [note["text"] for note in entries_of(cluster.checked_run(), "note")]
     assert notes[-3:] == ["note 0", "note 1", "note 2"]
+
+
+def test_a_server_that_knows_of_no_leader_is_a_server(cluster: Cluster) -> None:
+    """The only one that is left of three."""
+    for number in (0, 1):
+        cluster.servers[number].kill()
+    client = StatusClient(cluster.addresses[2])
+    with pytest.raises(StatusError, match="no server leads the job: those that answer wait for a majority"):
+        client.ask()
+    client.close()
 
 
 def test_commands_take_the_folder_of_the_run_or_any_of_its_servers(cluster: Cluster) -> None:

@@ -50,6 +50,7 @@ def serve(behaviour: str) -> int:
         if behaviour == "die":
             listener.accept()
             print("ps-server: cannot go on", file=sys.stderr)
+            say("stopped", reason="an update is not finite", exit_code=8)
             return 8
         for _ in range(workers):
             visit(listener)

@@ -8,6 +8,7 @@ from psserver.service.errors import Refused
 from psserver.service.net.coordinator import CoordinatorRpc
 from psserver.service.net.registration import Call
 from psserver.service.replicas.overview import Overview
+from pswire.transport.leader import NOT_LEADING
 from pswire.v1 import coordinator_pb2 as pb
 
 
@@ -32,7 +33,7 @@ class Gate:
     @property
     def _rpc(self) -> CoordinatorRpc:
         if self._open is None:
-            raise Refused(grpc.StatusCode.UNAVAILABLE, "this server does not lead the job: wait")
+            raise Refused(grpc.StatusCode.UNAVAILABLE, NOT_LEADING)
         return self._open
 
     async def session(self, call: Call) -> None:
