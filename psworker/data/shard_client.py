@@ -16,7 +16,7 @@ from pswire.logs.events import event
 from pswire.messages import EVENTS
 from pswire.model.groups import Part
 from pswire.model.plan import Plan
-from pswire.model.rows import ReceivedRows, Rows, WantedRows, nothing, same_keys, since_of
+from pswire.model.rows import ReceivedRows, Rows, WantedRows, nothing, since_of
 from pswire.patience import UNKNOWN_TIMEOUT, ping_interval
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.codecs import FLOAT32, OCTETS, Encoder, NotFinite
@@ -26,11 +26,11 @@ from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from psworker.control.backoff import MEANING, Backoff, Contact, insist, translated
 from psworker.data.changes import KnownGroups, KnownVersion
-from psworker.data.early import completed, kept, lacking
+from psworker.data.early import EarlyRows
 from psworker.data.exchange import Answer, Exchange
 from psworker.data.member import Member, messages
 from psworker.data.payloads import Floats, Payload, Pieces, Received, array_of
-from psworker.data.transport import Lane, Transport
+from psworker.data.transport import Lane, Lanes, Transport
 from psworker.engine import Commit, Event, Grant
 from psworker.errors import PayloadRefused, SessionError, Voided
 
@@ -100,16 +100,10 @@ class ShardClient:
         # Replaced as a whole at every Join, by the thread that joins. A push takes it once. Only the training loop,
         # which pushes, uses the encoder.
         self._member = self._new_member(pb.JoinReply(), self._wire.up.encoder(self._layout))
-        # Rows that were read early, and the membership of then: another one may be of another history.
-        self._early: tuple[Member, ReceivedRows] | None = None
-        # Whether rows are read early; and then a copy of those of the newest ticket.
-        self._looks_ahead = False
-        self._have: tuple[Member, ReceivedRows] | None = None
+        self._early = EarlyRows(settings.plan)
         self._contact, self._channel = self._contact_at(address), channel
-        self._lane = self._lane_to(settings.wire.exact)
-        # The lane of what is fetched ahead, from its first use on; the lock guards that, moves, and who takes `_early`.
-        self._ahead: Lane | None = None
-        self._guard = threading.Lock()
+        self._lanes = Lanes(self._transport, self._known_version)
+        self._lane = self._lanes.first
         # Arrays that held earlier versions: the system would have to clear the pages of new ones. `append` and `pop`
         # of a list are atomic, so the reader may return an array without the turn.
         self._spare: list[NDArray[Any]] = []
@@ -129,29 +123,22 @@ class ShardClient:
 
     def move(self, address: Address, channel: grpc.Channel) -> None:
         """Adopt the server's other address. A call that waits for the former one tries here next."""
-        with self._guard:
-            self.address, self._contact, self._channel = address, self._contact_at(address), channel
-            self._lane.move(self._transport(self._settings.wire.exact))
-            if self._ahead is not None:
-                self._ahead.move(self._transport(False))
-
-    @property
-    def _lanes(self) -> list[Lane]:
-        return [self._lane] if self._ahead is None else [self._lane, self._ahead]
+        self.address, self._contact, self._channel = address, self._contact_at(address), channel
+        self._lanes.move()
 
     def check_alive(self) -> None:
         """Cut sockets on which the server has been silent for too long. Any thread may call this."""
-        for lane in self._lanes:
+        for lane in self._lanes.all:
             lane.transport.check_alive()
 
     def cut(self) -> None:
         """Break off the requests under way. Any thread may call this."""
-        for lane in self._lanes:
+        for lane in self._lanes.all:
             lane.cut()
 
     def close(self) -> None:
         """Any thread may call this."""
-        for lane in self._lanes:
+        for lane in self._lanes.all:
             lane.close()
 
     @property
@@ -210,8 +197,8 @@ class ShardClient:
         the loop works on another ticket. Raises Voided when the version is gone, Refused, Unreachable.
         """
         member = self._member_with(ticket)
-        early = self._taken_early(member, rows) if ticket else None
-        lane = self._lane_ahead() if ahead and self.two_lanes else self._lane
+        early = self._early.take(member, rows) if ticket and rows else None
+        lane = self._lanes.ahead() if ahead and self.two_lanes else self._lane
 
         def ask() -> Received:
             # Without a ticket nothing pins the version, and the memory in which it lies may change.
@@ -247,39 +234,13 @@ class ShardClient:
         with self.turn:
             found = insist(ask, self._backoff())
         if ticket:
-            self._keep(member, found)
+            self._early.keep(member, found)
         return found
 
     def read_early(self, ticket: int, after: int, rows: WantedRows) -> None:
         """Read the newest rows while `ticket` is computed on: of those that are then wanted with the next version, only
         what has changed since has to come. Raises as `pull_rows`."""
-        member, known = self._member_with(ticket), self._have
-        self._early, self._looks_ahead = None, True
-        if not counts_of(rows):
-            return
-        if known is None or known[0] is not member:
-            self._early = member, self.pull_rows(0, 0, after, rows)
-            return
-        have, lacks = known[1], lacking(rows, known[1])
-        asked = tuple(keys[lack] for keys, lack in zip(rows, lacks, strict=True))
-        if counts_of(asked):
-            found = self.pull_rows(0, 0, after, asked)
-        else:
-            found = nothing(self._settings.plan, asked, have.version)
-        self._early = member, completed(rows, lacks, found, have)
-
-    def _keep(self, member: Member, rows: ReceivedRows) -> None:
-        """Keep rows of a ticket's version for an early reading: of those that come again, it asks for none."""
-        if self._looks_ahead and counts_of(rows.keys):
-            self._have = member, kept(rows)
-
-    def _taken_early(self, member: Member, rows: WantedRows) -> ReceivedRows | None:
-        """Return rows that were read early, if they are these; nobody else gets them, and they may be written to."""
-        with self._guard:
-            early, self._early = self._early, None
-        if early is None or early[0] is not member or not rows or not same_keys(early[1].keys, rows):
-            return None
-        return early[1]
+        self._early.read(self._member_with(ticket), rows, lambda asked: self.pull_rows(0, 0, after, asked))
 
     def pull_slots(self, count: int, version: int, after: int) -> Floats:
         """Return `count` slots of the optimizer at `version` or a later one, shape (count, trainable elements).
@@ -355,7 +316,7 @@ class ShardClient:
         if answer[0].row_bytes:
             base = 0 if answer[0].HasField("located") else answer[0].bytes
             found.rows = self._received_rows(lane.exchange, answer, base, rows, version, early)
-            self._keep(member, found.rows)
+            self._early.keep(member, found.rows)
         return found
 
     def _received_version(
@@ -443,7 +404,7 @@ class ShardClient:
         """
         values, member = self._checked(payload), self._member_with(ticket)
         part = self._part(member, version, values)
-        early = self._taken_early(member, ahead)
+        early = self._early.take(member, ahead) if ahead else None
         try:
             answer = self._send(
                 *(member, ticket, values, after, commit, hello),
@@ -609,30 +570,23 @@ class ShardClient:
         credentials = self._settings.credentials
         return Contact(address, credentials) if credentials.encrypted else None
 
-    def _lane_to(self, exact: bool) -> Lane:
+    def _known_version(self) -> KnownVersion | None:
         deltas = self._settings.wire.deltas
-        known = None if deltas is None else KnownVersion(deltas, self._layout)
-        return Lane(self._transport(exact), known)
-
-    def _lane_ahead(self) -> Lane:
-        with self._guard:
-            if self._ahead is None:
-                self._ahead = self._lane_to(False)
-            return self._ahead
+        return None if deltas is None else KnownVersion(deltas, self._layout)
 
     def _agreed(self, member: Member, after: int) -> Exchange:
         """Return the exchange of the first lane, on which all is agreed. Hold the `turn`."""
         self._lane.current().agree(member, after)
         return self._lane.exchange
 
-    def _transport(self, exact: bool) -> Transport:
-        """Return a transport to where the server is now. `exact`: as of `Transport`; without it no memory is shared."""
+    def _transport(self, first: bool) -> Transport:
+        """Return a transport to where the server is now. No lane but the first shares memory."""
         settings, live = self._settings, self._settings.credentials.live
         # A server without a part of the model has nothing to share, which is no reason to refuse this worker.
         kind = settings.transport if self.elements or settings.transport == "grpc" else "auto"
         newest = live.now if live is not None else None
         return Transport(
-            *(self.server, self.address, self._channel, kind, exact),
+            *(self.server, self.address, self._channel, kind, first and settings.wire.exact),
             newest=newest,
             silence=settings.silence,
         )

@@ -1,6 +1,6 @@
 """How requests and payloads travel between this worker and one server: over gRPC, a socket, or shared memory.
 
-A lane is a connection for one thread at a time; a worker has one to each server, and another one to fetch ahead.
+A lane is a connection for one thread at a time; what is fetched ahead has one of its own.
 """
 
 import logging
@@ -251,3 +251,39 @@ class Lane:
     def close(self) -> None:
         self.transport.close()
         self._newest.close()
+
+
+class Lanes:
+    """The first lane to a server, and one for what is fetched ahead, from its first use on.
+
+    So a version comes in while a payload goes out. Any thread may call the methods.
+    """
+
+    def __init__(
+        self, transport: Callable[[bool], Transport], known: Callable[[], KnownVersion | None]
+    ) -> None:
+        """`transport`: returns a transport to where the server is now, for the first lane or (False) the other one.
+        `known`: returns what a new lane knows."""
+        self._transport, self._known = transport, known
+        self._guard = threading.Lock()
+        self.first = Lane(transport(True), known())
+        self._second: Lane | None = None
+
+    @property
+    def all(self) -> list[Lane]:
+        """The lanes that are in use."""
+        return [self.first] if self._second is None else [self.first, self._second]
+
+    def ahead(self) -> Lane:
+        """Return the lane of what is fetched ahead."""
+        with self._guard:
+            if self._second is None:
+                self._second = Lane(self._transport(False), self._known())
+            return self._second
+
+    def move(self) -> None:
+        """Lead to the server's other address. A call that waits for the former one tries there next."""
+        with self._guard:
+            self.first.move(self._transport(True))
+            if self._second is not None:
+                self._second.move(self._transport(False))
