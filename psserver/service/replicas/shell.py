@@ -162,7 +162,8 @@ class Shell:
         self._send_later()
         now = self._now()
         # A candidate for a place asks again soon: others hear the former primary a moment longer, and do not answer.
-        asks = self.replica.standing is not None and not self.replica.standing.include
+        standing = self.replica.standing
+        asks = standing is not None and not standing.include and not self.replica.leads
         if now - self._beaten >= HEARTBEAT or asks:
             self._beaten = now
             self.beat()
