@@ -1,7 +1,6 @@
 """Configurations of a replicated log, which say who holds what, and which servers are partners."""
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 #: Copies of a part that `--replicas 2` asks for. Pairs lose less than a ring when two servers die at once.
 COPIES: Final = 2
@@ -13,16 +12,14 @@ class ReplicationError(Exception):
     """A broken promise of another server, or a call that does not fit the state: the protocol excludes both."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """A copy that is in sync: a server, in one incarnation. A restarted server is another member."""
 
     server: int
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(NamedTuple):
     """The configuration of one epoch.
 
     `members`: the copies in sync, the primary's among them. `base`: how many items of the log the epoch begins with.
@@ -34,8 +31,7 @@ class Config:
     base: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Disk:
+class Disk(NamedTuple):
     """The memory that a server must never lose: the highest epoch that it promised, and the newest configuration
     accepted."""
 

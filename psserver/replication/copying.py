@@ -3,7 +3,6 @@
 An item is stable, and may be executed and answered, when all members of the configuration hold it.
 """
 
-from dataclasses import replace
 from typing import Final
 
 from psserver.replication.configuration import Member
@@ -50,7 +49,7 @@ def offer(turn: Turn, order: Offer) -> None:
 
 
 def _advance(turn: Turn) -> None:
-    """Move the stable index to what all members hold, tell them, and forget what all have executed."""
+    """Move the stable index to what all members hold, and tell them."""
     state, log = turn.state, turn.state.log
     members = state.disk.config.members
     stable = min((each.end for each in state.progress if each.member in members), default=log.end)
@@ -58,10 +57,10 @@ def _advance(turn: Turn) -> None:
         turn.stabilise(log, stable)
         for each in state.progress:
             turn.send(each.member.server, Append(state.disk.config, stable, (), stable))
-    _trim(turn)
 
 
 def _trim(turn: Turn) -> None:
+    """Forget what all copies have executed."""
     state = turn.state
     turn.set(
         log=state.log.trimmed(min((each.executed for each in state.progress), default=state.log.executed))
@@ -133,9 +132,10 @@ def held(turn: Turn, sender: int, message: Held) -> None:
         known = _welcome(turn, member, message)
     end, executed = max(known.end, message.end), max(known.executed, message.executed)
     copying = known.copying and message.executed < known.executed
-    progress = replace(known, end=end, executed=executed, copying=copying)
+    progress = known._replace(end=end, executed=executed, copying=copying)
     _put(turn, progress)
     _advance(turn)
+    _trim(turn)
     learns = member not in state.disk.config.members and not copying
     advanced = end > known.end or executed > known.executed or known.copying
     if learns and advanced and _takes(state, progress) and end < state.log.end:
@@ -172,7 +172,7 @@ def _put(turn: Turn, progress: Progress) -> None:
 def executed(turn: Turn, order: Executed) -> None:
     """Note what is executed, and forget what nobody needs any more."""
     state, log = turn.state, turn.state.log
-    turn.set(log=replace(log, executed=max(log.executed, min(order.count, log.stable))))
+    turn.set(log=log._replace(executed=max(log.executed, min(order.count, log.stable))))
     if state.leads:
         _trim(turn)
     elif state.standing is None:

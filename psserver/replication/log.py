@@ -1,13 +1,12 @@
 """The tail of a replicated log: the items that some copy may still need."""
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from psserver.replication.configuration import ReplicationError
 from psserver.replication.messages import Item
 
 
-@dataclass(frozen=True, slots=True)
-class Log:
+class Log(NamedTuple):
     """Items from number `first` on; the earlier ones are executed by all copies in sync, and forgotten.
 
     Always first <= executed <= stable <= end. What is stable is never taken back.
@@ -44,8 +43,8 @@ class Log:
                 f"expected a log of at least {self.stable} items, which are stable, got {end}"
             )
         if first >= self.first:
-            return replace(self, tail=self.tail[: first - self.first] + items)
-        return replace(self, tail=items[self.first - first :])
+            return self._replace(tail=self.tail[: first - self.first] + items)
+        return self._replace(tail=items[self.first - first :])
 
     def stabilised(self, stable: int) -> "Log":
         """Return the log in which the first `stable` items that it has are stable."""
@@ -53,7 +52,7 @@ class Log:
         return self if stable == self.stable else Log(self.first, self.tail, stable, self.executed)
 
     def without_unstable(self) -> "Log":
-        return replace(self, tail=self.tail[: self.stable - self.first])
+        return self._replace(tail=self.tail[: self.stable - self.first])
 
     def trimmed(self, keep: int) -> "Log":
         """Forget executed items below number `keep`."""

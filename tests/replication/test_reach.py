@@ -1,7 +1,5 @@
 """A primary that no client reaches leaves its place, and no other one does."""
 
-from dataclasses import replace
-
 import pytest
 
 from psserver.replication import Replica, begin, first_config
@@ -40,7 +38,7 @@ def test_a_follower_tells_the_primary_what_clients_say_once_a_second() -> None:
         (PRIMARY, EPOCH),
         (VOTER, EPOCH),
         # It has promised to follow another one.
-        (replace(FOLLOWER, disk=replace(FOLLOWER.disk, promised=OTHER)), EPOCH),
+        (FOLLOWER._replace(disk=FOLLOWER.disk._replace(promised=OTHER)), EPOCH),
     ],
 )
 def test_nobody_else_tells_it(replica: Replica, unreached: int | None) -> None:
@@ -83,7 +81,7 @@ def test_a_primary_that_stood_still_itself_has_not_been_missed() -> None:
         # Not a copy in sync.
         (PRIMARY, 2, EPOCH),
         (FOLLOWER, 1, EPOCH),
-        (replace(PRIMARY, disk=replace(PRIMARY.disk, promised=OTHER)), 1, EPOCH),
+        (PRIMARY._replace(disk=PRIMARY.disk._replace(promised=OTHER)), 1, EPOCH),
     ],
 )
 def test_nobody_else_rests(replica: Replica, sender: int, epoch: int) -> None:

@@ -1,7 +1,5 @@
 """Rules beside the log: partners, an operator's vote, silence, withheld promises, digests, the pace of a learner."""
 
-from dataclasses import replace
-
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness
@@ -171,8 +169,8 @@ def test_a_primary_leaves_out_a_silent_follower_and_names_a_learner() -> None:
     assert watch.decide(state, 5.5) is None
     assert watch.decide(state, 7.0) == Stand(())
     alone = Config(0, 0, (Member(0, 0),))
-    learner = replace(state.progress[0], member=Member(1, 1))
-    led = replace(state, disk=Disk(0, alone), progress=(learner,))
+    learner = state.progress[0]._replace(member=Member(1, 1))
+    led = state._replace(disk=Disk(0, alone), progress=(learner,))
     watch.hear(1, Prepare(0), 9.0)
     assert watch.decide(led, 9.0) == Stand((1,))
 
@@ -190,7 +188,7 @@ def test_a_primary_leaves_out_a_follower_that_has_started_again() -> None:
 def _primary_and_learner(items: int) -> tuple[Replica, Member]:
     """A primary that leads alone, has forgotten its first items, and hears of a server without a copy."""
     alone = Config(0, 0, (Member(0, 0),))
-    state = replace(replica(0), disk=Disk(0, alone), progress=())
+    state = replica(0)._replace(disk=Disk(0, alone), progress=())
     for number in range(items):
         state, _ = take(state, Offer(number))
     state, _ = take(state, Executed(items))
@@ -275,7 +273,7 @@ def test_a_learner_that_is_close_gets_new_items_at_once(behind: int) -> None:
 
 def test_a_learner_says_when_it_can_take_more() -> None:
     alone = Config(0, 0, (Member(0, 0),))
-    learner = replace(restart(1, 3, 1, True, Disk(0, alone)), synced=0)
+    learner = restart(1, 3, 1, True, Disk(0, alone))._replace(synced=0)
     learner, outputs = take(learner, Installed(5))
     assert outputs == (Send(0, Held(0, 1, 5, 5)),)
     learner, _ = take(learner, Receive(0, Append(alone, 5, ("a", "b"), 7)))
@@ -303,7 +301,7 @@ def test_nothing_more_is_kept_for_a_silent_learner() -> None:
 def test_a_copy_named_by_a_candidate_that_died_takes_over() -> None:
     """Only the candidate's disk has the configuration; the copy was made equal and was not told."""
     alone, named = Config(0, 0, (Member(0, 0),)), Config(3, 0, (Member(0, 0), Member(1, 1)))
-    state = replace(restart(1, 3, 1, True, Disk(3, alone)), synced=3)
+    state = restart(1, 3, 1, True, Disk(3, alone))._replace(synced=3)
     watch = Watch(1, 0.0)
     watch.hear(0, Append(alone, 0, (), 0), 1.0)
     order = watch.decide(state, 1.1 + SILENCE)

@@ -168,7 +168,7 @@ def test_a_newer_copy_is_noticed_while_an_older_one_is_taken_up(
     hosts, overrides = ",".join(["127.0.0.1:0"] * 3), ("cluster.replicas=2", "optimizer.name=sgd")
     settings = resolve(Options(ps_hosts=hosts, task_index=1, out=tmp_path, overrides=overrides), None)
     shell = mock.create_autospec(Shell, instance=True, formed=True, links=mock.Mock(links={}))
-    shell.replica = replace(restart(1, 3, 1, True, Disk(2, config)), synced=2)
+    shell.replica = restart(1, 3, 1, True, Disk(2, config))._replace(synced=2)
     shell.watch = Watch(1, 0.0, primary=0)
     host, changed = mock.Mock(), mock.Mock()
     host.memory.ledger = MemoryLedger(1 << 30)

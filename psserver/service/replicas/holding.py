@@ -2,15 +2,17 @@
 
 import asyncio
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from psserver.replication import Config
 from psserver.replication.messages import Broke, Installed
 from psserver.service.net.loop import settle
 from psserver.service.replicas import payloads
-from psserver.service.replicas.bodies import LARGE, Body
+from psserver.service.replicas.bodies import Body
 from psserver.service.replicas.comparing import Comparing
 from psserver.service.replicas.giving import Given, Giving
 from psserver.service.replicas.learning import Arrival
@@ -24,6 +26,8 @@ log = logging.getLogger("ps-server")
 
 # The first byte of an item that is a payload.
 PAYLOAD = b"p"
+#: Seconds for which a copy executes items before others have a turn of the loop.
+TURN: Final = 0.002
 
 
 class Holding(ABC):
@@ -109,9 +113,10 @@ class Holding(ABC):
         while self._executed < self._upto:
             self._executed += 1
             self._held.popleft()()
-        self._shell.executed(self._executed)
         while self._waiting and self._waiting[0][0] <= self._executed:
             settle(self._waiting.popleft()[1])
+        # Behind the answers to those: the log only forgets what is executed.
+        self._host.owner.loop.call_soon(self._shell.executed, self._executed)
         self._attempt()
 
     def activated(self, config: Config) -> None:
@@ -225,13 +230,15 @@ class Holding(ABC):
                 self._more.clear()
                 if self._arrival.here:
                     await self._learn()
+                began = time.monotonic()
                 while self._executed < self._upto:
                     held = self._shell.replica.log
                     body = self._shell.bodies[held.tail[self._executed - held.first]]
                     await self._take_again(body)
-                    if len(body) >= LARGE:
+                    if time.monotonic() - began >= TURN:
                         # A learner takes many of them in a row.
                         await asyncio.sleep(0)
+                        began = time.monotonic()
                     self._executed += 1
                     self._shell.executed(self._executed)
                 if self._activated is not None:

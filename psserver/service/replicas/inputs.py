@@ -103,43 +103,46 @@ def _built(coordinator: Coordinator, value: Any) -> Any:
 
 def encode(calls: Sequence[Call], now: float) -> bytes:
     """Return the inputs as bytes. `now`: when they were taken, by the job's clock."""
-    return json.dumps([now, [[c.name, _plain(list(c.given)), _plain(dict(c.named))] for c in calls]]).encode()
+    return _ENCODER.encode([now, calls]).encode()
 
 
 def decode(data: bytes) -> tuple[list[Call], float]:
-    """Return what `encode` was given."""
-    now, calls = json.loads(data)
-    return [Call(name, _value(given), _value(named)) for name, given, named in calls], float(now)
+    """Return what `encode` was given, with lists for other sequences."""
+    now, calls = _DECODER.decode(data.decode())
+    return [Call(*each) for each in calls], float(now)
 
 
-def _plain(value: Any) -> Any:
-    match value:
-        case None | bool() | int() | float() | str():
-            return value
-        case Extent() | WorkTerms():
-            return {"record": type(value).__name__, **{n: getattr(value, n) for n in value.__match_args__}}
-        case Policy():
-            return {"policy": value.name, "knobs": to_plain(value.knobs)}
-        case frozenset():
-            return _plain(sorted(value))
-        case list() | tuple():
-            return [_plain(each) for each in value]
-        case dict() | Mapping():
-            return {"object": {name: _plain(each) for name, each in value.items()}}
-        case _:
-            request: protocol.Request = value
-            return {"request": base64.b64encode(REQUESTS.to_wire(request).SerializeToString()).decode()}
+# What an object of JSON is that stands for something else. No option and no knob has such a name.
+_KIND: Final = "\0"
 
 
-def _value(plain: Any) -> Any:
-    if isinstance(plain, list):
-        return [_value(each) for each in plain]
-    if not isinstance(plain, dict):
+def _plain(value: object) -> object:
+    """Return what stands for a value that JSON does not know."""
+    if isinstance(value, protocol.Request):
+        request = base64.b64encode(REQUESTS.to_wire(value).SerializeToString())
+        return {_KIND: "request", "bytes": request.decode()}
+    if isinstance(value, Mapping):
+        return {str(name): each for name, each in value.items()}
+    if isinstance(value, Policy):
+        return {_KIND: "policy", "name": value.name, "knobs": to_plain(value.knobs)}
+    if isinstance(value, Extent | WorkTerms):
+        kind = type(value)
+        return {_KIND: kind.__name__} | {name: getattr(value, name) for name in kind.__match_args__}
+    if isinstance(value, frozenset):
+        return sorted(value)
+    raise TypeError(f"expected an input of a coordinator, got a {type(value).__name__}")
+
+
+def _value(plain: dict[str, Any]) -> object:
+    """Return what an object of JSON stands for."""
+    kind = plain.pop(_KIND, None)
+    if kind is None:
         return plain
-    if "object" in plain:
-        return {name: _value(each) for name, each in plain["object"].items()}
-    if "policy" in plain:
-        return _Named(plain["policy"], plain["knobs"])
-    if "record" in plain:
-        return _RECORDS[plain.pop("record")](**plain)
-    return REQUESTS.from_wire(pb.SessionRequest.FromString(base64.b64decode(plain["request"])))
+    if kind == "request":
+        return REQUESTS.from_wire(pb.SessionRequest.FromString(base64.b64decode(plain["bytes"])))
+    return (_Named if kind == "policy" else _RECORDS[kind])(**plain)
+
+
+# `json.dumps` and `json.loads` would make others for each message.
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), default=_plain)
+_DECODER: Final = json.JSONDecoder(object_hook=_value)

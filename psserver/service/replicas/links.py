@@ -30,12 +30,14 @@ from pswire.v1 import shard_pb2
 #: Seconds that the last words may take.
 FAREWELL: Final = 2.0
 VERSION: Final = version("paramserver")
+# Parts of a request that only a server sends which leads.
+LEADERS: Final = frozenset(("piece", "copy"))
 
 
 class Listener(NamedTuple):
     """Who is told what comes in: a message about the log of a part, with the items that came before it; a broken
-    stream; the job's end; a piece of a copy; a follower's digest of a version; each part of a request, before it is
-    whole, with whether only a server that leads sends such; a follower's part of a checkpoint; and that workers do not
+    stream; the job's end; a piece of a copy; a follower's digest of a version; a request, before its parts are taken,
+    with whether only a server that leads sends such; a follower's part of a checkpoint; and that workers do not
     reach who leads in an epoch."""
 
     receive: Callable[[int, int, Message], None]
@@ -199,8 +201,12 @@ class Links:
 
     def _take_all(self, stream: Arriving, data: bytes) -> None:
         """Take a request, and send at once what follows from it. What is to be executed comes after that."""
-        for part in bounded(parsed(shard_pb2.ReplicateRequest, data)).parts:
-            self._take(stream, part)
+        parts = bounded(parsed(shard_pb2.ReplicateRequest, data)).parts
+        kinds = [part.WhichOneof("part") for part in parts]
+        # Only who leads sends items and copies.
+        self._listener.alive(stream.sender, not LEADERS.isdisjoint(kinds))
+        for kind, part in zip(kinds, parts, strict=True):
+            self._take(stream, kind, part)
         for link in self.links.values():
             link.flush()
 
@@ -245,10 +251,8 @@ class Links:
     def _reads(self, greeting: shard_pb2.Greeting) -> bool:
         return greeting.HasField("probe") and self._bodies.can_read(from_wire(greeting.probe))
 
-    def _take(self, stream: Arriving, part: shard_pb2.ReplicatePart) -> None:
-        sender, kind = stream.sender, part.WhichOneof("part")
-        # Only who leads sends items and copies.
-        self._listener.alive(sender, kind in ("piece", "copy"))
+    def _take(self, stream: Arriving, kind: str | None, part: shard_pb2.ReplicatePart) -> None:
+        sender = stream.sender
         match kind:
             case "piece":
                 self._take_piece(part.piece, stream.items)

@@ -1,11 +1,11 @@
 """Messages between servers with replicas, as bytes.
 
-A message is a JSON list: the part whose log it is about, and a list that begins with the name of a class. A
-configuration within it is a text of JSON, which seldom changes: it is written and read once.
+A message is a JSON list: the part whose log it is about, and a list of a class's name and the values of its fields. A
+configuration among them is a text of JSON, which seldom changes: it is written and read once.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any, Final
@@ -34,68 +34,59 @@ from pswire.v1 import shard_pb2
 PIECE: Final = 2 << 20
 
 _MESSAGES: Final = (Prepare, Promise, Sync, Synced, Propose, Accepted, Refuse, Append, Held, Expel)
-_KINDS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in (*_MESSAGES, Config, Member)}
-# What a field of another type than these holds: a tuple.
-_HELD: Final[dict[Any, type[Any]]] = {int: int, Config: Config}
-# Names of the fields of each kind, in order, and what each holds.
-_FIELDS: Final[dict[Any, tuple[tuple[str, type[Any]], ...]]] = {
-    kind: tuple((field.name, _HELD.get(field.type, tuple)) for field in fields(kind))
-    for kind in _KINDS.values()
-}
+_KINDS: Final[dict[Any, type[Any]]] = {kind.__name__: kind for kind in _MESSAGES}
+# `json.dumps` would make another encoder for each message.
+_JSON: Final = json.JSONEncoder(separators=(",", ":"))
 
 
 def encode(message: Message, part: int = 0) -> bytes:
-    return json.dumps([part, _plain(message)], separators=(",", ":")).encode()
+    kind = type(message)
+    values = [getattr(message, name) for name in kind.__match_args__]
+    plain = [_text_of(value) if type(value) is Config else value for value in values]
+    return _JSON.encode([part, [kind.__name__, *plain]]).encode()
 
 
 def decode(data: bytes) -> tuple[int, Message]:
     """Return the part whose log it is about, and the message. Raises Refused for anything else."""
     try:
-        part, message = map(_value, json.loads(data))
+        part, (name, *given) = json.loads(data)
+        kind = _KINDS[name]
+        # A peer's mistake ends its stream and nothing else.
+        message = kind(*[read(value) for read, value in zip(_FIELDS[kind], given, strict=True)])
+        return _number(part), message
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise invalid(f"expected a message about a replicated log, got {data[:80]!r}: {error}") from error
-    if not isinstance(message, _MESSAGES) or not isinstance(part, int):
-        raise invalid(f"expected a message about a replicated log, got {type(message).__name__}")
-    return part, message
 
 
 @lru_cache(maxsize=16)
 def _text_of(config: Config) -> str:
-    return json.dumps(_listed(config), separators=(",", ":"))
+    members = [(each.server, each.incarnation) for each in config.members]
+    return _JSON.encode([config.epoch, config.primary, members, config.base])
 
 
 @lru_cache(maxsize=16)
-def _config_in(text: str) -> Any:
-    return _value(json.loads(text))
+def _config_in(text: str) -> Config:
+    epoch, primary, members, base = json.loads(text)
+    held = tuple(Member(server, incarnation) for server, incarnation in _pairs(members))
+    return Config(_number(epoch), _number(primary), held, _number(base))
 
 
-def _plain(value: Any) -> Any:
-    return _text_of(value) if type(value) is Config else _listed(value)
-
-
-def _listed(value: Any) -> Any:
-    known = _FIELDS.get(type(value))
-    if known is not None:
-        return [type(value).__name__, *[_plain(getattr(value, name)) for name, _ in known]]
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
-
-
-def _value(plain: Any) -> Any:
-    if type(plain) is int and plain >= 0:
-        return plain
-    if isinstance(plain, str):
-        return _config_in(plain)
-    if not isinstance(plain, list):
+def _number(plain: Any) -> int:
+    if type(plain) is not int or plain < 0:
         raise ValueError(f"expected a whole number, got {plain!r}")
-    if not plain or not isinstance(plain[0], str):
-        return tuple(map(_value, plain))
-    kind = _KINDS[plain[0]]
-    given = [_value(each) for each in plain[1:]]
-    # A peer's mistake ends its stream and nothing else.
-    for (name, expected), value in zip(_FIELDS[kind], given, strict=True):
-        if not isinstance(value, expected):
-            raise TypeError(f"{name}: expected {expected.__name__}, got {value!r}")
-    return kind(*given)
+    return plain
+
+
+def _pairs(plain: Any) -> tuple[tuple[int, int], ...]:
+    """Read the names of items, each of an epoch and a number, or members."""
+    return tuple([(_number(first), _number(second)) for first, second in plain])
+
+
+_READ: Final[dict[Any, Callable[[Any], Any]]] = {int: _number, Config: _config_in, tuple[Item, ...]: _pairs}
+# What reads the fields of each kind, in order.
+_FIELDS: Final[dict[Any, list[Callable[[Any], Any]]]] = {
+    kind: [_READ[field.type] for field in fields(kind)] for kind in _MESSAGES
+}
 
 
 def pieces(item: Item, body: Body, lies: Lies | None) -> Iterator[shard_pb2.ReplicatePart]:
