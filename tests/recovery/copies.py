@@ -153,23 +153,41 @@ class Server(Holding):
         decide: Callable[[], list[Output]],
         first: Callable[[], None] = lambda: None,
         exchange: "Exchange | None" = None,
+        requested: bool = False,
     ) -> None:
         """Decide; what follows is let go when all copies hold the input, behind `first`. `exchange`: brings what its
-        worker is told. Raises JoinRefused."""
+        worker is told. `requested`: another copy gets the input before it is decided. Raises JoinRefused."""
         assert self.coordinator is not None
-        outputs: list[Output] = []
+        coordinator, outputs, releases = self.coordinator, list[Output](), list[Callable[[], None]]()
+        sent = False
+
+        def send() -> None:
+            nonlocal sent
+            sent = True
+            held = [Call("held", [each.executed for each in self.orders], {})] if self.orders else []
+            data = inputs.encode([*coordinator.taken(), *held], self.job_time())
+
+            def held_by_all() -> None:
+                for release in releases:
+                    release()
+
+            self.offer(b"i" + data, held_by_all)
+
+        if requested and len(self.shell.replica.disk.config.members) > 1:
+            coordinator.noted = send
         try:
             outputs = decide()
         finally:
+            coordinator.noted = lambda: None
             state = self._captured(outputs)
-            held = [Call("held", [each.executed for each in self.orders], {})] if self.orders else []
-            data = inputs.encode([*self.coordinator.taken(), *held], self.job_time())
 
             def release() -> None:
                 first()
                 self._release(outputs, state, exchange)
 
-            self.offer(b"i" + data, release)
+            releases.append(release)
+            if not sent:
+                send()
 
     def _captured(self, outputs: list[Output]) -> CoordinatorState | None:
         assert self.coordinator is not None
@@ -616,7 +634,9 @@ class Copies:
         self.acts(
             server,
             lambda: server.step(
-                lambda: coordinator.handle(name, member[1], request, server.job_time()), exchange=exchange
+                lambda: coordinator.handle(name, member[1], request, server.job_time()),
+                exchange=exchange,
+                requested=True,
             ),
         )
 

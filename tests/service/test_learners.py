@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -334,6 +334,33 @@ def test_a_copy_that_has_decided_otherwise_counts_no_more(
     assert second.ended() is not None
     (told,) = [each for each in caplog.records if "copy counts no more" in each.message]
     assert "it differs in what the coordinator knows first" in told.message
+
+
+@pytest.mark.usefixtures("heard")
+def test_copies_get_a_commit_before_it_is_decided_and_a_server_alone_decides_first(
+    three: tuple[Cluster, psworker.Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies take it meanwhile. Alone, its item would be executed at once, and nothing of its outcome would leave."""
+    cluster, session = three
+    first, second, _ = cluster.servers
+    wait_until(lambda: newest(first)[0] == newest(second)[0] == 4, "both copies at one version")
+    encode, versions = inputs.encode, list[int]()
+
+    def encoded(calls: Sequence[inputs.Call], now: float) -> bytes:
+        if any(isinstance(given, protocol.Commit) for call in calls for given in call.given):
+            versions.append(first.probe.job.coordinator.version)
+        return encode(calls, now)
+
+    monkeypatch.setattr(inputs, "encode", encoded)
+    train(session, 2)
+    wait_until(lambda: newest(second)[0] == 6, "two more")
+    assert versions == [4, 5]
+    second.probe.leave_out()
+    second.ended()
+    wait_until(lambda: state_of(cluster, 1) == "lost", "the loss")
+    train(session, 2)
+    wait_until(lambda: newest(first)[0] == 8, "two more")
+    assert versions == [4, 5, 7, 8]
 
 
 @pytest.mark.parametrize("lends", [True, False])

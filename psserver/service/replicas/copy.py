@@ -203,7 +203,12 @@ class Copy(Holding):
 
     def _make(self, settings: ServerSettings, run_log: RunLog, secret: bytes, began: float) -> Job:
         deciding = partial(
-            ReplicatedDecider, began=began, hold=self._hold, stable=self.stable, saves=self._saves
+            ReplicatedDecider,
+            began=began,
+            hold=self._hold,
+            copied=lambda: not self._alone,
+            stable=self.stable,
+            saves=self._saves,
         )
         job = self.job = Job(
             settings.terms,
@@ -258,11 +263,14 @@ class Copy(Holding):
             for part in range(1, parts)
         ]
 
+    @property
+    def _alone(self) -> bool:
+        return len(self._shell.replica.disk.config.members) == 1
+
     def _saves(self, entry: int) -> bool:
         """Decide whether this server saves the checkpoint that an entry orders: the follower does, so that the primary
         has no pause, or the primary if it is alone."""
-        alone = len(self._shell.replica.disk.config.members) == 1
-        saves = alone or not self.leads
+        saves = self._alone or not self.leads
         if saves:
             self._to_save.add(entry)
         return saves
@@ -292,3 +300,6 @@ class Copy(Holding):
 
     def _hold(self, calls: bytes, release: Callable[[], None]) -> None:
         self._offer(_INPUTS + calls, release)
+        if not self._waiting:
+            # Nothing is under way whose end others could wait for together with this.
+            self._shell.links.flush()

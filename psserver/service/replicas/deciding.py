@@ -30,13 +30,23 @@ Hold = Callable[[bytes, Callable[[], None]], None]
 """Takes an input, and what is to be done once all copies hold it."""
 
 
+class _Outcome:
+    """What a request leads to, which leaves once all copies hold the request. `release`: None until it is decided, and
+    if that fails, which ends the job."""
+
+    release: Callable[[], None] | None = None
+
+    def held(self) -> None:
+        if self.release is not None:
+            self.release()
+
+
 class ReplicatedDecider(Decider):
     """A decider that leads, or takes again what another one has decided. The loop's thread owns it.
 
     `began`: when the job began, by its clock: the first primary's, which each later one goes on with as its predecessor
-    told it. `hold`: as of `Hold`. `stable`: waits
-    until the copies hold all that was given to `hold`. `saves`: whether this server saves the checkpoint that an entry
-    orders.
+    told it. `hold`: as of `Hold`. `copied`: whether another server has a copy. `stable`: waits until the copies hold
+    all that was given to `hold`. `saves`: whether this server saves the checkpoint that an entry orders.
     """
 
     coordinator: NotedCoordinator
@@ -47,16 +57,21 @@ class ReplicatedDecider(Decider):
         *given: Any,
         began: float,
         hold: Hold,
+        copied: Callable[[], bool],
         stable: Callable[[], Awaitable[None]],
         saves: Callable[[int], bool],
     ) -> None:
-        self._origin, self._hold, self._stable, self._saves = began, hold, stable, saves
+        self._origin, self._hold, self._copied = began, hold, copied
+        self._stable, self._saves = stable, saves
         # Seconds by which the job's clock is ahead of this machine's.
         self._ahead = 0.0
         self.leads = False
         # When this server took the newest input of another one that led; seconds, monotonic.
         self._heard: float | None = None
         self._stopped: Stopped | None = None
+        # Whether a worker's request is being decided, and what it leads to if the copies have been sent it.
+        self._handling = False
+        self._outcome: _Outcome | None = None
         # The newest answer of this server's shard to a trial: number, whether finite, the largest magnitude.
         self._answer: tuple[int, bool, float] | None = None
         self._state: Callable[[], CoordinatorState] | None = None
@@ -96,11 +111,15 @@ class ReplicatedDecider(Decider):
 
     def begin(self) -> None:
         """Decide, as the first one of a job."""
-        self.leads, self.coordinator.notes, self._heard = True, [], None
+        self._heard = None
+        self._note()
+
+    def _note(self) -> None:
+        self.leads, self.coordinator.notes, self.coordinator.noted = True, [], self._noted
 
     def lead(self) -> None:
         """Decide from now on. Whoever had a session with another server has none here yet."""
-        self.leads, self.coordinator.notes = True, []
+        self._note()
         if self._heard is not None:
             nobody = time.monotonic() - self._heard
             self.step(lambda: self.coordinator.interrupted(nobody))
@@ -131,6 +150,23 @@ class ReplicatedDecider(Decider):
             self._decided([])
             raise
 
+    def handle(self, *given: Any, **named: Any) -> None:
+        """Take a worker's request. It goes to the copies first, so that they take it while it is decided here."""
+        self._handling = True
+        try:
+            super().handle(*given, **named)
+        finally:
+            self._handling, self._outcome = False, None
+
+    def _noted(self) -> None:
+        # Without a copy it would be executed at once, before it is decided.
+        if self._handling and self._outcome is None and self._copied():
+            self._outcome = _Outcome()
+            self._hold(self._to_hold(), self._outcome.held)
+
+    def _to_hold(self) -> bytes:
+        return inputs.encode([*self.coordinator.taken(), *self._told()], self.now())
+
     def _decided(self, outputs: list[Output]) -> None:
         version, stopped, over = self.coordinator.version, self.coordinator.stopped, self.coordinator.over
         self.decided(self.coordinator)
@@ -138,10 +174,12 @@ class ReplicatedDecider(Decider):
         state = self._captured() if self.leads and ordered_checkpoint(outputs) else None
         models, self._models = self._models, []
         release = partial(self._release, outputs, version, stopped, over, state, models)
-        if self.leads:
-            self._hold(inputs.encode([*self.coordinator.taken(), *self._told()], self.now()), release)
-        else:
+        if not self.leads:
             release()
+        elif self._outcome is None:
+            self._hold(self._to_hold(), release)
+        else:
+            self._outcome.release = release
 
     def _told(self) -> list[Call]:
         """Return how many entries the copies of each other part have, for a server that may lead next."""

@@ -46,9 +46,13 @@ class Call(NamedTuple):
 
 
 class NotedCoordinator(Coordinator):
-    """A coordinator that notes its inputs, while `notes` is not None. The noted ones are the caller's to take."""
+    """A coordinator that notes its inputs, while `notes` is not None. The noted ones are the caller's to take.
+
+    `noted`: called when an input is noted, before it is decided.
+    """
 
     notes: list[Call] | None = None
+    noted: Callable[[], object] = staticmethod(lambda: None)
 
     def taken(self) -> list[Call]:
         """Return what was noted, and note anew."""
@@ -64,6 +68,7 @@ def _noting(name: str) -> Callable[..., Any]:
         # A refused input may have fired timers, so it is noted too.
         if self.notes is not None:
             self.notes.append(Call(name, given, named))
+            self.noted()
         return method(self, *given, **named)
 
     return noted

@@ -125,6 +125,11 @@ class Links:
     def send(self, to: int, message: Message, items: Iterable[tuple[Item, Body]], *, part: int = 0) -> None:
         self.links[to].send(message, items, part)
 
+    def flush(self) -> None:
+        """Send what waits now, and not in the loop's next turn."""
+        for link in self.links.values():
+            link.flush()
+
     def forget(self, item: Item) -> None:
         for link in self.links.values():
             link.forget(item)
@@ -207,8 +212,7 @@ class Links:
         self._listener.alive(stream.sender, not LEADERS.isdisjoint(kinds))
         for kind, part in zip(kinds, parts, strict=True):
             self._take(stream, kind, part)
-        for link in self.links.values():
-            link.flush()
+        self.flush()
 
     def _greeted(self, part: shard_pb2.ReplicatePart) -> int:
         """Return who greets. Raises Refused for anybody but a server of this job."""
