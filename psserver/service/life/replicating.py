@@ -13,6 +13,7 @@ from psserver.service.guard.ledger import MODEL, Held
 from psserver.service.job.job import Job
 from psserver.service.job.log_file import LogError
 from psserver.service.life.coordinating import lock_folder, resume_point, run_log_of
+from psserver.service.life.end import End
 from psserver.service.life.gate import Gate
 from psserver.service.life.job_loop import Continuation, JobLoop
 from psserver.service.life.moves import Moves
@@ -24,14 +25,12 @@ from psserver.service.net.exchange import ExchangeRpc
 from psserver.service.replicas.bodies import Bodies, Body
 from psserver.service.replicas.copy import Copy
 from psserver.service.replicas.disk import Promises
-from psserver.service.replicas.followers import PartFollower
 from psserver.service.replicas.links import Links, Listener
 from psserver.service.replicas.log import fence
-from psserver.service.replicas.logs import FIRST, Logs
+from psserver.service.replicas.logs import Logs
 from psserver.service.replicas.overview import Overview
 from psserver.service.replicas.part import PartCopy, PartFollowRpc
 from psserver.service.replicas.payloads import ReplicatedHost
-from psserver.service.replicas.same import OtherSettingsError
 from psserver.service.replicas.shell import LOOK
 from psserver.service.store.resume_point import name_job
 from pswire.exits import ExitCode
@@ -43,10 +42,8 @@ log = logging.getLogger("ps-server")
 
 # Share of the memory limit that items may take which a copy has not executed yet.
 LOG_SHARE: Final = 0.125
-# Least seconds that a server waits without hearing of a primary, and between two warnings of servers not yet there.
-LEAST_PATIENCE, WARN_EVERY = 60.0, 10.0
-# Seconds between two looks whether a part that nobody serves is lost.
-LOOK_FOR_LOSS: Final = 1.0
+# Seconds between two warnings of servers not yet there.
+WARN_EVERY: Final = 10.0
 
 
 class Replicating:
@@ -65,13 +62,8 @@ class Replicating:
         assert settings.out is not None
         self._settings, self._host, self._announce = settings, host, announce
         self._continuation, self._exchange = continuation, exchange
-        self._ending: tuple[ExitCode, str] | None = None
         # Why this server ends; and whether it has ended the job.
         self._reason, self._concluded = "", False
-        # The part of which no copy is left, and when to look for one.
-        self._lost: int | None = None
-        self._look_at = 0.0
-        self._heard = self._led_at = time.monotonic()
         index, out = settings.task_index, settings.out
         listener = Listener(
             self._receive,
@@ -124,6 +116,7 @@ class Replicating:
         logs.vote(self._copy.fail)
         if not self._waits:
             self._begin()
+        self._end = End(settings, host, continuation, self._copy, logs, promises, self.links)
         self._overview = Overview(host, logs, self._copy)
         self.numbers = self._overview.numbers
         self.rpc = Gate(self._overview, self._copy.stable)
@@ -145,7 +138,7 @@ class Replicating:
 
     async def _meet(self) -> None:
         """Wait for all servers of a new generation, and begin it. Raises as `_begin`."""
-        while self._waits and self._over() is None:
+        while self._waits and self._end.found(meets=True) is None:
             if self.links.met.issuperset(self.links.links):
                 self._waits = False
                 self._logs.persist()
@@ -153,7 +146,7 @@ class Replicating:
                 if self.job is not None:
                     self.job.open()
             elif self.links.met:
-                self._heard = time.monotonic()
+                self._end.hear()
             await asyncio.sleep(LOOK)
 
     def _alive(self, sender: int, leads: bool) -> None:
@@ -199,13 +192,13 @@ class Replicating:
         while self.job is None:
             if going.signal is not None:
                 await self._wait_for_the_end()
-            found = self._over()
+            found = self._end.found(meets=self._waits)
             if found is not None:
                 await copy.finish_saving()
                 return self._stopped(*found)
-            if copy.outdated or self._lost is not None:
+            if copy.outdated or self._end.lost is not None:
                 # The next server of this process begins without a copy, and gets one, or goes on from a checkpoint.
-                return self._begin_again(copy.outdated or self._loss)
+                return self._begin_again(copy.outdated or self._end.loss)
             with suppress(TimeoutError):
                 await asyncio.wait_for(going.wake.wait(), 1.0)
             going.wake.clear()
@@ -215,58 +208,6 @@ class Replicating:
         self._continuation.hosts = tuple(self.links.hosts)
         self._continuation.begin_again(why)
         return ExitCode.UNREACHABLE
-
-    @property
-    def _returns(self) -> bool:
-        """Whether this server goes on from a checkpoint by itself where no copy is left."""
-        return self._settings.resume is not None
-
-    @property
-    def _loss(self) -> str:
-        where = f"part {self._lost} of the model" if self._logs.parts > 1 else "the job"
-        return f"no server has a copy of {where} any more"
-
-    def _over(self) -> tuple[ExitCode, str] | None:
-        """Return why this server ends, if it does."""
-        copy, signal = self._copy, self._continuation.signal
-        if self._ending is not None:
-            return self._ending
-        if signal is not None:
-            code = ExitCode.INTERRUPTED if signal == "SIGINT" else ExitCode.TERMINATED
-            return code, f"stopped by {signal}"
-        if isinstance(copy.failure, OtherSettingsError):
-            return ExitCode.USAGE, str(copy.failure)
-        if isinstance(copy.failure, LogError):
-            return copy.failure.code, str(copy.failure)
-        if copy.failure is not None:
-            return ExitCode.INTERNAL, f"this copy cannot go on: {copy.failure}"
-        if copy.deposed:
-            return ExitCode.REFUSED, f"this copy counts no more since epoch {copy.deposed}"
-        if not self._waits and self._leaderless and (end := self._promises.read_end(self._logs.generation)):
-            code, reason = end
-            return code, f"the job had ended before this server came ({reason}); --resume latest trains on"
-        if self._lost is not None and not self._returns:
-            return ExitCode.UNREACHABLE, f"{self._loss}: {self._advice}"
-        patience = max(self._settings.terms.idle_timeout, LEAST_PATIENCE)
-        # One of two servers holds the only copy, and waits for the other one or for a person.
-        if len(self.links.hosts) > len(FIRST) and time.monotonic() - self._heard > patience:
-            return ExitCode.UNREACHABLE, f"no other server of the job was heard for {patience:g} s"
-        if len(self.links.hosts) > len(FIRST) and time.monotonic() - self._led_at > patience:
-            return ExitCode.UNREACHABLE, f"no server has led the job for {patience:g} s"
-        return None
-
-    @property
-    def _advice(self) -> str:
-        """What a person can do when a part is lost."""
-        store = self._host.saver.store
-        if store is not None and store.names():
-            return "start all servers with --resume latest, to go on from the newest checkpoint"
-        return "there is no checkpoint, so begin anew in another folder"
-
-    @property
-    def _leaderless(self) -> bool:
-        """Whether nobody has shown for a while that it leads the job."""
-        return self._logs.shells[0].watch.leaderless(self._logs.primary(0), time.monotonic())
 
     async def _wait_for_the_end(self) -> None:
         """Wait after a signal, which usually reaches all servers of a job: the primary needs this one until it has
@@ -278,12 +219,8 @@ class Replicating:
             log.info(
                 "%s: waits up to %g s for the job to end", self._continuation.signal, seconds, extra=fields
             )
-        while self._ending is None and loop.time() < limit and self._heard_lately:
+        while self._end.told is None and loop.time() < limit and self._end.heard_lately:
             await asyncio.sleep(LOOK)
-
-    @property
-    def _heard_lately(self) -> bool:
-        return time.monotonic() - self._heard < 1.0
 
     # Leading
 
@@ -303,9 +240,7 @@ class Replicating:
             settings.process.wait_warning,
             going.wake,
             lambda: going.signal,
-            lambda: bool(
-                self._copy.deposed or self._copy.failure or (self._returns and self._lost is not None)
-            ),
+            lambda: bool(self._copy.deposed or self._copy.failure or self._end.goes_back),
         )
         try:
             return await self._led(job, life, results)
@@ -324,13 +259,13 @@ class Replicating:
                 f"server {self._shell.replica.disk.config.primary} has taken this server's place, in epoch "
                 f"{self._copy.deposed}: nothing that this one took since counts, and nothing of it is lost",
             )
-        if self._copy.failure is not None and (found := self._over()) is not None:
+        if self._copy.failure is not None and (found := self._end.found()) is not None:
             self.rpc.close()
             return self._stopped(*found)
-        if self._lost is not None and self._returns and job.decider.stopped is None:
+        if self._end.goes_back and job.decider.stopped is None:
             self.rpc.close()
             job.decider.write_or_fail(job.routes.run_log.close)
-            return self._begin_again(self._loss)
+            return self._begin_again(self._end.loss)
         if job.decider.stopped is None and job.decider.failure is None:
             return self._stopped(
                 ExitCode.UNREACHABLE,
@@ -383,7 +318,7 @@ class Replicating:
     def _receive(self, sender: int, part: int, message: Message) -> None:
         if self._waits:
             return
-        self._heard = time.monotonic()
+        self._end.hear()
         self._logs.receive(sender, part, message)
         self._copy.look()
 
@@ -402,7 +337,7 @@ class Replicating:
     def _ends(self, sender: int, code: ExitCode, reason: str) -> None:
         # One that was replaced, and does not know it, says nothing about the job.
         if self.job is None and sender == self._logs.shells[0].watch.primary:
-            self._ending = code, reason
+            self._end.told = code, reason
             self._continuation.wake.set()
 
     async def _pass_time(self) -> None:
@@ -412,7 +347,7 @@ class Replicating:
                 if not self._waits:
                     self._logs.tick()
                     self._copy.look()
-                    self._look_for_loss()
+                    self._end.look_for_loss(self.job)
             except Exception as error:
                 # A server for which no time passes would neither be heard nor take the place of another one.
                 log.exception("this copy cannot go on", extra=event("replica_failed"))
@@ -422,23 +357,6 @@ class Replicating:
                 warn_at = time.monotonic() + WARN_EVERY
                 self._warn_of_missing()
             await asyncio.sleep(LOOK)
-
-    def _look_for_loss(self) -> None:
-        """Look whether a part that nobody serves is lost: what all servers have on their disks says so."""
-        now = time.monotonic()
-        self._led_at = self._led_at if self._leaderless else now
-        if self._lost is not None or now < self._look_at or not self._logs.unserved():
-            return
-        self._look_at = now + LOOK_FOR_LOSS
-        self._lost = self._logs.lost_part()
-        if self._lost is None:
-            return
-        self._continuation.wake.set()
-        if self.job is not None and not self._returns:
-            followers = {each.server: each for each in self.job.routes.followers}
-            follower = followers[self._lost]
-            assert isinstance(follower, PartFollower)
-            follower.lose(f"no server has a copy of it any more: {self._advice}")
 
     def _warn_of_missing(self) -> None:
         """Say which servers were never heard, while nothing can be decided without them."""
