@@ -146,6 +146,11 @@ class PolicyDriver:
         if self.trial is not None:
             self.trial.held.append(event)
             return
+        self._hear(event, now)
+        self.step_over(now)
+
+    def _hear(self, event: Event, now: float) -> None:
+        """Have the policy take one step."""
         self._now = event.t
         try:
             decisions = self.policy.step(event)
@@ -157,7 +162,6 @@ class PolicyDriver:
         except (Exception, SystemExit) as error:  # a policy must not end the server silently
             # PolicyError and TicketError explain a broken contract; any other is the policy's own.
             self._failed(f"on {event}", error, now)
-        self.step_over(now)
 
     def _failed(self, where: str, error: BaseException, now: float) -> None:
         kind = "" if isinstance(error, PolicyError | TicketError) else f"{type(error).__name__}: "
@@ -186,14 +190,16 @@ class PolicyDriver:
                 self._carry_out(trial.remaining, now)
             except (Exception, SystemExit) as error:
                 self._failed(f"after version {trial.update.version}", error, now)
-            self.step_over(now)
         else:
             self._refuse(trial, now)
         for number, event in enumerate(trial.held):
             if self.trial is not None:
                 self.trial.held += trial.held[number:]
                 return
-            self.decide(event, now)
+            if self._ledger.stopped is None:
+                self._hear(event, now)
+        # Not before: a policy that takes over knows of all who wait.
+        self.step_over(now)
 
     def drop_trial(self) -> None:
         """Forget the trial, because the job stops."""
@@ -211,7 +217,7 @@ class PolicyDriver:
         if self.refusals.count >= limit or not self.policy.retracts:
             ledger.stop(self._diverged(), now, success=False, cause="diverged")
             return
-        self.decide(Refused(tuple([part.ticket for part in update.parts]), self.time(now)), now)
+        self._hear(Refused(tuple([part.ticket for part in update.parts]), self.time(now)), now)
 
     def _diverged(self) -> str:
         count, limit = self.refusals.count, self._ledger.terms.nonfinite_limit

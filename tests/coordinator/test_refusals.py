@@ -71,6 +71,18 @@ def test_a_refused_update_leaves_version_and_staleness_as_they_were() -> None:
     assert harness.verdict().ok
 
 
+@pytest.mark.parametrize("finite", [True, False])
+def test_a_policy_that_takes_over_behind_a_trial_is_asked_once_for_each_worker(finite: bool) -> None:
+    """The request that came with the commit waits for the trial, as the change does."""
+    harness = begun(workers=3)
+    harness.commits("w0", ordinary=False)
+    harness.changes_policy("k-async", {"aggregate": 1})
+    outputs = harness.shards_answer(finite=finite)
+    assert harness.entries(entries.Policy) and not harness.stopped
+    assert len(granted(outputs)) == 1
+    assert harness.verdict().ok
+
+
 def test_nothing_is_decided_while_the_shards_are_asked() -> None:
     harness = begun(workers=3)
     harness.commits("w0", ordinary=False)
