@@ -11,7 +11,17 @@ from dataclasses import dataclass, field
 
 from pslab.verify.invariants import InvariantViolation, expect
 from pslab.verify.schedule import ChoiceSource
-from psserver.coordinator import CoordinatorState, JobTerms, JoinRefused, Output, Record, Send
+from psserver.coordinator import (
+    CoordinatorState,
+    JobTerms,
+    JoinDeferred,
+    JoinRefused,
+    Output,
+    Record,
+    Send,
+    Trial,
+)
+from psserver.coordinator.progress import Extent
 from psserver.coordinator.state import reopened
 from psserver.policies import build
 from psserver.replication import Config, Disk, Member, Replica, begin, first_config, restart
@@ -19,10 +29,13 @@ from psserver.service.replicas import inputs
 from psserver.service.replicas.inputs import Call, NotedCoordinator
 from psserver.service.replicas.logs import holders
 from psserver.shard import ShardState
+from psserver.shard_bounds import ShardBounds
 from pswire.decisions import entries
 from pswire.generations import Generation
 from pswire.protocol import received
-from psworker.engine import Request
+from pswire.records import StateError
+from psworker.engine import Commit, Request
+from tests.recovery.extras import NOTHING, Extras
 from tests.recovery.holding import CLOCK, Holding, read
 from tests.recovery.network import Copy, Network, Sent, Way
 from tests.recovery.parts import Orders, Part
@@ -73,9 +86,12 @@ class Server(Holding):
     def _run(self, replica: Replica, *, formed: bool) -> None:
         self.hold(replica, formed=formed)
         self.coordinator: NotedCoordinator | None = None
+        self.bounds: ShardBounds | None = None
         self.deposed = False
         # Whether the log has its first entry.
         self.opened = False
+        # The newest trial that the shards were asked about.
+        self.trial = 0
         # Worker -> whose stream ends here; and when who has not come yet is missed.
         self.sessions: dict[str, int] = {}
         self.missed: tuple[float, list[tuple[str, int]]] | None = None
@@ -127,7 +143,8 @@ class Server(Holding):
     def lead_first(self, saved: Saved | None) -> None:
         """Make the job, or go on from a checkpoint."""
         self.leads = True
-        coordinator = self.coordinator = self.cluster.new_coordinator()
+        self.coordinator, self.bounds = self.cluster.new_coordinator()
+        coordinator = self.coordinator
         coordinator.notes = []
         self.offer(b"b", lambda: None)
         if saved is None:
@@ -193,7 +210,11 @@ class Server(Holding):
         assert self.coordinator is not None
         last = outputs[-1] if outputs else None
         ordered = isinstance(last, Record) and isinstance(last.entry, entries.Checkpoint)
-        return self.coordinator.state() if ordered else None
+        try:
+            return self.coordinator.state() if ordered else None
+        except StateError:
+            # The next update is tried already.
+            return None
 
     def _release(
         self, outputs: list[Output], state: CoordinatorState | None, exchange: "Exchange | None" = None
@@ -201,7 +222,9 @@ class Server(Holding):
         for output in outputs:
             if isinstance(output, Record):
                 self._execute(output, state)
-            elif isinstance(output, Send) and self.leads:
+            elif isinstance(output, Trial):
+                self.trial = output.number
+            elif self.leads:
                 self.cluster.tell(self, output, exchange)
         if exchange is not None:
             exchange.arrived = True
@@ -243,14 +266,15 @@ class Server(Holding):
             and self.wanted is not None
             and not self.held
             and self.coordinator
+            and not (self.coordinator.trying or self.coordinator.notes)
             and self.shard.executed
         ):
             to, self.wanted = self.wanted, None
             state = json.dumps(self.coordinator.state().to_json())
             kept = [list(each.kept) for each in self.orders]
-            copy = Copy(
-                self.executed, self.shell.replica.synced, (state, kept, self.job_time()), self.shard.state()
-            )
+            bounds = None if self.bounds is None else self.bounds.state()
+            about = state, bounds, kept, self.job_time()
+            copy = Copy(self.executed, self.shell.replica.synced, about, self.shard.state())
             self.cluster.network.post(Way(self.number, to), Sent(copy=copy))
 
     # Following
@@ -260,10 +284,13 @@ class Server(Holding):
         return self.coordinator is not None
 
     def _take_up(self, copy: Copy) -> None:
-        state, kept, now = copy.about
+        state, bounds, kept, now = copy.about
         known = CoordinatorState.from_json(json.loads(state))
-        coordinator = self.coordinator = self.cluster.new_coordinator()
+        self.coordinator, self.bounds = self.cluster.new_coordinator()
+        coordinator = self.coordinator
         coordinator.restore(known)
+        if self.bounds is not None:
+            self.bounds.restore(bounds)
         self.shard.follow(self.cluster.name, known.entries, copy.shard)
         for orders, records in zip(self.orders, kept, strict=True):
             orders.kept.extend(records)
@@ -282,7 +309,7 @@ class Server(Holding):
     def _take_again(self, body: bytes) -> None:
         kind, rest = body[:1], body[1:]
         if kind == b"b":
-            self.coordinator = self.cluster.new_coordinator()
+            self.coordinator, self.bounds = self.cluster.new_coordinator()
             self.shard.follow(self.cluster.name, 0, None)
         elif kind == b"p":
             if not self.shard.refuses(int(rest)):
@@ -336,7 +363,16 @@ class Server(Holding):
             for worker, incarnation in present:
                 if self.sessions.get(worker) != incarnation:
                     self.disconnect(worker, incarnation)
+        self.answer()
         self.step(lambda: coordinator.tick(self.job_time()))
+
+    def answer(self) -> None:
+        """Tell the coordinator whether the update that it has asked about is finite."""
+        coordinator, number = self.coordinator, self.trial
+        if self.leads and not self.deposed and coordinator is not None and coordinator.trying and number:
+            finite = number % 4 != 3
+            self.cluster.count_of["update tried"] += 1
+            self.step(lambda: coordinator.tried(number, finite, 1.0, self.job_time()))
 
     def disconnect(self, worker: str, incarnation: int) -> None:
         coordinator = self.coordinator
@@ -349,7 +385,10 @@ class Server(Holding):
 class Copies:
     """All servers, what they promised, and the workers. `log`: what any of them let go, which nothing undoes."""
 
-    def __init__(self, job: Job, choices: ChoiceSource, servers: int, *, flips: int = 0) -> None:
+    def __init__(
+        self, job: Job, choices: ChoiceSource, servers: int, *, flips: int = 0, extras: Extras = NOTHING
+    ) -> None:
+        self.extras = extras
         self.job, self.choices, self.count, self.now = job, choices, servers, 0.0
         # Of bits: how many may flip, and the version that one flipped in. The newest version that copies compared.
         self.parts = job.servers
@@ -381,7 +420,7 @@ class Copies:
         self.servers = [Server(self, number) for number in range(servers)]
         self.acts(self.servers[0], lambda: self.servers[0].lead_first(None))
 
-    def new_coordinator(self) -> NotedCoordinator:
+    def new_coordinator(self) -> tuple[NotedCoordinator, ShardBounds | None]:
         setting = self.job.setting
         terms = JobTerms(
             self.name,
@@ -392,8 +431,12 @@ class Copies:
             checkpoint_versions=self.job.every,
             generation=self.generation,
             regather=2 * TIMEOUT,
+            plan=self.extras.plan,
+            adapt=self.extras.adapt,
         )
-        return NotedCoordinator(terms, build(setting.policy, setting.knobs, setting.workers), 0.0)
+        policy = build(setting.policy, setting.knobs, setting.workers)
+        bounds = self.extras.bounds(policy)
+        return NotedCoordinator(terms, policy, 0.0, bounds), bounds
 
     # Promises
 
@@ -402,6 +445,8 @@ class Copies:
         if record.index == len(self.log):
             self.log.append(record)
             self.over = self.over or isinstance(record.entry, entries.Stop)
+            self.count_of["policy changed"] += isinstance(record.entry, entries.Policy)
+            self.count_of["update refused"] += isinstance(record.entry, entries.Refuse)
             self.chains.append(chained(self.chains[-1] if self.chains else 0, record.entry))
         else:
             expect(record.index < len(self.log), f"entry {record.index} comes behind {len(self.log)} of them")
@@ -588,12 +633,18 @@ class Copies:
                 # The server notices later that nobody is there.
                 return
             self.at[worker.name] = server.number
+            if server.leads:
+                # It goes to the other copy with the next input.
+                coordinator.set_extent(worker.name, Extent(1, worker.batches))
             next_batch = coordinator.roster.tally(worker.name).next_batch
             worker.joined((self.name, members[0]), next_batch)
 
         def joins() -> None:
             try:
                 server.step(decide, welcome)
+            except JoinDeferred:
+                # It tries again.
+                return
             except JoinRefused as refused:
                 stopped = coordinator.stopped is not None
                 expect(stopped, f"{worker.name} may not join: {refused}")
@@ -631,14 +682,12 @@ class Copies:
         assert coordinator is not None
         if self.refuses(server, name, member):
             return
-        self.acts(
-            server,
-            lambda: server.step(
-                lambda: coordinator.handle(name, member[1], request, server.job_time()),
-                exchange=exchange,
-                requested=True,
-            ),
-        )
+        ordinary = not isinstance(request, Commit) or self.extras.ordinary(request.ticket)
+
+        def decide() -> list[Output]:
+            return coordinator.handle(name, member[1], request, server.job_time(), ordinary=ordinary)
+
+        self.acts(server, lambda: server.step(decide, exchange=exchange, requested=True))
 
     def notice(self, server: Server) -> None:
         """A server that leads notices streams that have ended, and ends those of workers that are no members any

@@ -20,6 +20,7 @@ from pswire.model.plan import parts_of
 from psworker.engine import Abandon, Commit, Request
 from psworker.errors import Voided
 from tests.recovery.copies import TIMEOUT, Copies, Server
+from tests.recovery.extras import NOTHING, Extras, extras_of, intervene
 from tests.recovery.holding import Holding
 from tests.recovery.loop import Loop
 from tests.recovery.promises import check
@@ -150,8 +151,10 @@ class Losses(Loop):
 class History:
     """One job: trouble for so many steps, then a quiet end. `lost`: both copies were, and there was no checkpoint."""
 
-    def __init__(self, job: Job, choices: ChoiceSource, servers: int, *, flips: int = 0) -> None:
-        self.copies = Copies(job, choices, servers, flips=flips)
+    def __init__(
+        self, job: Job, choices: ChoiceSource, servers: int, *, flips: int = 0, extras: Extras = NOTHING
+    ) -> None:
+        self.copies = Copies(job, choices, servers, flips=flips, extras=extras)
         self.job, self.loop, self._pick = job, Losses(self.copies), choices.pick
         self.lost = False
 
@@ -218,6 +221,9 @@ class History:
             if server.up:
                 copies.acts(server, server.job_tick)
                 copies.notice(server)
+        elif chance < 984:
+            if server.up and server.leads and not server.deposed:
+                copies.acts(server, lambda: intervene(server, copies.extras))
         elif chance < 1000:
             self._disturb(worker)
         else:
@@ -506,7 +512,8 @@ def job_of(seed: int) -> tuple[Job, int, int]:
 def play(seed: int) -> History:
     """The history of that seed. Raises InvariantViolation."""
     job, servers, flips = job_of(seed)
-    history = History(job, Seeded(seed), servers, flips=flips)
+    extras = extras_of(job.setting, job.servers, seed)
+    history = History(job, Seeded(seed), servers, flips=flips, extras=extras)
     history.second_opinion = seed % SECOND_OPINION == 0
     history.run(150 + 7 * seed % 700)
     return history

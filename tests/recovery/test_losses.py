@@ -14,6 +14,7 @@ from pslab.verify.schedule import Seeded
 from psserver.coordinator import Record
 from psserver.service.replicas.inputs import NotedCoordinator
 from psserver.service.replicas.logs import holders
+from psserver.shard_bounds import ShardBounds
 from pswire.model.plan import parts_of
 from tests.recovery import losses
 from tests.recovery.copies import Copies, Server
@@ -37,6 +38,8 @@ def test_nothing_is_undone_while_a_copy_is_in_sync() -> None:
             "link cut",
             "clock jumps",
             "kill leader",
+            "policy changed",
+            "update tried",
         }
 
 
@@ -127,6 +130,11 @@ def test_inputs_that_a_copy_does_not_take_are_found(monkeypatch: pytest.MonkeyPa
         return [call for call in taken(coordinator) if call.name != "disconnect"]
 
     assert faults(monkeypatch, NotedCoordinator, "taken", forgetful)
+
+
+def test_bounds_that_a_copy_does_not_get_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy then asks about another update than the coordinator that leads."""
+    assert faults(monkeypatch, ShardBounds, "restore", lambda bounds, state: None)
 
 
 def test_orders_that_only_the_leading_coordinator_keeps_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,122 @@
+"""What some jobs have besides: planned changes of the policy, a controller, updates that are tried, an operator.
+
+A copy of the coordinator has to know all of it, and to decide the same.
+"""
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING
+
+from psserver.coordinator import Output
+from psserver.coordinator.terms import Planned
+from psserver.optimizers import build as build_optimizer
+from psserver.policies import Policy, PolicyError, build
+from psserver.policies.controllers import Controller
+from psserver.policies.succession import successor, successors
+from psserver.service.replicas.inputs import NotedCoordinator
+from psserver.shard_bounds import ShardBounds
+from pswire.records import to_plain
+from tests.coordinator.test_schedules import Setting
+from tests.recovery.shard import OPTIMIZER
+
+if TYPE_CHECKING:
+    from tests.recovery.copies import Server
+
+# One job in so many has each of these; and a policy whose controller needs no other knobs, with that.
+ONE_IN = 4
+CONTROLLERS: Mapping[str, Mapping[str, object]] = {
+    "k-async": {"name": "adasync", "rate": "sqrt"},
+    "k-sync": {"name": "adasync", "rate": "linear"},
+    "fedbuff": {"name": "noise-scale", "rate": "sqrt"},
+    "bounded": {"name": "noise-bound"},
+}
+# What shards tell a controller.
+SQUARES = (0.5, 1.0, 2.0, 0.125)
+
+
+@dataclass(frozen=True)
+class Extras:
+    """`tries`: payloads are not ordinary now and then, so shards are asked about updates. `operated`: somebody notes,
+    removes workers, and changes the policy."""
+
+    plan: tuple[Planned, ...] = ()
+    adapt: Mapping[str, object] = field(default_factory=dict)
+    tries: bool = False
+    operated: bool = False
+
+    def bounds(self, policy: Policy) -> ShardBounds | None:
+        return ShardBounds(policy.tensors, build_optimizer(OPTIMIZER)) if self.tries else None
+
+    def ordinary(self, ticket: int) -> bool:
+        """Whether the payload of that ticket is."""
+        return not self.tries or ticket % 4 != 1
+
+
+NOTHING = Extras()
+
+
+@cache
+def _policy(name: str, knobs: str, workers: int, parts: int) -> Policy:
+    return build(name, dict(json.loads(knobs)), workers, parts)
+
+
+@cache
+def _others(name: str, knobs: str, workers: int, parts: int) -> list[str]:
+    """The policies that can take over from one."""
+    return successors(_policy(name, knobs, workers, parts), workers, parts)
+
+
+def others(policy: Policy, workers: int, parts: int) -> list[str]:
+    return _others(policy.name, json.dumps(to_plain(policy.knobs)), workers, parts)
+
+
+def extras_of(setting: Setting, parts: int, seed: int) -> Extras:
+    dice = random.Random(f"extras {seed}")
+    policy, plan = build(setting.policy, setting.knobs, setting.workers, parts), list[Planned]()
+    able = others(policy, setting.workers, parts)
+    if able and not dice.randrange(ONE_IN):
+        where = {"versions": dice.randint(1, 4)} if dice.random() < 0.5 else {"percent": dice.uniform(5, 90)}
+        plan.append(Planned(dice.choice(able), {}, **where))  # type: ignore[arg-type]
+    controller = CONTROLLERS.get(setting.policy, {}) if dice.random() < 0.5 else {}
+    try:
+        if controller:
+            Controller(controller, policy, setting.workers, parts)
+    except PolicyError:
+        controller = {}
+    return Extras(tuple(plan), controller, not dice.randrange(ONE_IN), not dice.randrange(ONE_IN))
+
+
+def intervene(server: "Server", extras: Extras) -> None:
+    """Give the coordinator an input that no worker's message brings."""
+    coordinator, pick = server.coordinator, server.cluster.choices.pick
+    if coordinator is None or not server.opened or coordinator.stopped is not None:
+        return
+    if coordinator.measures and pick(2):
+        # It goes to the other copy with the next input.
+        coordinator.measured(coordinator.version, SQUARES[pick(len(SQUARES))])
+    elif extras.operated:
+        server.step(lambda: _operate(server, coordinator))
+
+
+def _operate(server: "Server", coordinator: NotedCoordinator) -> list[Output]:
+    pick, now, terms = server.cluster.choices.pick, server.job_time(), coordinator.terms
+    match pick(8):
+        case 0 | 1:
+            return coordinator.note("somebody was here", now)
+        case 2:
+            return coordinator.give_up(f"w{pick(terms.workers)}", "somebody said so", now)
+        case 3:
+            return coordinator.checkpoint(now)
+        case _:
+            able = others(coordinator.policy, terms.workers, terms.servers)
+            if not able:
+                return []
+            name = able[pick(len(able))]
+            try:
+                policy = successor(coordinator.policy, name, {}, terms.workers, terms.servers)
+                return coordinator.change_policy(policy, now, by="somebody")
+            except PolicyError:
+                return []
