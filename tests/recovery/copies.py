@@ -227,7 +227,8 @@ class Server(Holding):
             elif self.leads:
                 self.cluster.tell(self, output, exchange)
         if exchange is not None:
-            exchange.arrived = True
+            # During a trial the commit waits, and its exchange with it.
+            exchange.arrived, exchange.waits = bool(exchange.answer), not exchange.answer
 
     def _execute(self, record: Record, state: CoordinatorState | None) -> None:
         self.cluster.happens(self, record)
@@ -605,6 +606,9 @@ class Copies:
         here = self.at.get(worker.name) == server.number
         if worker.member != (self.name, send.incarnation):
             return
+        if exchange is None and worker.exchange is not None and worker.exchange.waits:
+            exchange = worker.exchange
+            exchange.arrived, exchange.waits = True, False
         if exchange is not None and worker.exchange is exchange:
             exchange.answer.append(event)
         elif here and worker.connected:

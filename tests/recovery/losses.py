@@ -367,6 +367,7 @@ class History:
                 copies.acts(server, lambda server=server: server.follow(10**6))  # type: ignore[misc]
                 if not self.copies.over:
                     copies.notice(server)
+                if not self.copies.over or (server.coordinator is not None and server.coordinator.notes):
                     copies.acts(server, server.job_tick)
         for worker in copies.workers:
             if not self.copies.over:

@@ -11,12 +11,14 @@ Member = tuple[str, int]
 
 @dataclass
 class Exchange:
-    """A commit that an exchange carries. `refused`: before it was made."""
+    """A commit that an exchange carries. `refused`: before it was made. `waits`: it was taken, and there is no answer
+    yet."""
 
     member: Member
     commit: Commit
     arrived: bool = False
     refused: bool = False
+    waits: bool = False
     answer: list[Event] = field(default_factory=list)
 
 
