@@ -58,8 +58,8 @@ class End:
     def heard_lately(self) -> bool:
         return time.monotonic() - self._heard < LATELY
 
-    def found(self, *, meets: bool = False) -> tuple[ExitCode, str] | None:
-        """Return why this server ends, if it does. `meets`: not all servers of a new generation were here yet."""
+    def found(self) -> tuple[ExitCode, str] | None:
+        """Return why this server ends, if it does."""
         copy, signal = self._copy, self._continuation.signal
         if self.told is not None:
             return self.told
@@ -74,10 +74,11 @@ class End:
             return ExitCode.INTERNAL, f"this copy cannot go on: {copy.failure}"
         if copy.deposed:
             return ExitCode.REFUSED, f"this copy counts no more since epoch {copy.deposed}"
-        if not meets and self._leaderless and (end := self._promises.read_end(self._logs.generation)):
+        if self._leaderless and (end := self._promises.read_end(self._logs.generation)):
             code, reason = end
             return code, f"the job had ended before this server came ({reason}); --resume latest trains on"
-        if self.lost is not None and not self._returns:
+        if self.lost is not None and not self._returns and self._leaderless:
+            # Whoever leads ends the job, and needs a majority for that.
             return ExitCode.UNREACHABLE, f"{self.loss}: {self._advice}"
         return self._alone()
 

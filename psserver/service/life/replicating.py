@@ -138,7 +138,7 @@ class Replicating:
 
     async def _meet(self) -> None:
         """Wait for all servers of a new generation, and begin it. Raises as `_begin`."""
-        while self._waits and self._end.found(meets=True) is None:
+        while self._waits and self._end.found() is None:
             if self.links.met.issuperset(self.links.links):
                 self._waits = False
                 self._logs.persist()
@@ -192,7 +192,7 @@ class Replicating:
         while self.job is None:
             if going.signal is not None:
                 await self._wait_for_the_end()
-            found = self._end.found(meets=self._waits)
+            found = self._end.found()
             if found is not None:
                 await copy.finish_saving()
                 return self._stopped(*found)

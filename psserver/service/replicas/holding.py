@@ -217,7 +217,8 @@ class Holding(ABC):
         self.comparing.begin(version)
         self._executed = self._upto = whole.at
         fields = event("copy_taken", version=version)
-        log.info("has a copy of version %d, and follows from there", version, extra=fields)
+        what = f"version {version}" if version >= 0 else "a job whose model is not known yet"
+        log.info("has a copy of %s, and follows from there", what, extra=fields)
         self._shell.give(Installed(whole.at))
 
     # Following
