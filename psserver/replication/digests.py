@@ -1,7 +1,6 @@
-"""Divergence, watched: a running hash of what a coordinator decides, and digests of versions compared."""
+"""Divergence, watched: digests of both copies are compared."""
 
-import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,22 +8,6 @@ from psserver.replication.configuration import Member
 
 #: Digests that wait for the other copy's; older ones are forgotten.
 MOST_WAITING: Final = 64
-
-
-class RunningHash:
-    """A digest of everything so far: equal on two copies that took the same inputs and decided the same."""
-
-    def __init__(self, value: bytes = b"") -> None:
-        self.value = value
-
-    def add(self, lines: Iterable[bytes]) -> bytes:
-        """Add what one input led to; return the new value, 16 bytes."""
-        digest = hashlib.blake2b(self.value, digest_size=16)
-        for line in lines:
-            digest.update(len(line).to_bytes(8, "big"))
-            digest.update(line)
-        self.value = digest.digest()
-        return self.value
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from pslab.verify.harness import CoordinatorHarness
 from psserver.replication import (
     Config,
     Disk,
@@ -17,7 +16,7 @@ from psserver.replication import (
     take,
 )
 from psserver.replication.copying import CLOSE, WINDOW
-from psserver.replication.digests import MOST_WAITING, Comparison, Difference, RunningHash
+from psserver.replication.digests import MOST_WAITING, Comparison, Difference
 from psserver.replication.messages import (
     BATCH,
     Activate,
@@ -317,33 +316,6 @@ def test_a_copy_named_by_a_candidate_that_died_takes_over() -> None:
 def test_a_heartbeat_goes_to_every_server() -> None:
     _, outputs = take(replica(0), Beat())
     assert [output.to for output in outputs if isinstance(output, Send)] == [1, 2]
-
-
-def coordinators(second: str = "sync") -> list[CoordinatorHarness]:
-    return [CoordinatorHarness(policy, workers=2) for policy in ("sync", second)]
-
-
-def act(harness: CoordinatorHarness) -> list[bytes]:
-    """Two workers, three rounds; the running hash after each step."""
-    running, found, told = RunningHash(), [], 0
-    harness.starts("w0", "w1")
-    for number in range(6):
-        worker = f"w{number % 2}"
-        if harness.holds(worker) is None:
-            harness.ready(worker)
-        if harness.holds(worker) is not None:
-            harness.commits(worker)
-            harness.ready(worker)
-        found.append(running.add(repr(output).encode() for output in harness.outputs[told:]))
-        told = len(harness.outputs)
-    return found
-
-
-def test_a_standby_that_takes_the_same_inputs_has_the_same_running_hash() -> None:
-    first, second = (act(each) for each in coordinators())
-    assert first == second
-    first, second = (act(each) for each in coordinators("async"))
-    assert first != second
 
 
 def test_digests_are_compared_whichever_comes_first() -> None:

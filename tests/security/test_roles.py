@@ -1,6 +1,7 @@
 """Every method has roles, and nobody else gets past the gate: nothing of a call is read before."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from unittest import mock
 
 import grpc
@@ -59,6 +60,16 @@ def test_callers_are_those_of_the_threat_model() -> None:
         "Status": {"observer", "admin", "server"},
         "FindCoordinator": {"observer", "admin", "server", "worker"},
     }
+
+
+def test_the_guide_says_what_an_admin_alone_may_do() -> None:
+    commands = {"Note": "ps-lab note", "ChangePolicy": "ps-lab policy", "Promote": "ps-lab promote"}
+    assert {path.rpartition("/")[2] for path, roles in ROLES.items() if roles == {Role.ADMIN}} == set(
+        commands
+    )
+    guide = Path(__file__).parents[2] / "docs/guides/tls.md"
+    [row] = [line for line in guide.read_text().splitlines() if line.startswith("| `admin` |")]
+    assert all(f"`{command}`" in row for command in commands.values())
 
 
 def test_every_registered_method_has_a_role(cluster: Cluster, registered: list[str]) -> None:

@@ -80,6 +80,10 @@ def test_messages_come_back_from_their_bytes(message: m.Message) -> None:
         b'[0,["Member",1,2]]',
         b'[0,["Propose",3]]',
         b'[0,["Append",["Config",0,0,[],0],0,0,0]]',
+        b'[0,["Append","[4,0,[1],0]",0,[],0]]',
+        b'[0,["Append","[4,0,[[0,-1]],0]",0,[],0]]',
+        b'[0,["Append","[4,0,[[0,0]],0]",0,[5],5]]',
+        b'[0,["Sync",3,0,[[[1],2]],0]]',
     ],
 )
 def test_other_bytes_are_refused(data: bytes) -> None:
