@@ -221,7 +221,8 @@ class Server(Holding):
     ) -> None:
         for output in outputs:
             if isinstance(output, Record):
-                self._execute(output, state)
+                # Behind a trial there may be two checkpoints; servers save the last one.
+                self._execute(output, state if output is outputs[-1] else None)
             elif isinstance(output, Trial):
                 self.trial = output.number
             elif self.leads:
