@@ -114,12 +114,15 @@ class ShardClient:
 
     def admit(self, joined: pb.JoinReply) -> None:
         """Adopt the membership of a worker that has joined, or joined again. Another incarnation begins with a new
-        encoder."""
+        encoder. In another generation of the job nothing that was asked before is of use."""
         encoder, before = self._member.encoder, self._member.joined
         same_job = before.job in ("", joined.job)
         if not same_job or joined.incarnation != before.incarnation:
             encoder = self._wire.up.encoder(self._layout)
         self._member = self._new_member(joined, encoder)
+        if not same_job:
+            # A server that ended while the request came in may never answer it.
+            self.cut()
 
     def move(self, address: Address, channel: grpc.Channel) -> None:
         """Adopt the server's other address. A call that waits for the former one tries here next."""

@@ -1,6 +1,9 @@
 """Servers of several generations of one job: the later one is right, whoever comes first."""
 
+import asyncio
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -9,16 +12,19 @@ import pytest
 from psserver.service.life.following import Following
 from psserver.service.life.servers import MOST_FRUITLESS, Patience
 from psserver.service.server import Server
+from psserver.service.store.admission import Claims
 from psserver.settings import resolve
 from pswire.exits import ExitCode
 from pswire.model.plan import make_plan
 from pswire.transport.connecting import stub_of
+from pswire.v1 import coordinator_pb2
 from pswire.v1 import shard_pb2 as pb
 from psworker import JobStopped
+from tests.probes import SessionProbe
 from tests.sentences import Recorder
 from tests.service.peer import Peer, join_request
 from tests.service.probe import late_status
-from tests.service.serving import PATIENCE, VARIABLES, Options, Served, refused, serving
+from tests.service.serving import PATIENCE, VARIABLES, Options, Served, granted, refused, serving
 from tests.shm.sessions import connect, step
 
 
@@ -100,6 +106,34 @@ def test_a_worker_of_an_earlier_generation_is_taken_and_one_of_a_later_is_told_t
             cluster.coordinator.Join(join_request(plan, job=f"{job}.1"), timeout=PATIENCE)
         with Peer(cluster, "w"):
             assert [worker.name for worker in cluster.status().workers] == ["w"]
+
+
+def test_a_worker_cuts_what_it_has_asked_an_earlier_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that ended while a request came in never answers it, and nothing breaks."""
+    admit, armed, asked = Claims.admit, threading.Event(), threading.Event()
+
+    async def silent_once(self: Claims, *given: Any) -> Any:
+        if armed.is_set() and not asked.is_set():
+            asked.set()
+            await asyncio.Event().wait()
+        return await admit(self, *given)
+
+    monkeypatch.setattr(Claims, "admit", silent_once)
+    with serving() as cluster, connect(cluster.hosts) as session, ThreadPoolExecutor(1) as pool:
+        grant = granted(session)
+        flats = session.pull_flat(grant)
+        armed.set()
+        pushed = pool.submit(session.push_flat, grant, [flat.copy() for flat in flats])
+        shard = SessionProbe(session).shard()
+        try:
+            assert asked.wait(PATIENCE)
+            later = coordinator_pb2.JoinReply()
+            later.CopyFrom(shard.joined)
+            later.job += ".1"
+            shard.admit(later)
+            pushed.result(PATIENCE)
+        finally:
+            shard.cut()
 
 
 @pytest.mark.parametrize("transport", ["grpc", "shared-memory"])
