@@ -89,16 +89,21 @@ def SERVER_OPTIONS(worker_timeout: float, *, liveness: bool = True) -> Options:
 def CHANNEL_OPTIONS(worker_timeout: float, *, payloads: bool = False) -> Options:
     """Return options for `grpc.insecure_channel`; `worker_timeout` in seconds. Raises ValueError unless it is > 0.
 
-    `payloads`: a ping on the channel may wait behind everything in transit.
+    `payloads`: a ping on the channel may wait behind everything in transit; and a stream is never moved to another
+    connection.
     """
     answer = transfer(RECEIVED_BYTES, worker_timeout) if payloads else worker_timeout
     # By default gRPC announces a window of 4 MiB at once. On a slow link the server's pings would wait behind all of it
     # for longer than the server waits for the answer. Without the probe, the window is what the message being read
     # needs.
     window = [("grpc.http2.bdp_probe", 0)] if payloads else []
+    # A stream that meets the end of a server is otherwise tried again out of sight. If that one cannot be reached, the
+    # call fails, and yet (grpcio 1.85) a thread that waits for its answer may wait for ever. Workers try again anyway.
+    retries = [("grpc.enable_retries", 0)] if payloads else []
     return [
         *_shared(worker_timeout, answer),
         *window,
+        *retries,
         ("grpc.max_receive_message_length", MESSAGE_BYTES),
         # Servers of a cluster are reached directly, whatever proxy the environment names.
         ("grpc.enable_http_proxy", 0),
