@@ -90,7 +90,7 @@ class Outgoing:
         changes: Sequence[NDArray[Any]] | None = None
         if base is not None and shard.stream is not None and codec is FLOAT32:
             changes = shard.stream.chain(base.version, base.checksum, version)
-        elif base is not None:
+        elif base is not None and shard.groups.count > 1:
             values = read.version.values
             parts = shard.groups.changed(base.version, version, shard.layout.server)
             if parts or base.version == version:
