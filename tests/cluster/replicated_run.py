@@ -9,7 +9,7 @@ from pslab.check.checker import check_run
 from pslab.launch.status_client import StatusClient, StatusError
 from pslab.runs.folder import Run
 from pswire.v1 import coordinator_pb2 as pb
-from tests.cluster.cluster import ROOT, entries_of
+from tests.cluster.cluster import PATIENCE, ROOT, entries_of
 
 BATCHES = 40
 GATES = 10, 20, 30
@@ -45,6 +45,17 @@ def run(folder: Path, *options: str, tables: int = 0) -> "subprocess.Popen[str]"
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def undisturbed(folder: Path) -> str:
+    """The digest of the weights that one server makes alone."""
+    folder.mkdir()
+    for gate in GATES:
+        (folder / str(gate)).touch()
+    with run(folder, "--quiet") as launcher:
+        said, _ = launcher.communicate(timeout=4 * PATIENCE)
+        assert launcher.returncode == 0, said
+    return sha256(folder)
 
 
 def status(out: Path) -> pb.StatusReply | None:

@@ -24,6 +24,7 @@ from tests.cluster.replicated import (
 )
 from tests.cluster.replicated_run import GATES, run, whole
 from tests.cluster.replicated_run import sha256 as whole_sha256
+from tests.cluster.replicated_run import undisturbed as undisturbed_run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -156,14 +157,8 @@ def test_a_job_that_a_signal_ended_goes_on_with_the_same_command(
 
 def test_a_run_of_ps_lab_goes_on_from_its_checkpoint_when_all_copies_are_killed(tmp_path: Path) -> None:
     """It starts both again, and the server that votes begins anew with them."""
-    alone, killed = tmp_path / "alone", tmp_path / "killed"
-    for folder in (alone, killed):
-        folder.mkdir()
-    for gate in GATES:
-        (alone / str(gate)).touch()
-    with run(alone, "--quiet") as launcher:
-        said, _ = launcher.communicate(timeout=4 * PATIENCE)
-        assert launcher.returncode == 0, said
+    expected, killed = undisturbed_run(tmp_path / "alone"), tmp_path / "killed"
+    killed.mkdir()
     out = killed / "run"
     options = ("--quiet", "--replicas", "2", "--set", "cluster.servers=3", "--set", "run.checkpoint_every=3v")
     with run(killed, *options) as launcher:
@@ -180,4 +175,4 @@ def test_a_run_of_ps_lab_goes_on_from_its_checkpoint_when_all_copies_are_killed(
     assert launcher.returncode == 0, said
     (restore,) = entries_of(Run(out), "restore")
     assert restore["version"] == 9
-    assert whole_sha256(killed) == whole_sha256(alone)
+    assert whole_sha256(killed) == expected

@@ -7,7 +7,7 @@ import pytest
 
 from tests.cluster.cluster import PATIENCE, wait_until
 from tests.cluster.launched import servers
-from tests.cluster.replicated_run import GATES, run, sha256, whole
+from tests.cluster.replicated_run import GATES, run, sha256, undisturbed, whole
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -15,14 +15,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 def test_two_servers_are_killed_one_after_the_other_and_the_weights_are_those_of_a_run_without(
     tmp_path: Path,
 ) -> None:
-    alone, killed = tmp_path / "alone", tmp_path / "killed"
-    for folder in (alone, killed):
-        folder.mkdir()
-    for gate in GATES:
-        (alone / str(gate)).touch()
-    with run(alone, "--quiet") as launcher:
-        said, _ = launcher.communicate(timeout=4 * PATIENCE)
-        assert launcher.returncode == 0, said
+    expected, killed = undisturbed(tmp_path / "alone"), tmp_path / "killed"
+    killed.mkdir()
     out = killed / "run"
     with run(killed, "--quiet", "--replicas", "2", "--set", "cluster.servers=3") as launcher:
         try:
@@ -39,5 +33,5 @@ def test_two_servers_are_killed_one_after_the_other_and_the_weights_are_those_of
     for name in ("server-0", "server-1"):
         assert f"{name} was killed by SIGKILL; started again" in said, said
     assert "SIGTERM" not in said, said
-    assert sha256(killed) == sha256(alone)
+    assert sha256(killed) == expected
     assert len(list(out.glob("decisions.before-epoch-*.jsonl"))) == 2
