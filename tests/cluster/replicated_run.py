@@ -47,12 +47,12 @@ def run(folder: Path, *options: str, tables: int = 0) -> "subprocess.Popen[str]"
     )
 
 
-def undisturbed(folder: Path) -> str:
-    """The digest of the weights that one server makes alone."""
+def run_alone(folder: Path, *, tables: int = 0) -> str:
+    """The digest of the weights that one server makes alone; `tables`: as of `run`."""
     folder.mkdir()
     for gate in GATES:
         (folder / str(gate)).touch()
-    with run(folder, "--quiet") as launcher:
+    with run(folder, "--quiet", tables=tables) as launcher:
         said, _ = launcher.communicate(timeout=4 * PATIENCE)
         assert launcher.returncode == 0, said
     return sha256(folder)

@@ -22,9 +22,8 @@ from tests.cluster.replicated import (
     undisturbed,
     wait_for_the_gate,
 )
-from tests.cluster.replicated_run import GATES, run, whole
+from tests.cluster.replicated_run import GATES, run, run_alone, whole
 from tests.cluster.replicated_run import sha256 as whole_sha256
-from tests.cluster.replicated_run import undisturbed as undisturbed_run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -157,7 +156,7 @@ def test_a_job_that_a_signal_ended_goes_on_with_the_same_command(
 
 def test_a_run_of_ps_lab_goes_on_from_its_checkpoint_when_all_copies_are_killed(tmp_path: Path) -> None:
     """It starts both again, and the server that votes begins anew with them."""
-    expected, killed = undisturbed_run(tmp_path / "alone"), tmp_path / "killed"
+    expected, killed = run_alone(tmp_path / "alone"), tmp_path / "killed"
     killed.mkdir()
     out = killed / "run"
     options = ("--quiet", "--replicas", "2", "--set", "cluster.servers=3", "--set", "run.checkpoint_every=3v")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.cluster.cluster import PATIENCE, wait_until
 from tests.cluster.launched import servers
-from tests.cluster.replicated_run import GATES, run, sha256, undisturbed, whole
+from tests.cluster.replicated_run import GATES, run, run_alone, sha256, whole
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 def test_two_servers_are_killed_one_after_the_other_and_the_weights_are_those_of_a_run_without(
     tmp_path: Path,
 ) -> None:
-    expected, killed = undisturbed(tmp_path / "alone"), tmp_path / "killed"
+    expected, killed = run_alone(tmp_path / "alone"), tmp_path / "killed"
     killed.mkdir()
     out = killed / "run"
     with run(killed, "--quiet", "--replicas", "2", "--set", "cluster.servers=3") as launcher:
