@@ -1,33 +1,34 @@
 """The kinds of peers: their names in targets and results, their labels in tables, and how ours carry payloads."""
 
 TF = "tf"
-TF_PACKED = "tf-packed"
 GRPC = "grpc"
 GRPC_BF16 = "grpc-bf16"
 SOCKET = "socket"
 SOCKET_BF16 = "socket-bf16"
 SHM = "shm"
+INT8 = "socket-int8"
+INT4 = "socket-int4"
+TOP_K = "socket-top-k"
 GRPC_TLS = "grpc-tls"
 SOCKET_TLS = "socket-tls"
 ALONE = "alone"
 
-# Steps in one call of TF_PACKED.
-PACK = 4
-
 LABELS = {
     TF: "TF PSS",
-    TF_PACKED: f"TF PSS, {PACK} steps per call",
     GRPC: "ours, gRPC",
     GRPC_BF16: "ours, gRPC, bfloat16",
     SOCKET: "ours, socket",
     SOCKET_BF16: "ours, socket, bfloat16",
     SHM: "ours, shared memory",
+    INT8: "ours, socket, int8 both ways",
+    INT4: "ours, socket, int4 both ways",
+    TOP_K: "ours, socket, top-k both ways",
     GRPC_TLS: "ours, gRPC, TLS",
     SOCKET_TLS: "ours, socket, TLS",
     ALONE: "our step alone",
 }
 
-# Ours: transport and element type.
+# Ours: transport and wire dtype.
 OURS = {
     GRPC: ("grpc", "float32"),
     GRPC_BF16: ("grpc", "bfloat16"),
@@ -35,7 +36,13 @@ OURS = {
     SOCKET_BF16: ("socket", "bfloat16"),
     SHM: ("shared-memory", "float32"),
 }
-# The same over TLS, with certificates of both ends, and which each is to be held against.
-OVER_TLS = {GRPC_TLS: GRPC, SOCKET_TLS: SOCKET}
-# Added to the name of a peer whose code is that of another checkout.
-OTHER = " of the other"
+# Ours with codecs: slower than float32 on one machine, faster on thin links.
+CODECS = {
+    INT8: ("socket", "int8/int8"),
+    INT4: ("socket", "int4/int4"),
+    TOP_K: ("socket", "top-k/top-k"),
+}
+# Ours over TLS, with certificates of both ends.
+OVER_TLS = {GRPC_TLS: ("grpc", "float32"), SOCKET_TLS: ("socket", "float32")}
+# What a link may carry: no memory is shared between hosts.
+LINKED = (TF, GRPC, SOCKET, SOCKET_BF16, *CODECS)

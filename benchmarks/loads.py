@@ -30,9 +30,8 @@ MODEL_SHAPES: Mapping[str, Shapes] = {
 class Load:
     """One row of a table.
 
-    Either `shapes`, whose values are pulled and whose prepared gradient is
-    pushed without any compute, or `model`, a name in programs/models.py, with real
-    training steps. `think`: seconds that each worker idles per step, as if an
+    Either `shapes`, whose values are pulled and whose prepared gradient is pushed without any computation, or `model`,
+    a name in programs/models.py, with real training steps. `think`: seconds that each worker idles in a step, as if an
     accelerator computed. `targets`: wanted multiples of TensorFlow's rate, by peer.
     """
 
@@ -60,20 +59,18 @@ def even(megabytes: float, variables: int) -> Shapes:
     return ((round(megabytes * MB / 4 / variables),),) * variables
 
 
-def _tcp(float32: float, bfloat16: float | None = None) -> dict[str, float]:
-    """What is wanted over TCP, by gRPC's stream or the socket beside it."""
-    wanted = {GRPC: float32, SOCKET: float32}
+def _targets(float32: float, shared: float, bfloat16: float | None = None) -> dict[str, float]:
+    """What is wanted over TCP, by gRPC's stream or the socket beside it, and through shared memory."""
+    wanted = {GRPC: float32, SOCKET: float32, SHM: shared}
     return wanted if bfloat16 is None else {**wanted, GRPC_BF16: bfloat16, SOCKET_BF16: bfloat16}
 
 
-_LARGE = _tcp(1.1, 1.8)
-
 TRANSPORT = (
-    Load("0.26 MB, 4 variables", even(0.26, 4), targets={**_tcp(4), SHM: 8}),
-    Load("0.66 MB, 40 variables", even(0.66, 40), targets={**_tcp(5), SHM: 12}),
-    Load("16.8 MB, 4 variables", even(16.8, 4), targets={**_LARGE, SHM: 5}),
-    Load("67 MB, 4 variables", even(67, 4), targets={**_LARGE, SHM: 4}),
-    Load("67 MB, 4 variables, 2 workers", even(67, 4), workers=2, targets={**_LARGE, SHM: 4}),
+    Load("0.26 MB, 4 variables", even(0.26, 4), targets=_targets(4, 8)),
+    Load("0.66 MB, 40 variables", even(0.66, 40), targets=_targets(5, 12)),
+    Load("16.8 MB, 4 variables", even(16.8, 4), targets=_targets(1.1, 5, 1.8)),
+    Load("67 MB, 4 variables", even(67, 4), targets=_targets(1.1, 4, 1.8)),
+    Load("67 MB, 4 variables, 2 workers", even(67, 4), workers=2, targets=_targets(1.1, 4, 1.8)),
 )
 
 TRAINING = (
@@ -81,23 +78,3 @@ TRAINING = (
     Load("CNN on digits", model="cnn"),
     Load("200 small variables", model="deep"),
 )
-
-
-def scaling(workers: tuple[int, ...], servers: tuple[int, ...], think: float) -> list[Load]:
-    """A grid over 16.8 MB in eight variables."""
-    idle = f", {think * 1e3:.0f} ms" if think else ""
-    return [
-        Load(
-            f"{_count(n, 'worker')}, {_count(m, 'server')}{idle}",
-            even(16.8, 8),
-            workers=n,
-            servers=m,
-            think=think,
-        )
-        for m in servers
-        for n in workers
-    ]
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"

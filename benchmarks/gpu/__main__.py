@@ -21,9 +21,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.models import LARGE, SMALL
-from psserver.settings import usual_threads
-
 ROOT = Path(__file__).resolve().parents[2]
 # Seconds: of everything, and of one process.
 BUDGET, PATIENCE = 440.0, 120.0
@@ -169,18 +166,6 @@ def fits(framework: str, left: Left) -> None:
     )
 
 
-def update(large: bool, left: Left) -> None:
-    """A server's share of a step: it applies in the memory of the host, whatever the workers have."""
-    threads = usual_threads()
-    told = child(left, "update", str(threads))
-    parameters = (LARGE if large else SMALL).parameters
-    print(
-        f"update by AdamW of {parameters / 1e6:.1f} M parameters, {threads} threads of a server: "
-        f"{told['seconds'] * parameters * 1e3:.1f} ms, {told['gbs']:.0f} GB/s, {told['of_triad']:.2f} of a triad's",
-        flush=True,
-    )
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -206,7 +191,6 @@ def main() -> int:
             flush=True,
         )
     good &= guarded("conformance suite", suite, left)
-    good &= guarded("update", update, any(found.values()), left)
     for name, gpus in found.items():
         if name != "tensorflow":
             device = ("cuda:0" if name == "torch" else "gpu:0") if gpus else "cpu"

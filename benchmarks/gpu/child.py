@@ -144,7 +144,7 @@ def fit(framework: str, *_: str) -> dict[str, Any]:
     import psworker.keras  # isort: skip  (before Keras)
     import keras
 
-    from benchmarks.programs.fit_cases import CASES
+    from benchmarks.fit.cases import CASES
 
     model, x, y, batch = CASES["MLP, 1 M parameters, batches of 512"]()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -163,22 +163,12 @@ def fit(framework: str, *_: str) -> dict[str, Any]:
     return {**{name: statistics.median(each) for name, each in found.items()}, "version": version}
 
 
-def update(threads: str, *_: str) -> dict[str, Any]:
-    """Seconds of AdamW per parameter in this machine's memory, and its rate by that of a triad beside it."""
-    from benchmarks.measures import kernels
-
-    [row] = kernels.measure(["adamw"], elements=1 << 26, threads=(int(threads),), repetitions=3, keras=False)
-    gbs = row.fused.median
-    return {"seconds": 4 * row.words / gbs / 1e9, "gbs": gbs, "of_triad": row.of_triad.median}
-
-
 if __name__ == "__main__":
     what, *arguments = sys.argv[1:]
     measures: dict[str, Callable[..., dict[str, Any]]] = {
         "loop": loop,
         "copies": copies,
         "fit": fit,
-        "update": update,
     }
     told = measures[what](*arguments)
     print(json.dumps(told), flush=True)

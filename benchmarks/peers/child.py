@@ -48,6 +48,7 @@ class Child:
         environment: Mapping[str, str] | None = None,
         root: Path = ROOT,
         place: Place = HERE,
+        python: str = sys.executable,
     ) -> None:
         """Start `python ARGUMENTS...` in `root`, a checkout of this repository, with that checkout's code."""
         self.name = name
@@ -55,7 +56,7 @@ class Child:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab", buffering=0) as errors:
             self._process = subprocess.Popen(
-                [*place.prefix, sys.executable, *arguments],
+                [*place.prefix, python, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

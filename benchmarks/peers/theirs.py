@@ -72,27 +72,18 @@ class Clusters:
 
 
 class Theirs:
-    """`pack`: steps in one scheduled function. `dtype`: of variables and gradients; "bfloat16" halves what travels."""
+    """One strategy cluster; each step is one scheduled function."""
 
-    def __init__(
-        self, name: str, label: str, clusters: Clusters, pack: int = 1, dtype: str = "float32"
-    ) -> None:
+    def __init__(self, name: str, label: str, clusters: Clusters) -> None:
         self.name, self.label = name, label
-        self._clusters, self._pack, self._dtype = clusters, pack, dtype
+        self._clusters = clusters
         self._cluster: Cluster | None = None
 
     def prepare(self, load: Load) -> None:
         if load.servers != 1:
             raise ValueError(f"{self.label}: measured with one server only, got {load.servers}")
         self._cluster = self._clusters.of(load.workers)
-        self._cluster.chief.ask(
-            "prepare",
-            load=self.name,
-            shapes=load.shapes,
-            model=load.model,
-            pack=self._pack,
-            dtype=self._dtype,
-        )
+        self._cluster.chief.ask("prepare", load=self.name, shapes=load.shapes, model=load.model)
 
     def measure(self, steps: int) -> Burst:
         cluster = self._cluster

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 from benchmarks.loads import Load, even
-from benchmarks.peers.child import ROOT, Child, ChildError
+from benchmarks.peers.child import Child, ChildError
 from benchmarks.peers.ours import start_servers
 
 Say = Callable[[str], None]
@@ -110,9 +110,6 @@ class Terms:
     patience: float
     logs: Path
     say: Say
-    root: Path = ROOT
-    server_options: tuple[str, ...] = ()
-    write_log: bool = True
 
 
 def measure(cell: Cell, terms: Terms, halves: bool) -> list[Measured]:
@@ -163,8 +160,8 @@ def settled_rss(watched: list[psutil.Process]) -> int:
     return before
 
 
-def ceiling(sessions: int, terms: Terms) -> Measured:
-    """What the generator reaches against an echo, which decides nothing."""
+def bare_echo(sessions: int, terms: Terms) -> Measured:
+    """What the same workers cost a bare gRPC echo, which decides nothing."""
     made = Measured(Cell("echo", sessions, 1))
     echo = Child("echo", ["-m", "benchmarks.swarm.echo", str(terms.nbytes)], terms.logs / "echo.log")
     generator = Child("generator", ["-m", "benchmarks.swarm.generator"], terms.logs / "echo-generator.log")
@@ -190,8 +187,7 @@ def _servers(cell: Cell, terms: Terms, label: str) -> tuple[list[Child], str]:
         workers=cell.sessions,
         servers=cell.servers,
     )
-    out = terms.logs / label if terms.write_log else None
-    return start_servers(label, load, [*options, *terms.server_options], terms.logs, terms.root, out)
+    return start_servers(label, load, options, terms.logs, out=terms.logs / label)
 
 
 def _joined(generator: Child, cell: Cell, hosts: str, terms: Terms) -> dict[str, int]:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from benchmarks.cli import console, progress
+from benchmarks.facts import machine_facts
 from benchmarks.peers.child import ROOT
-from benchmarks.report.results import machine_facts
+from benchmarks.report import console, progress
 from benchmarks.swarm import coordinator, report
-from benchmarks.swarm.cells import POLICIES, Cell, Say, Terms, ceiling, measure
+from benchmarks.swarm.cells import POLICIES, Cell, Say, Terms, bare_echo, measure
 from pswire.command.options import CONTEXT, number_option
 
 SESSIONS = "8,100,250,500,1000,2000"
@@ -75,20 +75,7 @@ def _numbers(_: click.Context, parameter: click.Parameter, text: str) -> tuple[i
     help="A second burst of the same workers at half of the rate that they reached: what p99 is when servers are not "
     "at their limit.",
 )
-@click.option("--log/--no-log", default=True, show_default=True, help="Servers write the decision log.")
 @number_option("--patience", 1, 120.0, "Seconds in which all workers must have joined.")
-@click.option(
-    "--checkout",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Servers run this checkout's code, the workers ours: to compare two.",
-)
-@click.option(
-    "--server-option",
-    "server_options",
-    multiple=True,
-    metavar="OPTION",
-    help="For ps-server, as --server-option=--worker-timeout=60. Repeatable.",
-)
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Default: runs/swarm-TIME.")
 def main(
     sessions: tuple[int, ...],
@@ -97,22 +84,21 @@ def main(
     seconds: float,
     nbytes: int,
     half: bool,
-    log: bool,
     patience: float,
-    checkout: Path | None,
-    server_options: tuple[str, ...],
     out: Path | None,
 ) -> None:
     """Measure how one job serves many workers: what a commit costs, and how long its worker waits for the next grant.
 
     The workers are light clients in one process: they compute nothing, and one event loop drives all of their
     connections (each has its own: control, payloads, and a socket where the server gives one, gRPC where not). They
-    use the protocol as psworker does, with the same engine. What the process can do by itself is measured against an
-    echo; where a row comes near that, the row shows the generator. Servers and generator share the machine.
+    use the protocol as psworker does, with the same engine. A bare gRPC echo of the same messages is measured in the
+    same run: what the servers' CPU time costs beyond it is the price of deciding. Servers and generator share the
+    machine. To compare two checkouts, run this command in both.
 
     \b
     commits/s         of all workers, each as fast as it can
     server CPU ms     per commit, all servers together
+    x echo            that CPU time as a multiple of the bare echo's
     p50, p99 ms       from a commit to the grant that follows it (under a barrier that is the barrier)
     threads, MiB, descriptors    of all servers, at the end of the burst
     """
@@ -125,20 +111,16 @@ def main(
         "seconds": seconds,
         "bytes": nbytes,
         "half": half,
-        "log": log,
-        "server_options": server_options,
-        "other_checkout": checkout is not None,
     }
     swarmed = report.Swarmed(dict(machine_facts()), settings)
     begin = time.monotonic()
-    root = ROOT if checkout is None else checkout.resolve()
     with progress() as say:
-        terms = Terms(seconds, nbytes, patience, folder / "logs", say, root, server_options, log)
+        terms = Terms(seconds, nbytes, patience, folder / "logs", say)
         try:
             _measure(swarmed, terms, sessions, policies or tuple(POLICIES), servers, half)
         finally:
             path = swarmed.write(folder)
-    _show(swarmed, folder)
+    _show(swarmed)
     console.print(f"all numbers: {path}", soft_wrap=True)
     console.print(f"{time.monotonic() - begin:.0f} s")
     if not any(made.cost is not None for made in swarmed.cells):
@@ -158,7 +140,7 @@ def _measure(
         Cell(policies[0], 2, 1), replace(terms, seconds=WARM_UP, logs=terms.logs / "warm-up"), halves=False
     )
     for many in sessions:
-        swarmed.ceilings.append(ceiling(many, terms))
+        swarmed.echoes.append(bare_echo(many, terms))
     for count in servers:
         for policy in policies:
             for many in sessions:
@@ -175,16 +157,12 @@ def _alone(swarmed: report.Swarmed, say: Say, policies: tuple[str, ...], session
         swarmed.decided += coordinator.measure(knobs, many, ALONE)
 
 
-def _show(swarmed: report.Swarmed, folder: Path) -> None:
+def _show(swarmed: report.Swarmed) -> None:
     console.print(report.alone(swarmed.decided))
-    console.print(report.ceilings(swarmed.ceilings))
-    console.print(report.table(swarmed.cells))
+    console.print(report.echoes(swarmed.echoes))
+    console.print(report.table(swarmed.cells, swarmed.echoes))
     for sentence in [
-        *report.failures([*swarmed.cells, *swarmed.ceilings]),
+        *report.failures([*swarmed.cells, *swarmed.echoes]),
         *report.per_session(swarmed.cells),
     ]:
         console.print(sentence, soft_wrap=True)
-    machine = swarmed.machine
-    title = f"{machine['processor']}, {machine['cores']} cores, {machine['date'][:10]}"
-    if report.draw(swarmed, folder / "chart.png", title):
-        console.print(f"a picture: {folder / 'chart.png'}", soft_wrap=True)

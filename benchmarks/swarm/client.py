@@ -19,6 +19,9 @@ from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from psworker.engine import Grant
 
+# The method of benchmarks/swarm/echo.py.
+ECHO = "/bench.Echo/Exchange"
+
 
 async def join(swarm: Swarm, hosts: list[str], sessions: int) -> None:
     async def one() -> None:
@@ -37,18 +40,15 @@ async def join(swarm: Swarm, hosts: list[str], sessions: int) -> None:
 async def echo(swarm: Swarm, port: int, sessions: int) -> None:
     """Members of nobody's job: another end that answers each commit at once shows what this process can do."""
     for number in range(sessions):
-        await _echoed(swarm, port, number)
+        _echoed(swarm, port, number)
         swarm.prepared += 1
 
 
-async def _echoed(swarm: Swarm, port: int, number: int) -> None:
-    links: list[SocketLink] = []
+def _echoed(swarm: Swarm, port: int, number: int) -> None:
+    links: list[GrpcLink] = []
     member = Member(swarm.model, swarm, lambda server, message: links[server].send(message), _nothing)
-    links.append(
-        await SocketLink.opened(
-            "127.0.0.1", port, b"echo", lambda message: member.deliver(0, message), _nothing
-        )
-    )
+    call = channel(f"127.0.0.1:{port}", payloads=True).stream_stream(ECHO)
+    links.append(GrpcLink(call, lambda message: member.deliver(0, message), _nothing))
     member.admit(pb.JoinReply(job="echo", worker=f"w{number}", membership_token=bytes(16)), "echo")
     member.ready()
     member.engine.receive(Grant(1, 0, 0))

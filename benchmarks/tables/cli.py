@@ -15,15 +15,15 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.links.network import Counters, Network, NetworkError, bits_per_second, reason_against
+from benchmarks.facts import machine_facts
 from benchmarks.loads import Load
 from benchmarks.peers import Burst, watched
 from benchmarks.peers.child import HERE, ROOT, Child, Place, together
 from benchmarks.peers.ours import CPU_ONLY, start_servers
 from benchmarks.peers.theirs import Cluster
-from benchmarks.report.results import machine_facts
 from benchmarks.tables import load
 from pswire.command.options import CONTEXT
+from tests.machines.network import Counters, Network, NetworkError, bits_per_second, reason_against
 
 console = Console(width=140)
 # Steps of each worker in a burst.

@@ -1,6 +1,6 @@
 """How `scripts/bench fit` sums up its rounds."""
 
-from benchmarks.measures.fits import Samples, ratio
+from benchmarks.fit.samples import Samples, ratio
 
 
 def test_a_step_is_the_median_of_the_rounds() -> None:

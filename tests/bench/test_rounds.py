@@ -4,13 +4,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from benchmarks.kinds import GRPC, TF
+from benchmarks import links, report, steps
+from benchmarks.kinds import GRPC, INT8, TF
 from benchmarks.loads import Load, even
-from benchmarks.measures.rounds import SHORT, Row, TooFewBytes, measure
-from benchmarks.measures.samples import Samples, collected
 from benchmarks.peers import Burst, calibrated
-from benchmarks.report import chart, tables
-from benchmarks.report.results import Results
+from benchmarks.rounds import Pace, Row, TooFewBytes, check_bytes, measure
+from benchmarks.samples import Samples, collected
 
 LOAD = Load("1 MB", even(1, 4), targets={GRPC: 2})
 
@@ -38,15 +37,11 @@ class Pretender:
         self.diary.append(f"{self.name} released")
 
 
-class StillLimits:
-    def measure(self, seconds: float) -> dict[str, float]:
-        return {"socket": 2.0, "memcpy": 8.0}
-
-
 def rows(slow: float = 0.01, fast: float = 0.0025, share: float = 1.0) -> tuple[Row, list[str]]:
     diary: list[str] = []
     peers = [Pretender(TF, slow, diary), Pretender(GRPC, fast, diary, share)]
-    row = measure(LOAD, peers, SHORT, StillLimits(), lambda text: None)
+    row = measure(LOAD, peers, Pace(0.4, 3), lambda text: None)
+    check_bytes(row)
     return row, diary
 
 
@@ -59,7 +54,6 @@ def test_rates_and_ratios():
     row, _ = rows()
     assert row.rate(TF).median == pytest.approx(100)
     assert row.rate(GRPC).per(row.rate(TF)).median == pytest.approx(4)
-    assert row.moved(GRPC).median == pytest.approx(2 * 1e6 * 400 / 1e9)
 
 
 def test_drift_of_the_machine_cancels_in_a_ratio():
@@ -82,19 +76,22 @@ def test_bursts_last_as_long_as_they_should(pace, steps):
     assert calibrated(peer, seconds=0.4, least=4) == steps
 
 
-def test_tables_chart_and_results(tmp_path):
+def test_tables_and_results(tmp_path):
     row, _ = rows()
-    table = tables.ratios("transport", [row])
+    table = report.ratios("steps", [row])
     cells = [str(cell) for column in table.columns for cell in column.cells]
-    assert cells[0] == "1 MB"
-    assert cells[1] == "100 ±0%"
-    assert cells[2] == "400 ±0%\n4.00x (aim 2x)"
-    assert chart.draw({"transport": [row]}, tmp_path / "chart.png", "a title")
-    assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
-    results = Results("short", {"cores": 2}, {"transport": [row]}, row.limits)
-    text = results.write(tmp_path).read_text()
-    assert '"multiple_of_tf": 4.0' in text
+    assert cells == ["1 MB", "100 ±0%", "400 ±0%\n4.00x (aim 2x)"]
+    assert '"rows"' in steps.write([row], tmp_path).read_text()
 
 
-def test_no_chart_without_anything_to_compare(tmp_path):
-    assert not chart.draw({"scaling": [Row(LOAD)]}, tmp_path / "chart.png", "a title")
+def test_a_link_has_a_floor_that_no_peer_beats():
+    # Both ways, one after the other: 2 MB at 1 MB/s; with two workers both directions at once.
+    assert links.floor(LOAD, GRPC, 1e6) == pytest.approx(2.0)
+    assert links.floor(Load("", LOAD.shapes, workers=2), GRPC, 1e6) == pytest.approx(2.0)
+    matrices = Load("", model="mlp")
+    assert links.floor(matrices, INT8, 1e6) < links.floor(matrices, GRPC, 1e6) / 3
+    row, _ = rows(slow=3.0, fast=2.5)
+    assert links.table("8mbit", 1e6, [row]).row_count == 2
+    row, _ = rows()
+    with pytest.raises(links.NotShaped, match="expected at least 2 s a step"):
+        links.table("8mbit", 1e6, [row])

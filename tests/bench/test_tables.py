@@ -3,11 +3,11 @@
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.links import network
-from benchmarks.links.network import HEADERS, Counters, Network
 from benchmarks.peers import Burst
 from benchmarks.tables import cli, load
 from benchmarks.tables.cli import Ours, Row, payload_bytes
+from tests.machines import network
+from tests.machines.network import HEADERS, Counters, Network
 
 DENSE = 4 * ((26 * 16 + 13) * 64 + 64 + 64 + 1)
 

@@ -37,11 +37,3 @@ def test_the_generated_pages_have_every_kind_of_entry_and_every_method() -> None
 def test_the_table_of_words_has_every_order() -> None:
     named = (kind.__name__.lower() for kind in get_args(orders.Order) if kind is not orders.Note)
     assert not missing(named, row("design.md", "order |"))
-
-
-def test_a_page_has_at_most_2000_words() -> None:
-    """And the site at most 24 of them, without lessons and those that are generated."""
-    pages = [page for page in DOCS.rglob("*.md") if "lessons" not in page.parts]
-    words = {page: len(page.read_text().split()) for page in (*pages, ROOT / "CONTRIBUTING.md")}
-    assert {page.relative_to(ROOT): count for page, count in words.items() if count > 2000} == {}
-    assert len(pages) <= 24

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.links.network import OWN_FILES, Network, NetworkError, pids_in, run
 from tests.cluster.cluster import PATIENCE, ROOT, Process
 from tests.engines.hosts import Host
+from tests.machines.network import OWN_FILES, Network, NetworkError, pids_in, run
 
 # A machine's first process.
 FIRST = (

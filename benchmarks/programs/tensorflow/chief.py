@@ -2,8 +2,7 @@
 
 Commands: connect {servers, workers, own}, then as in ours.py. A step is one tf.function, scheduled on a worker: it
 reads all weights once, has a gradient, and applies plain SGD where each variable lives, which costs no further traffic
-(`assign_sub(rate * g)` would). With `pack` = k, one function holds k steps, as TensorFlow's guide advises for small
-steps.
+(`assign_sub(rate * g)` would).
 """
 
 import gc
@@ -25,7 +24,8 @@ class Running:
 
     step: Callable[[Any], Any]
     data: Any
-    pack: int
+    # Steps in one scheduled function.
+    pack: int = 1
 
 
 class Chief:
@@ -44,45 +44,34 @@ class Chief:
         self._strategy = tf.distribute.ParameterServerStrategy(resolver)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
 
-    def prepare(
-        self,
-        load: str,
-        shapes: list[list[int]] | None = None,
-        model: str = "",
-        pack: int = 1,
-        dtype: str = "float32",
-    ) -> None:
-        """`dtype`: in which variables are kept, and weights and gradients travel; models compute in float32."""
+    def prepare(self, load: str, shapes: list[list[int]] | None = None, model: str = "") -> None:
         values: Sequence[Any] = [tf.zeros(shape) for shape in shapes or []]
         if model:
             values = MODELS[model].initial()
 
         def dataset() -> Any:
-            return _same_batch(model) if model else _ready_gradients(shapes or [], dtype)
+            return _same_batch(model) if model else _ready_gradients(shapes or [])
 
         with self._strategy.scope():
-            variables = [tf.Variable(tf.cast(value, dtype), name=f"v{i}") for i, value in enumerate(values)]
+            variables = [tf.Variable(value, name=f"v{i}") for i, value in enumerate(values)]
         gradients = _training(model) if model else _communication
 
         @tf.function
         def step(iterator: Any) -> Any:
-            seen = 0.0
-            for _ in range(pack):
-                # One read each: everything after works on the worker's copy.
-                weights = [variable.read_value() for variable in variables]
-                loss, found = gradients(weights, next(iterator))
-                seen += tf.cast(loss, tf.float32)
-                for variable, gradient in zip(variables, found, strict=True):
-                    with tf.device(variable.device):
-                        tf.raw_ops.ResourceApplyGradientDescent(
-                            var=variable.handle, alpha=tf.constant(0.001, dtype), delta=gradient
-                        )
-            return seen
+            # One read each: everything after works on the worker's copy.
+            weights = [variable.read_value() for variable in variables]
+            loss, found = gradients(weights, next(iterator))
+            for variable, gradient in zip(variables, found, strict=True):
+                with tf.device(variable.device):
+                    tf.raw_ops.ResourceApplyGradientDescent(
+                        var=variable.handle, alpha=tf.constant(0.001), delta=gradient
+                    )
+            return loss
 
         data = iter(self._coordinator.create_per_worker_dataset(dataset))
-        self._loads[load] = Running(step, data, pack)
+        self._loads[load] = Running(step, data)
         # Traced for every worker, connections warm.
-        self.measure(load, 2 * pack)
+        self.measure(load, 2)
 
     def measure(self, load: str, steps: int) -> dict[str, Any]:
         """`steps` per worker, rounded up to whole functions."""
@@ -128,17 +117,15 @@ def _training(model: str) -> Callable[[list[Any], Any], tuple[Any, list[Any]]]:
     def gradients(weights: list[Any], batch: Any) -> tuple[Any, list[Any]]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
-            loss = MODELS[model].loss([tf.cast(weight, tf.float32) for weight in weights], batch)
+            loss = MODELS[model].loss(weights, batch)
         return loss, tape.gradient(loss, weights)
 
     return gradients
 
 
-def _ready_gradients(shapes: list[list[int]], dtype: str) -> Any:
+def _ready_gradients(shapes: list[list[int]]) -> Any:
     """The same buffers over and over: a cached element is handed out, not copied."""
-    one = tf.data.Dataset.range(1).map(
-        lambda _: tuple(tf.fill(shape, tf.cast(1e-6, dtype)) for shape in shapes)
-    )
+    one = tf.data.Dataset.range(1).map(lambda _: tuple(tf.fill(shape, 1e-6) for shape in shapes))
     return one.cache().repeat()
 
 

@@ -1,0 +1,1 @@
+"""`scripts/bench availability`: what checkpoints, recovery and the second copy cost."""

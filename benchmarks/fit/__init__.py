@@ -1,0 +1,1 @@
+"""`scripts/bench fit`: samples per second of `model.fit` on a server beside plain `fit`."""

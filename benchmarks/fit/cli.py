@@ -1,0 +1,121 @@
+"""The command `scripts/bench fit`: samples per second of `model.fit`, plain and on one embedded server, in turns.
+
+Beside them TensorFlow's ParameterServerStrategy, which has no `fit` with Keras 3: a chief that schedules the same
+step, a worker and a parameter server, with Adam where the variables are.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+import click
+import psutil
+
+from benchmarks.fit.cases import CASES
+from benchmarks.fit.samples import Samples, ratio
+from benchmarks.peers.child import ROOT
+from benchmarks.peers.theirs import Cluster
+from pswire.command.options import CONTEXT
+
+CHIEF = "benchmarks.fit.keras_chief"
+BACKENDS = ("tensorflow", "jax", "torch")
+
+
+def clocks() -> tuple[float, float, float]:
+    process = psutil.Process()
+    own, children = process.cpu_times(), [each.cpu_times() for each in process.children(recursive=True)]
+    return time.perf_counter(), own.user + own.system, sum(each.user + each.system for each in children)
+
+
+def measure(name: str, rounds: int, theirs: Cluster | None) -> None:
+    import psworker.keras  # isort: skip  (before Keras)
+    import keras
+
+    model, x, y, batch = CASES[name]()
+    steps = len(x) // batch
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer="adam", loss=loss)
+    other = keras.models.clone_model(model)
+    other.compile(optimizer="adam", loss=loss)
+    plain, ours, strategy = Samples(steps), Samples(steps), Samples(steps)
+    if theirs is not None:
+        theirs.chief.ask("prepare", load=name)
+    with psworker.keras.distribute(other):
+        for turn in range(rounds + 1):
+            for found, each in ((plain, model), (ours, other)):
+                before = clocks()
+                each.fit(x, y, batch_size=batch, verbose=0)
+                after = clocks()
+                if turn:  # the first traces
+                    for kind, a, b in zip((found.wall, found.cpu, found.server), before, after, strict=True):
+                        kind.append(b - a)
+            if theirs is not None and turn:
+                told = theirs.chief.ask("measure", load=name, steps=steps)
+                strategy.wall.append(told["end"] - told["begin"])
+    if theirs is not None:
+        theirs.chief.ask("release", load=name)
+    # The server waits meanwhile, and the chief is not this process.
+    plain.server = []
+    print(
+        f"  {model.count_params():,} parameters, {len(x) / statistics.median(plain.wall):,.0f} samples/s plain"
+    )
+    print(f"  plain       {plain.per_step()}")
+    print(f"  distributed {ours.per_step()}")
+    print(f"  distributed by plain: {ratio(plain, ours)} of its samples/s")
+    if strategy.wall:
+        print(f"  TensorFlow  {strategy.per_step()}")
+        print(f"  distributed by TensorFlow's: {ratio(strategy, ours)} of its samples/s")
+    print(end="", flush=True)
+
+
+def _some_of(_: click.Context, parameter: click.Parameter, text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in BACKENDS:
+            raise click.BadParameter(f"expected some of {','.join(BACKENDS)}, got {name!r}")
+    return names
+
+
+@click.command(context_settings=CONTEXT)
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="After one that traces.")
+@click.option("--case", default="", help="Only cases whose name contains this text.")
+@click.option(
+    "--strategy/--no-strategy",
+    default=True,
+    show_default=True,
+    help="On TensorFlow, measure its ParameterServerStrategy as well.",
+)
+@click.option(
+    "--backend",
+    "backends",
+    default="tensorflow",
+    show_default=True,
+    callback=_some_of,
+    help="Keras' backends, separated by commas: tensorflow, jax, torch.",
+)
+def main(rounds: int, case: str, strategy: bool, backends: list[str]) -> None:
+    """Measure `model.fit` on one embedded server beside plain `fit`, in turns."""
+    cases = [name for name in CASES if case.lower() in name.lower()]
+    if not cases:
+        raise click.UsageError(f"--case: expected a part of one of {'; '.join(CASES)}, got {case!r}")
+    if len(backends) > 1:
+        # Each in a process of its own, as Keras has one backend.
+        with_strategy = "--strategy" if strategy else "--no-strategy"
+        for name in backends:
+            options = ["--rounds", str(rounds), "--case", case, with_strategy, "--backend", name]
+            subprocess.run([sys.executable, "-m", "benchmarks", "fit", *options], cwd=ROOT, check=True)
+        return
+    [backend] = backends
+    os.environ["KERAS_BACKEND"] = backend
+    click.echo(f"Keras on {backend}")
+    beside = strategy and backend == "tensorflow"
+    theirs = Cluster(1, ROOT / "runs" / "bench-fit", CHIEF) if beside else None
+    try:
+        for name in cases:
+            click.echo(name)
+            measure(name, rounds, theirs)
+    finally:
+        if theirs is not None:
+            theirs.close()

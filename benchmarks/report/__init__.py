@@ -1,1 +1,0 @@
-"""The results: tables, a picture, and every sample as JSON."""
