@@ -1,7 +1,7 @@
 """Checks of updates that a deadline makes: a timer fired before, and their limits hold."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pslab.check.log_check import LogCheck
 from pslab.runs.fold import OPEN, Fold
@@ -25,19 +25,30 @@ class Limits:
     patience: int = 0
 
 
+@dataclass
+class Waste:
+    """What updates have cancelled, under whatever policy. It outlives restarts of workers and servers.
+
+    `missed`: by worker, the updates in a row that went on without it and cancelled its ticket. `credit`: the tickets
+    that deadlines may still cancel; None: no deadline with a budget has decided yet.
+    """
+
+    missed: dict[str, int] = field(default_factory=dict)
+    credit: float | None = None
+
+
 class Deadlines(LogCheck):
     """An update that does not wait for all follows on a timer; limits of cancelled work and of left out workers hold.
 
     `limits`: None for a policy that sets no timer. `size`: contributions of an update; None: one of each worker.
     """
 
-    def __init__(self, limits: Limits | None, size: int | None) -> None:
-        self._limits, self._size = limits, size
+    def __init__(self, limits: Limits | None, size: int | None, waste: Waste) -> None:
+        self._limits, self._size, self.waste = limits, size, waste
         # The deadline's timer has fired since the last update.
         self._fired = False
-        self._applied = self._cancelled = 0
-        # Worker -> updates in a row that went on without it.
-        self._missed: dict[str, int] = {}
+        if limits is not None and limits.budget < 1:
+            waste.credit = float(limits.burst) if waste.credit is None else min(limits.burst, waste.credit)
 
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
         limits = self._limits
@@ -46,20 +57,23 @@ class Deadlines(LogCheck):
                 yield f"timer {tag} fires, which this policy does not set"
             case e.Timer():
                 self._fired = True
-            case e.Apply() as update if limits is not None:
-                yield from self._update(update, limits, state)
+            case e.Apply() as update:
+                if limits is not None:
+                    yield from self._update(update, limits, state)
+                    self._earn(len(update.parts), limits)
                 self._fired = False
-                self._applied += len(update.parts)
                 for part in update.parts:
-                    self._missed.pop(part.worker, None)
+                    self.waste.missed.pop(part.worker, None)
             case e.Refuse():
                 self._fired = False
-            case e.Cancel(worker, ticket, reason) if limits is not None and reason.startswith("version "):
-                yield from self._cancel(worker, ticket, limits)
-            case e.Leave(worker):
-                self._missed.pop(worker, None)
-            case e.Restore():
-                self._applied = self._cancelled = 0
+            case e.Cancel(worker, ticket, reason) if reason.startswith("version "):
+                yield from self._cancel(worker, ticket, limits or Limits())
+
+    def _earn(self, applied: int, limits: Limits) -> None:
+        waste = self.waste
+        if waste.credit is not None and limits.budget < 1:
+            earned = waste.credit + applied * limits.budget / (1 - limits.budget)
+            waste.credit = min(float(limits.burst), earned)
 
     def _update(self, update: e.Apply, limits: Limits, state: Fold) -> Iterator[str]:
         workers = {part.worker for part in update.parts}
@@ -82,14 +96,14 @@ class Deadlines(LogCheck):
             )
 
     def _cancel(self, worker: str, ticket: int, limits: Limits) -> Iterator[str]:
-        self._cancelled += 1
-        missed = self._missed[worker] = self._missed.get(worker, 0) + 1
+        waste = self.waste
+        missed = waste.missed[worker] = waste.missed.get(worker, 0) + 1
         if limits.patience and missed > limits.patience:
             yield f"ticket {ticket} of {worker} is cancelled, the {missed}th in a row; patience is {limits.patience}"
-        if limits.budget < 1:
-            most = limits.burst + self._applied * limits.budget / (1 - limits.budget)
-            if self._cancelled > most + 1e-6:
+        if waste.credit is not None and limits.budget < 1:
+            waste.credit -= 1
+            if waste.credit < -1e-6:
                 yield (
-                    f"ticket {ticket} of {worker} is cancelled, number {self._cancelled} by deadlines; the budget "
-                    f"allows {most:g} beside {self._applied} applied"
+                    f"ticket {ticket} of {worker} is cancelled, {-waste.credit:g} more than the budget of "
+                    f"{limits.budget:g} allows by now"
                 )

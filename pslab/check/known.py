@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pslab.check.deadlines import Limits
+from pslab.check.deadlines import Deadlines, Limits, Waste
 from pslab.check.log_check import LogCheck
-from pslab.check.terms import AT_ONCE, Start, Terms, constant
+from pslab.check.terms import AT_ONCE, Lead, Start, Terms, constant
 from pslab.runs.fold import Fold
 from pslab.runs.log import Line
 from pswire.decisions import entries as e
@@ -244,7 +244,7 @@ class PolicyGuarantee(LogCheck):
         self, job: e.Job, policy: Knobs, former: frozenset[int] = frozenset(), workers: Sequence[str] = ()
     ) -> Iterator[str]:
         """Check the guarantee of `policy` from here on. `former`: tickets from before; `workers`: those that play."""
-        name, self._checks = str(policy.get("name")), []
+        name, before, self._checks = str(policy.get("name")), self._checks, []
         if name not in KNOWN:
             self._unknown.add(name)
             return
@@ -253,7 +253,10 @@ class PolicyGuarantee(LogCheck):
         except (ValueError, TypeError, ArithmeticError) as error:
             yield f"the policy {policy} has an invalid knob: {error}"
             return
-        self._checks = terms.checks(Start(former, tuple(workers), self._set_scale, self._changed))
+        clocks = next((check.clocks for check in before if isinstance(check, Lead)), None)
+        waste = next((check.waste for check in before if isinstance(check, Deadlines)), Waste())
+        start = Start(former, tuple(workers), self._set_scale, self._changed, clocks, waste)
+        self._checks = terms.checks(start)
         yield from misdeclared(job, name, terms)
 
     def remarks(self, state: Fold) -> Iterator[str]:

@@ -4,7 +4,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pslab.check.deadlines import Deadlines, Limits
+from pslab.check.clocks import Clocks
+from pslab.check.deadlines import Deadlines, Limits, Waste
 from pslab.check.log_check import LogCheck
 from pslab.runs.fold import COMMITTED, OPEN, Fold
 from pslab.runs.log import Line
@@ -20,15 +21,18 @@ def constant(staleness: int) -> float:
 class Start:
     """Where a policy begins to decide: at the start, or when it takes over from another one.
 
-    `former`: tickets from before, whose staleness it did not bound. `workers`: those that take part, whose clocks it
-    starts anew. `set_scale`: the factor of the newest rate that a worker has set. `changed`: the factor of the rate
-    that changes of the policy have set.
+    `former`: tickets from before, whose staleness it did not bound. `workers`: those that take part. `set_scale`: the
+    factor of the newest rate that a worker has set. `changed`: the factor of the rate that changes of the policy have
+    set. `clocks`: as the policy before it bounded them; None: it did not, and they start anew. `waste`: what policies
+    before it have cancelled.
     """
 
     former: frozenset[int] = frozenset()
     workers: tuple[str, ...] = ()
     set_scale: float = 1.0
     changed: float = 1.0
+    clocks: Clocks | None = None
+    waste: Waste = field(default_factory=Waste)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ class Terms:
         found: list[LogCheck] = [Sizes(self), weighing, Cancelling(self)]
         if self.size is None and self.every and self.deadline is None:
             found.append(Barrier(self.backup))
-        found.append(Deadlines(self.deadline, self.size))
+        found.append(Deadlines(self.deadline, self.size, start.waste))
         if self.norm == "listed":
             found.append(Listing(self.fewest))
         if self.distinct:
@@ -88,7 +92,7 @@ class Terms:
         if not self.ahead:
             found.append(NoneAhead())
         if self.lead < math.inf:
-            found.append(Lead(self.lead, start.workers))
+            found.append(Lead(self.lead, start.clocks or Clocks(start.workers)))
         return found
 
 
@@ -273,27 +277,24 @@ class NoneAhead(LogCheck):
 
 
 class Lead(LogCheck):
-    """A worker starts at most `slack` clocks ahead of the slowest worker that has data."""
+    """A worker starts at most `slack` clocks ahead of the slowest worker that has data.
 
-    def __init__(self, slack: float, workers: tuple[str, ...]) -> None:
+    `clocks`: of the policy before this one, if that bounded them, too.
+    """
+
+    def __init__(self, slack: float, clocks: Clocks) -> None:
         self._slack = slack
-        # Worker -> its commits. A newcomer starts with its first grant, at the clock of the slowest.
-        self._clocks = dict.fromkeys(workers, 0)
+        self.clocks = clocks
 
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
-        match entry.fact:
-            case e.Leave(worker) | e.Done(worker):
-                self._clocks.pop(worker, None)
-            case e.Commit(worker) if worker in self._clocks:
-                self._clocks[worker] += 1
-            case e.Grant(worker, ticket):
-                slowest = min(self._clocks.values(), default=0)
-                gap = self._clocks.setdefault(worker, slowest) - slowest
-                if gap > self._slack:
-                    yield (
-                        f"{worker} is granted ticket {ticket} at clock {self._clocks[worker]}, {gap} ahead"
-                        f" of the slowest (clock {slowest}); slack is {self._slack}"
-                    )
+        clocks = self.clocks
+        clocks.see(entry.fact)
+        if isinstance(entry.fact, e.Grant) and clocks.lead(entry.fact.worker) > self._slack:
+            worker, ticket = entry.fact.worker, entry.fact.ticket
+            yield (
+                f"{worker} is granted ticket {ticket} at clock {clocks.present[worker]}, {clocks.lead(worker)} ahead"
+                f" of the slowest (clock {clocks.slowest}); slack is {self._slack}"
+            )
 
 
 class Cancelling(LogCheck):

@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from pslab.check.checker import CheckResult, check_log
@@ -74,14 +74,36 @@ class CoordinatorHarness:
 
     # Servers
 
-    def servers_crash(self, expected: Sequence[str] = ()) -> list[Output]:
-        """Restart all servers from the newest checkpoint, which must have been the last output of some input."""
+    def servers_crash(self, expected: Sequence[str] = (), servers: int = 0) -> list[Output]:
+        """Restart all servers from the newest checkpoint, which must have been the last output of some input.
+
+        `servers`: how many they are from now on; 0: as many as before.
+        """
         assert self.saved is not None, "nothing is saved"
-        kept, self.generation = self.saved.entries, self.generation + 1
+        return self._goes_on_from(self.saved, expected, servers)
+
+    def servers_restart(self, servers: int = 0) -> list[Output]:
+        """Save a checkpoint of this moment, and restart all servers from it. Raises StateError for a policy that cannot
+        be saved."""
+        return self._goes_on_from(self.coordinator.state(), (), servers)
+
+    def _goes_on_from(
+        self, saved: CoordinatorState, expected: Sequence[str], servers: int
+    ) -> list[Output]:
+        kept, self.generation = saved.entries, self.generation + 1
         void, self.log = len(self.log) - kept, self.log[:kept]
+        if servers:
+            self.terms = {**self.terms, "servers": servers}
         self.coordinator = self._new()
-        self.coordinator.restore(reopened(self.saved, self._policy()))
+        state = reopened(saved, self._policy())
+        self.coordinator.restore(replace(state, servers=self.coordinator.terms.servers))
         return self.take(self.coordinator.resume(void, self.now, expected))
+
+    def copy_takes_over(self) -> None:
+        """Have a copy of the coordinator decide from now on. Raises StateError for a policy that cannot be saved."""
+        state = CoordinatorState.from_json(json.loads(json.dumps(self.coordinator.state().to_json())))
+        self.coordinator = self._new()
+        self.coordinator.restore(state)
 
     # Workers
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pslab.check.changes import Controllers
+from pslab.check.clocks import Clocks
 from pslab.runs.fold import COMMITTED, OPEN, Fold, Ticket
 from pslab.runs.log import Line
 from psserver.coordinator import Coordinator, Record
@@ -41,6 +42,11 @@ class FactsCheck:
     def explained(self) -> bool:
         """True if the policy must name who can end a wait; a policy without facts need only say what it waits for."""
         return self._facts is not None
+
+    @property
+    def bounds_clocks(self) -> bool:
+        """True if the policy bounds how far one worker's clock is ahead of another's."""
+        return self._facts is not None and self._facts.max_lead is not None
 
     def applied(self, parts: Sequence[Part]) -> None:
         """Check the contributions of one update."""
@@ -107,8 +113,7 @@ class Guard:
         self._controllers = Controllers()
         # The number of tickets that were granted ahead.
         self.ahead = 0
-        # Commits of each worker that takes part, as the policy counts them.
-        self.clocks: dict[str, int] = {}
+        self.clocks = Clocks()
         # Cancels since a worker last committed, joined, left or gave something up.
         self.wasted_grants = 0
         # The first explanation of a wait that was not acceptable. For a policy that is not built in it is reported
@@ -130,6 +135,7 @@ class Guard:
 
     def _entry(self, entry: Entry) -> None:
         log, stopped, current = self.log, self.log.stop is not None, self.log.versions
+        self.clocks.see(entry)
         if isinstance(entry, entries.Commit | entries.Leave | entries.Done | entries.Abandon | entries.Join):
             self.wasted_grants = 0
         match entry:
@@ -138,8 +144,7 @@ class Guard:
                 expect(version == current, f"ticket {ticket} is granted version {version}")
                 self._check_grant(worker, ticket, ahead=bool(ahead))
                 self.ahead += bool(ahead)
-                slowest = min(self.clocks.values(), default=0)
-                self.facts_check.started(worker, self.clocks.setdefault(worker, slowest) - slowest)
+                self.facts_check.started(worker, self.clocks.lead(worker))
             case entries.Initialise(worker, ticket):
                 self._check_grant(worker, ticket, ahead=False)
             case entries.Install(worker, ticket) | entries.Abandon(worker, ticket):
@@ -147,8 +152,6 @@ class Guard:
             case entries.Commit(worker, ticket):
                 expect(not stopped, f"ticket {ticket} is committed after the stop")
                 self._check_open(worker, ticket)
-                if worker in self.clocks:
-                    self.clocks[worker] += 1
             case entries.Apply(version, _, _, parts):
                 expect(not stopped and version == current + 1, f"version {version} after {current}")
                 self._check_parts(parts)
@@ -164,7 +167,6 @@ class Guard:
             case entries.Leave(worker) | entries.Done(worker):
                 held = [ticket.number for ticket in log.open_of(worker)]
                 expect(not held, f"{worker} is gone or done, and holds ticket {held}")
-                self.clocks.pop(worker, None)
             case entries.Policy(policy):
                 self._changed(dict(policy))
             case entries.Settled():
@@ -187,8 +189,10 @@ class Guard:
         waiting = [ticket.number for ticket in log.held.values() if ticket.state == COMMITTED]
         expect(not waiting, f"the policy changes while tickets {waiting} wait for an update")
         name, former = policy.pop("name"), frozenset(log.held)
+        bounded = self.facts_check.bounds_clocks
         self.facts_check = FactsCheck(name, policy, self._workers, former)
-        self.clocks = dict.fromkeys(self.clocks, 0)
+        if not (bounded and self.facts_check.bounds_clocks):
+            self.clocks = Clocks(self.clocks.present)
 
     def _check_grant(self, worker: str, ticket: int, *, ahead: bool) -> None:
         expect(ticket not in self.log.tickets, f"ticket {ticket} is granted a second time")
@@ -222,7 +226,7 @@ class Guard:
         progress."""
         self.wasted_grants += 1
         expect(
-            self.wasted_grants <= 2 * max(1, len(self.clocks)),
+            self.wasted_grants <= 2 * max(1, len(self.clocks.present)),
             f"{worker} and others are granted tickets that are cancelled at once: {self.wasted_grants} cancels, "
             "and nobody has committed, joined, left or given up anything meanwhile",
         )

@@ -60,6 +60,9 @@ class TimeLimitedPolicy(Policy):
     def restore(self, state: Mapping[str, object]) -> None:
         self.policy.restore(state)
 
+    def go_on(self, state: Mapping[str, object], version: int) -> None:
+        self.policy.go_on(state, version)
+
     def _listed(self, event: Event) -> list[Decision]:
         decisions = self.policy.step(event)
         # The coordinator refuses anything but a list.

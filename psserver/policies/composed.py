@@ -132,7 +132,7 @@ class Composition:
 
 # Methods that each part must have. Checked at construction, so that a job does not fail in the middle.
 _METHODS = {
-    "gate": ("completed", "admits", "hold", "stamp", "ahead", "state", "restore"),
+    "gate": ("completed", "admits", "hold", "stamp", "ahead", "bounds_clocks", "state", "restore"),
     "trigger": ("fires",),
     "staleness": ("judge", "blocked", "blockers", "delays_grants", "ahead"),
     "weight": ("__call__",),
@@ -186,8 +186,7 @@ class ComposedPolicy(Policy):
         # Times are kept only for parts that need them.
         self._deadline = composition.deadline
         self._timed = composition.deadline is not None or getattr(composition.trigger, "timed", False)
-        burst = 0 if composition.deadline is None else composition.deadline.burst
-        self._view = View(times=Times(credit=float(burst)) if self._timed else None)
+        self._view = View(times=Times() if self._timed else None)
         # The deadline of the coming update, and the one that the timer is set for, in microseconds; None: none.
         self._at: int | None = None
         self._set: int | None = None
@@ -201,6 +200,8 @@ class ComposedPolicy(Policy):
         self._examined_at: tuple[object] | None = None
         # The last update: the decisions of its step, and the tickets that it cancelled.
         self._since_update: tuple[list[Decision], list[Open]] = ([], [])
+        # What the view had counted before it: updates that workers missed, and the credit of deadlines.
+        self._counted: tuple[dict[str, int], float | None] = ({}, None)
         # The timer before that step.
         self._set_before: int | None = None
 
@@ -290,13 +291,15 @@ class ComposedPolicy(Policy):
     def succeed(self, former: Policy, t: float) -> None:
         """Take over from another composition that rests, with its view of the job but without its gate's memory.
 
-        All clocks start anew from the same number. Times go on where both need them. Where the former kept none,
-        tickets that are open count from now on.
+        Clocks go on where both gates bound them, and else start anew from the same number. Times go on where both need
+        them. Where the former kept none, tickets that are open count from now on.
         """
         self.check_succession(former)
         former = former.unwrapped
         assert isinstance(former, ComposedPolicy)
-        fresh, view = self._view.times, restored(save(former._view), even=True)
+        fresh, view = self._view.times, restored(save(former._view))
+        if not (former._rules.gate.bounds_clocks and self._rules.gate.bounds_clocks):
+            view.restart_clocks()
         if fresh is None:
             view.times = None
         elif view.times is None:
@@ -304,8 +307,19 @@ class ComposedPolicy(Policy):
             view.times = fresh
             view.open = {number: replace(opened, at=fresh.now) for number, opened in view.open.items()}
         else:
-            view.times.now, view.times.chosen, view.times.credit = microseconds(t), None, fresh.credit
+            view.times.now, view.times.chosen = microseconds(t), None
         self._view, self._examined_at = view, None
+
+    def go_on(self, state: Mapping[str, object], version: int) -> None:
+        self.restore(state)
+        view = self._view
+        for worker in tuple(view.members):
+            view.forget(worker)
+        view.discard()
+        view.version = version
+        if view.times is not None:
+            view.times.begin_anew()
+        self._at, self._set, self._passed = None, None, False
 
     # Events
 
@@ -381,7 +395,7 @@ class ComposedPolicy(Policy):
             scale = unit / sum(c.factor for c in view.buffer)
         rate = 1.0 if rules.lr_scale is None else rules.lr_scale(max(c.staleness for c in view.buffer))
         decisions.append(Apply(parts, scale, rate))
-        contributors = view.contributors()
+        self._counted = dict(view.missed), view.credit
         view.next_version()
         self._at, self._passed = None, False
         cancelled: list[Open] = []
@@ -392,11 +406,12 @@ class ComposedPolicy(Policy):
                 opened = view.close(ticket)
                 if opened is not None:
                     cancelled.append(opened)
+        for opened in cancelled:
+            view.missed[opened.worker] = view.missed.get(opened.worker, 0) + 1
+        if self._deadline is not None:
+            self._deadline.settle(view, len(parts), len(cancelled))
         if view.times is not None:
-            credit = 0.0
-            if self._deadline is not None:
-                credit = self._deadline.credit(view.times.credit, len(parts), len(cancelled))
-            view.times.updated([opened.worker for opened in cancelled], contributors, credit=credit)
+            view.times.updated(len(cancelled))
 
     def _retract(self) -> None:
         """Undo the last update, which the shards refused; its contributions stay dropped."""
@@ -408,6 +423,7 @@ class ComposedPolicy(Policy):
         for opened in cancelled:
             view.reopen(opened)
         view.version -= 1
+        view.missed, view.credit = self._counted
         # Timer decisions come last in a step: those after the refused update were not carried out.
         self._examined_at, self._set = None, self._set_before
 

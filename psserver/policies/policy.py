@@ -115,3 +115,10 @@ class Policy(ABC):
         raise StateError(
             f"policy {self.name} has no restore(): a job of it cannot be taken up; write state() and restore()"
         )
+
+    def go_on(self, state: Mapping[str, object], version: int) -> None:
+        """Begin with a job that had stopped at `version` and goes on: all workers have left, and all tickets are over.
+
+        `state`: what `state` returned then, from a policy with the same knobs. By default the policy begins as for a
+        new job. Override it to keep a promise that counts what happened before, such as a number of misses in a row.
+        """

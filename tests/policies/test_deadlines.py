@@ -300,7 +300,7 @@ def test_times_count_from_the_start_of_the_round() -> None:
     for now, ticket in ((1.0, 1), (2.0, 2)):
         found.now = microseconds(now)
         found.committed(f"w{ticket}", 0)
-    found.updated([], set(), credit=0.0)
+    found.updated(0)
     found.now = microseconds(11.0)
     found.committed("w1", microseconds(2.0))
     assert found.ranks == [1e6 + (9e6 - 1e6) / 8, 2e6] and found.complete == 2 * SECOND

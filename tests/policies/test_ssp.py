@@ -70,6 +70,48 @@ def test_a_newcomer_starts_at_the_clock_of_the_slowest() -> None:
     assert harness.waits("w0")
 
 
+def test_a_worker_comes_back_at_its_own_clock() -> None:
+    """Otherwise each restart of a fast worker would give it `slack` more."""
+    harness = start_policy("ssp", workers=2, slack=2)
+    for _ in range(5):
+        for _ in range(3):
+            if "w0" in harness.held:
+                harness.commit("w0")
+        assert harness.waits("w0") and harness.version == 3
+        harness.leave("w0")
+        harness.join("w0")
+        harness.ready("w0")
+
+
+def test_a_slow_worker_comes_back_where_the_others_have_gone_on() -> None:
+    harness = start_policy("ssp", workers=3, slack=1)
+    harness.leave("w2")
+    for _ in range(5):
+        harness.commit("w0")
+        harness.commit("w1")
+    harness.join("w2")
+    harness.ready("w2")
+    harness.commit("w0")
+    assert not harness.waits("w0")
+
+
+def test_clocks_start_anew_when_all_are_done() -> None:
+    """Another phase begins: a worker that had more data in this one does not wait in the next."""
+    harness = start_policy("ssp", workers=2, slack=1)
+    harness.commit("w0")
+    harness.commit("w0", again=False)
+    for worker in ("w1", "w0"):
+        if worker in harness.held:
+            harness.abandon(worker)
+        harness.done(worker)
+    for worker in ("w0", "w1"):
+        harness.leave(worker)
+        harness.join(worker)
+    harness.ready("w0", "w1")
+    harness.commit("w0")
+    assert not harness.waits("w0")
+
+
 @pytest.mark.parametrize("go", [PolicyHarness.leave, PolicyHarness.done])
 def test_the_slowest_holds_nobody_once_it_is_gone(go: object) -> None:
     harness = start_policy("ssp", workers=2, slack=0)

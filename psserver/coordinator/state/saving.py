@@ -188,11 +188,18 @@ def _built(state: CoordinatorState, name: str, knobs: Mapping[str, object]) -> P
 def reopened(state: CoordinatorState, policy: Policy) -> CoordinatorState:
     """Return a stopped job's state as one that can continue; return any other state as it is.
 
-    `policy`: a new one of the kind with which the job began. The one that decides begins anew, because it never learned
-    the fate of its last tickets.
+    `policy`: a new one of the kind with which the job began. The one that decides never learned the fate of its last
+    tickets, and goes on without them. Raises StateError.
     """
     if state.stopped is None:
         return state
+    present = present_policy(state, policy)
+    try:
+        present.go_on(state.policy_state, state.version)
+    except Exception as error:
+        raise StateError(
+            f"policy {present.name} cannot go on from its state: {type(error).__name__}: {error}"
+        ) from error
     return replace(
         state,
         stopped=None,
@@ -200,7 +207,7 @@ def reopened(state: CoordinatorState, policy: Policy) -> CoordinatorState:
         timers=[],
         timers_paused_since=None,
         timers_idle=0,
-        policy_state=_policy_state(present_policy(state, policy)),
+        policy_state=_policy_state(present),
         members=[replace(member, known_to_policy=False) for member in state.members],
     )
 

@@ -17,8 +17,9 @@ from pswire.knobs import flag, integer
 class Ssp(PolicySpec):
     """Gradients are applied as they come; nobody runs more than `slack` clocks ahead of the slowest.
 
-    A worker's clock is the number of its commits. Slack 0 is a barrier in
-    clocks, with one update per gradient.
+    A worker's clock is the number of its commits; it keeps it when it, or a
+    server, restarts. A new worker starts at the clock of the slowest. Slack 0
+    is a barrier in clocks, with one update per gradient.
     """
 
     name: ClassVar[str] = "ssp"

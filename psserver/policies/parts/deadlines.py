@@ -94,22 +94,26 @@ class Deadline:
 
     def permits(self, view: View, cancelled: int) -> bool:
         """Whether the limits permit an update now that would cancel `cancelled` tickets."""
-        times = view.known_times
         if len(view.contributors()) < self.share * view.present_count():
             return False
-        if cancelled and self.budget < 1 and cancelled > times.credit:
+        if cancelled and self.budget < 1 and cancelled > self.credit(view):
             return False
         return not self.patience or not any(
             missed >= self.patience and worker in view.members and view.members[worker].held
-            for worker, missed in times.missed.items()
+            for worker, missed in view.missed.items()
         )
 
-    def credit(self, credit: float, applied: int, cancelled: int) -> float:
-        """Return the credit after an update of `applied` contributions that cancelled some tickets.
+    def credit(self, view: View) -> float:
+        """Return the number of tickets that may be cancelled now. It is what another deadline has left, if there was
+        one: a change of the policy earns nothing."""
+        return float(self.burst) if view.credit is None else min(float(self.burst), view.credit)
+
+    def settle(self, view: View, applied: int, cancelled: int) -> None:
+        """Count an update of `applied` contributions that cancelled some tickets.
 
         Each applied contribution earns ``budget / (1 - budget)``, so that cancelled tickets are at most the share
         `budget` of all in the long run.
         """
-        if self.budget >= 1:
-            return 0.0
-        return min(float(self.burst), credit + applied * self.budget / (1 - self.budget)) - cancelled
+        if self.budget < 1:
+            earned = self.credit(view) + applied * self.budget / (1 - self.budget)
+            view.credit = min(float(self.burst), earned) - cancelled

@@ -60,6 +60,7 @@ class DynamicSlack(Gate):
         self._lower = lower
         self._upper = upper
         self._literal = literal
+        self.bounds_clocks = not literal
         self._paces: dict[str, Pace] = {}
 
     def completed(self, view: View, member: Member, t: float) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from psserver.policies.parts.view import Member, View
 from psserver.policies.policy import Waiting
@@ -12,10 +12,12 @@ from pswire.records import StateError
 class Gate(Protocol):
     """Decides whether a worker may start. Derive from it to inherit the methods that your gate does not need.
 
-    `ahead`: a worker may be granted its next ticket before it has committed the present one.
+    `ahead`: a worker may be granted its next ticket before it has committed the present one. `bounds_clocks`: it bounds
+    how far one worker's clock is ahead of another's; clocks go on when another gate that does so takes over from it.
     """
 
     ahead: bool = False
+    bounds_clocks: bool = False
 
     def completed(self, view: View, member: Member, t: float) -> None:
         """Learn that the member has committed, `t` seconds after the job began. Its clock has advanced."""
@@ -96,6 +98,7 @@ class Slack(Gate):
     """
 
     slack: int
+    bounds_clocks: ClassVar[bool] = True
 
     def admits(self, view: View, member: Member) -> bool:
         return member.clock - view.slowest_clock() <= self.slack

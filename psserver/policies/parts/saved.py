@@ -16,6 +16,7 @@ class MemberState:
     rank: int
     clock: int
     done: bool
+    granted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,6 @@ class TimesState:
     durations: list[int | None]
     # (worker, mean, mean deviation)
     paces: list[tuple[str, float, float]]
-    missed: list[tuple[str, int]]
-    credit: float
     chosen: int | None
     count: int
     ranks: list[float]
@@ -48,11 +47,15 @@ class ViewState:
     buffer: list[Contribution]
     # None under a policy that needs no times.
     times: TimesState | None
+    left_at: list[tuple[str, int]]
+    floor: int
+    missed: list[tuple[str, int]]
+    credit: float | None
 
 
 def save(view: View) -> dict[str, object]:
     """Return the view as JSON-able data."""
-    members = [MemberState(m.worker, m.rank, m.clock, m.done) for m in view.members.values()]
+    members = [MemberState(m.worker, m.rank, m.clock, m.done, m.granted) for m in view.members.values()]
     plain: dict[str, object] = to_plain(
         ViewState(
             view.version,
@@ -63,6 +66,10 @@ def save(view: View) -> dict[str, object]:
             list(view.waiting.items()),
             view.buffer,
             None if view.times is None else _times(view.times),
+            list(view.left_at.items()),
+            view.floor,
+            list(view.missed.items()),
+            view.credit,
         )
     )
     return plain
@@ -75,8 +82,6 @@ def _times(times: Times) -> TimesState:
         times.first,
         list(times.durations),
         paces,
-        list(times.missed.items()),
-        times.credit,
         times.chosen,
         times.count,
         list(times.ranks),
@@ -84,8 +89,8 @@ def _times(times: Times) -> TimesState:
     )
 
 
-def restored(data: object, *, even: bool = False) -> View:
-    """Return the saved view; with `even`, all clocks are 0. Raises StateError for inconsistent data."""
+def restored(data: object) -> View:
+    """Return the saved view. Raises StateError for inconsistent data."""
     state = from_plain(ViewState, data, "view")
     names = {member.worker for member in state.members}
     for holds, what in (
@@ -102,7 +107,7 @@ def restored(data: object, *, even: bool = False) -> View:
             raise StateError(f"view: {what}")
     view = View()
     for member in state.members:
-        view.add_member(Member(member.worker, member.rank, 0 if even else member.clock, member.done))
+        view.add_member(Member(member.worker, member.rank, member.clock, member.done, member.granted))
     saved = state.times
     if saved is not None:
         paces = {worker: Pace(mean, deviation) for worker, mean, deviation in saved.paces}
@@ -113,8 +118,6 @@ def restored(data: object, *, even: bool = False) -> View:
             saved.first,
             durations,
             paces,
-            dict(saved.missed),
-            saved.credit,
             saved.chosen,
             saved.count,
             list(saved.ranks),
@@ -131,4 +134,6 @@ def restored(data: object, *, even: bool = False) -> View:
     for contribution in state.buffer:
         view.contribute(contribution, by_rank=False)
     view.folded, view.peak = state.folded, state.peak
+    view.left_at, view.floor = dict(state.left_at), state.floor
+    view.missed, view.credit = dict(state.missed), state.credit
     return view

@@ -41,7 +41,6 @@ class Times:
     `now`: of the present event. `began`: when the present version was made; None before the first grant. `first`: when
     the first contribution of the coming update was committed; None while there is none. `durations`: the newest ones
     from grant to commit; None stands for a cancelled ticket, which would have taken longer. `paces`: by worker.
-    `missed`: by worker, the updates in a row that went on without it. `credit`: tickets that may still be cancelled.
     `chosen`: number of contributions that the trigger chose for the coming update; None: not yet. `count`: commits so
     far in the round. `ranks`: smoothed times from the start of a round to its first commit, its second, and so on.
     `complete`: when the last update without a cancelled ticket was made.
@@ -52,8 +51,6 @@ class Times:
     first: int | None = None
     durations: deque[int | None] = field(default_factory=lambda: deque(maxlen=WINDOW))
     paces: dict[str, Pace] = field(default_factory=dict)
-    missed: dict[str, int] = field(default_factory=dict)
-    credit: float = 0.0
     chosen: int | None = None
     count: int = 0
     ranks: list[float] = field(default_factory=list)
@@ -81,26 +78,26 @@ class Times:
             self.began = self.complete = self.now
         return self.now
 
-    def updated(self, late: list[str], contributors: set[str], *, credit: float) -> None:
-        """Begin the next round. `late`: workers whose tickets the update cancels. `credit`: the new one."""
-        if not late:
+    def updated(self, cancelled: int) -> None:
+        """Begin the next round. `cancelled`: tickets that the update cancels."""
+        if not cancelled:
             self.complete = self.now
-        self.began, self.first, self.credit = self.now, None, credit
+        self.began, self.first = self.now, None
         self.chosen, self.count = None, 0
-        for worker in contributors & self.missed.keys():
-            del self.missed[worker]
-        for worker in late:
-            self.durations.append(None)
-            self.missed[worker] = self.missed.get(worker, 0) + 1
+        self.durations.extend([None] * cancelled)
 
     def discarded(self) -> None:
         """Forget the coming update, whose contributions are dropped."""
         self.first = self.chosen = None
 
+    def begin_anew(self) -> None:
+        """Forget the present round: the next grant begins another one."""
+        self.discarded()
+        self.began, self.count = None, 0
+
     def forget(self, worker: str) -> None:
-        """Forget a worker that has left."""
+        """Forget the pace of a worker that has left: another process may be faster."""
         self.paces.pop(worker, None)
-        self.missed.pop(worker, None)
 
     def quantile(self, p: float) -> int | None:
         """Return the p-quantile of the durations, an order statistic; None if it is not known.

@@ -57,9 +57,11 @@ class Member:
 
     worker: str
     rank: int
-    # Starts at the slowest clock, so that a newcomer does not appear slower than all others; then counts commits.
+    # Counts its commits, also those of its former processes; a newcomer starts at the floor of `View`.
     clock: int
     done: bool = False
+    # It was granted a ticket since it joined.
+    granted: bool = False
     # Its open tickets: at most one, or two under a policy that grants ahead.
     held: list[int] = field(default_factory=list)
 
@@ -106,9 +108,19 @@ class View:
     peak: int = 0
     # None under a policy that needs no times.
     times: Times | None = None
+    # Worker -> the clock at which it left or was done, and comes back.
+    left_at: dict[str, int] = field(default_factory=dict)
+    # The clock that every active member had reached at some commit: nobody joins below it.
+    floor: int = 0
+    # Worker -> the updates in a row that were made without it and cancelled its ticket.
+    missed: dict[str, int] = field(default_factory=dict)
+    # Tickets that deadlines may still cancel; None: no deadline with a budget has decided yet.
+    credit: float | None = None
     _clocks: Extremes = field(default_factory=Extremes)
     _bases: Extremes = field(default_factory=Extremes)
     _contributors: set[str] = field(default_factory=set)
+    # The number of active members that were granted a ticket since they joined.
+    _working: int = 0
     # The number of contributors that are not active.
     _absent: int = 0
     # Heap of (rank, worker) of active members without a contribution, with outdated entries among them; None: to be
@@ -170,9 +182,10 @@ class View:
     # Facts
 
     def join(self, worker: str, rank: int) -> None:
-        """Add a worker, with the clock of the slowest."""
+        """Add a worker. One that has left or was done comes back at its own clock, but not below the floor: the others
+        have gone on without it. A new one starts at the floor."""
         self.forget(worker)
-        self.add_member(Member(worker, rank, clock=self.slowest_clock()))
+        self.add_member(Member(worker, rank, clock=max(self.floor, self.left_at.pop(worker, 0))))
         self.peak = max(self.peak, self.active_count)
         if worker in self._contributors:
             self._absent -= 1
@@ -185,14 +198,17 @@ class View:
         if not member.done:
             self._clocks.add(member.clock)
             self.active_count += 1
+            self._working += member.granted
 
     def finish(self, worker: str) -> None:
-        """Mark the worker as done: it has no more data."""
+        """Mark the worker as done: it has no more data. Once all are done, clocks start anew: a phase is over."""
         member = self.members[worker]
         self.waiting.pop(worker, None)
         if not member.done:
             self._deactivate(member)
             member.done = True
+            if not self._working:
+                self.restart_clocks()
 
     def forget(self, worker: str) -> None:
         """Remove a worker that has left, and close its tickets. Its contributions stay."""
@@ -209,16 +225,30 @@ class View:
             self._deactivate(member)
 
     def _deactivate(self, member: Member) -> None:
+        self.left_at[member.worker] = member.clock
         self._clocks.remove(member.clock)
         self.active_count -= 1
+        self._working -= member.granted
         if member.worker in self._contributors:
             self._absent += 1
+
+    def restart_clocks(self) -> None:
+        """Have the clocks of all workers, present or not, start anew from the same number."""
+        self.left_at, self.floor, self._clocks = {}, 0, Extremes()
+        for member in self.members.values():
+            member.clock = 0
+            if not member.done:
+                self._clocks.add(0)
 
     def grant(self, worker: str) -> int:
         """Open the waiting worker's ticket from the current version. Returns its number."""
         ticket = self.waiting.pop(worker)
         self.open[ticket] = Open(ticket, worker, self.version, self._granted_now())
-        self.members[worker].held.append(ticket)
+        member = self.members[worker]
+        member.held.append(ticket)
+        if not member.granted:
+            member.granted = True
+            self._working += 1
         self._bases.add(self.version)
         return ticket
 
@@ -253,6 +283,7 @@ class View:
             self._clocks.add(member.clock + 1)
             self._clocks.remove(member.clock)
         member.clock += 1
+        self.floor = max(self.floor, self.slowest_clock())
 
     def contribute(self, contribution: Contribution, *, by_rank: bool) -> None:
         """Append it to the buffer, or insert it by rank after the folded ones, whose places are fixed."""
@@ -269,6 +300,8 @@ class View:
     def next_version(self) -> None:
         """Turn the buffer into the next version."""
         self.version += 1
+        for worker in self._contributors & self.missed.keys() if self.missed else ():
+            del self.missed[worker]
         self.discard()
 
     def discard(self) -> None:

@@ -1,0 +1,117 @@
+"""A policy's promise holds after a worker's restart, a server's loss, a takeover and a change; `ps-lab check` sees
+where it does not."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from psserver.policies import ComposedPolicy, Count, KeepAll
+from psserver.policies.parts.dssp import DynamicSlack
+from psserver.policies.parts.gates import Slack
+from tests.policies.events import EVENTS, PROMISES, Job, Promise, Recount, play, recount
+
+PAGE = Path(__file__).with_name("README.md")
+BEGIN, END = "<!-- what each policy promises, by event -->\n", "<!-- end of what is recounted -->\n"
+KINDS = ("gap", "age", "misses", "workers")
+
+
+def broken(promise: Promise, found: Recount) -> list[str]:
+    """Return the kinds of promises that the recount finds broken."""
+    wrong = []
+    for kind in KINDS:
+        limit, value = getattr(promise, kind), getattr(found, kind)
+        if limit is not None and (value < limit if kind == "workers" else value > limit):
+            wrong.append(f"{kind}: {value}, promised {limit}")
+    return wrong
+
+
+@pytest.fixture(scope="module")
+def counted() -> dict[Promise, dict[str, tuple[Recount, Job]]]:
+    found: dict[Promise, dict[str, tuple[Recount, Job]]] = {}
+    for promise in PROMISES:
+        jobs = {name: play(promise, event) for name, event in EVENTS.items()}
+        found[promise] = {name: (recount(job), job) for name, job in jobs.items()}
+    return found
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.name)
+def test_every_promise_holds_after_every_event(
+    promise: Promise, counted: dict[Promise, dict[str, tuple[Recount, Job]]]
+) -> None:
+    for event, (found, job) in counted[promise].items():
+        assert job.coordinator.stopped is None and job.version > 5, f"{event}: {job.stopped}"
+        assert not broken(promise, found), event
+        assert job.verdict().ok, f"{event}: {job.verdict().violations[:2]}"
+
+
+def test_the_page_has_what_was_counted(
+    counted: dict[Promise, dict[str, tuple[Recount, Job]]], regenerate: bool
+) -> None:
+    table = ["| policy | promise | " + " | ".join(EVENTS) + " |\n", "|---|---|" + "---|" * len(EVENTS) + "\n"]
+    for promise, events in counted.items():
+        for kind in KINDS:
+            if (limit := getattr(promise, kind)) is not None:
+                row = " | ".join(str(getattr(found, kind)) for found, _ in events.values())
+                sign = ">=" if kind == "workers" else "<="
+                table.append(f"| `{promise.name}` | {kind} {sign} {limit} | {row} |\n")
+    head, _, rest = PAGE.read_text().partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    page = head + BEGIN + "".join(table) + END + tail
+    if regenerate:
+        PAGE.write_text(page)
+    assert PAGE.read_text() == page, "pytest tests/policies/test_events.py -n 0 --regenerate writes the table anew"
+
+
+# Faults
+
+
+def loosened(promise: Promise) -> Callable[[Job], None]:
+    """Return a fault: from now on the policy does not do what it promises."""
+
+    def fault(job: Job) -> None:
+        policy = job.coordinator.policy
+        assert isinstance(policy, ComposedPolicy)
+        rules = policy._rules
+        if promise.gap is not None:
+            wide = DynamicSlack(99, 99, literal=False) if promise.policy == "dssp" else Slack(99)
+            rules = replace(rules, gate=wide)
+        elif promise.misses is not None:
+            assert rules.deadline is not None
+            policy._deadline = replace(rules.deadline, patience=0)
+        elif promise.workers is not None:
+            rules, policy._fewest = replace(rules, trigger=Count(1)), 1
+        else:
+            rules = replace(rules, staleness=KeepAll(), cancel=None)
+        policy._rules = rules
+
+    return fault
+
+
+def forgetful(job: Job) -> None:
+    """A fault: what the policy remembers of its workers is lost."""
+    policy = job.coordinator.policy
+    assert isinstance(policy, ComposedPolicy)
+    policy._view.restart_clocks()
+    policy._view.missed.clear()
+
+
+@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.name)
+def test_a_promise_that_is_broken_after_an_event_is_named(promise: Promise, event: str) -> None:
+    job = play(promise, EVENTS[event], loosened(promise), times=2)
+    if promise.policy in ("median", "trimmed-mean", "krum"):
+        # The coordinator itself refuses such an update.
+        assert job.stopped.startswith("policy: ")
+        return
+    found = [each for each in job.verdict().violations if each.check == "policy guarantee"]
+    assert found and (found[0].index or 0) >= job.events[0], job.verdict().violations[:3]
+
+
+@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize("promise", [each for each in PROMISES if each.gap or each.misses], ids=lambda p: p.name)
+def test_a_policy_that_forgets_its_workers_at_an_event_is_named(promise: Promise, event: str) -> None:
+    job = play(promise, EVENTS[event], forgetful, slow=12 if promise.misses else 5, times=3)
+    found = [each for each in job.verdict().violations if each.check == "policy guarantee"]
+    assert found and broken(promise, recount(job)), job.verdict().violations[:3]
