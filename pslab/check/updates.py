@@ -100,8 +100,8 @@ class Folds(LogCheck):
                 if any(other.ticket == number for other in self._open):
                     yield f"ticket {number} is folded twice into the same sum"
                 self._open.append(fold)
-            case e.Drop(_, number, _, "stopped"):
-                # The job ended before the sum was used.
+            case e.Drop(_, number, _, "stopped" | e.REPLACED):
+                # The job, or the policy, ended before the sum was used.
                 self._open = [fold for fold in self._open if fold.ticket != number]
             case e.Drop(_, number):
                 if any(fold.ticket == number for fold in self._open):

@@ -11,7 +11,7 @@ from pslab.runs.log import Line
 from psserver.coordinator import Coordinator, Record
 from psserver.policies import facts
 from pswire.decisions import entries
-from pswire.decisions.entries import NONFINITE, Entry, Part
+from pswire.decisions.entries import NONFINITE, REPLACED, Entry, Part
 
 
 class InvariantViolation(AssertionError):
@@ -69,7 +69,7 @@ class FactsCheck:
 
     def dropped(self, ticket: int, staleness: int, reason: str, pending: int) -> None:
         """Check a drop. `pending`: committed contributions without a fate, not counting this one."""
-        if self._facts is None or reason in ("stopped", NONFINITE):
+        if self._facts is None or reason in ("stopped", NONFINITE, REPLACED):
             return
         name, known = self._name, self._facts
         if reason == "too few":

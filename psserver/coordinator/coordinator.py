@@ -179,13 +179,14 @@ class Coordinator(CoordinatorView):
     ) -> list[Output]:
         """Let another policy decide as soon as no contribution waits for an update; see `changes`.
 
+        If another change waits already, this one takes its place at once, and the contributions that wait are dropped.
         `rate`: factor of the job's learning rate from then on; None: as it is. Raises PolicyError, with nothing
-        changed, while the job does not train, while another change waits, and for a policy that cannot take over.
+        changed, while the job does not train, and for a policy that cannot take over or would make no update.
         """
         self._driver.check_change(policy, rate)
         if self._driver.timers.pending:
             self._driver.fire(now)
-        self._driver.changes.waiting = Change(policy, by, why, rate)
+        self._driver.change(Change(policy, by, why, rate), now)
         return self._emit(now)
 
     def check_change(self, policy: Policy, rate: float | None = None) -> None:

@@ -35,7 +35,7 @@ from psserver.policies import (
 )
 from psserver.policies.controllers import Controller
 from psserver.policies.policy import config_of
-from psserver.policies.succession import successor
+from psserver.policies.succession import check_reach, successor
 from pswire import protocol
 from pswire.decisions import entries
 
@@ -295,7 +295,7 @@ class PolicyDriver:
 
     def check_change(self, policy: Policy, rate: float | None = None) -> None:
         """Raise PolicyError if `policy` cannot be the next one now, or with that factor of the learning rate."""
-        ledger, waiting = self._ledger, self.changes.waiting
+        ledger = self._ledger
         if rate is not None and not 0 < rate <= MOST_RATE:
             raise PolicyError(
                 f"expected a factor of the learning rate above 0 and up to {MOST_RATE:g}, got {rate:g}"
@@ -305,12 +305,25 @@ class PolicyDriver:
                 "expected a job that trains, got one that has stopped, has not begun or gathers its workers again: "
                 "change the policy once it trains"
             )
-        if waiting is not None:
-            raise PolicyError(
-                f"a change to policy {waiting.policy.name}, by {waiting.by}, waits for version {ledger.version + 1}: "
-                "expected one change at a time; ask again afterwards"
-            )
+        check_reach(policy, ledger.terms.workers, len(ledger.roster.here()))
         policy.check_succession(self.policy)
+
+    def change(self, change: Change, now: float) -> None:
+        """Let the change take effect once no contribution waits for an update.
+
+        If another change waits already, this one takes its place at once: the contributions that wait are dropped.
+        During a trial it waits for the answer, after which none is left.
+        """
+        replaces, self.changes.waiting = self.changes.waiting is not None, change
+        if not replaces or self.trial is not None:
+            return
+        for ticket in self._ledger.tickets.in_state("pending"):
+            self._ledger.drop(ticket, entries.REPLACED, now)
+        self.folded.clear()
+        self.timers.pending.clear()
+        self.changes.waiting = None
+        self._settle(now)
+        self._take_over(change, now)
 
     def step_over(self, now: float) -> None:
         """After a step: let a change take effect that waits or is due, and note the end of an overlap."""

@@ -26,6 +26,7 @@ REASONS = {
     "no samples": "no_samples",
     "stopped": "stopped",
     entries.NONFINITE: "nonfinite",
+    entries.REPLACED: "replaced",
 }
 OTHER = "other"
 # The first workers to join have series of their own; all others share the series `OTHERS`.

@@ -289,7 +289,7 @@ class ComposedPolicy(Policy):
                 )
 
     def succeed(self, former: Policy, t: float) -> None:
-        """Take over from another composition that rests, with its view of the job but without its gate's memory.
+        """Take over from another composition, with its view of the job but without its gate's memory.
 
         Clocks go on where both gates bound them, and else start anew from the same number. Times go on where both need
         them. Where the former kept none, tickets that are open count from now on.
@@ -298,6 +298,10 @@ class ComposedPolicy(Policy):
         former = former.unwrapped
         assert isinstance(former, ComposedPolicy)
         fresh, view = self._view.times, restored(save(former._view))
+        # Only a change that replaces another one leaves some, which were dropped.
+        view.discard()
+        if view.times is not None:
+            view.times.discarded()
         if not (former._rules.gate.bounds_clocks and self._rules.gate.bounds_clocks):
             view.restart_clocks()
         if fresh is None:
@@ -307,7 +311,7 @@ class ComposedPolicy(Policy):
             view.times = fresh
             view.open = {number: replace(opened, at=fresh.now) for number, opened in view.open.items()}
         else:
-            view.times.now, view.times.chosen = microseconds(t), None
+            view.times.now = microseconds(t)
         self._view, self._examined_at = view, None
 
     def go_on(self, state: Mapping[str, object], version: int) -> None:

@@ -1,11 +1,36 @@
 """Which policy may take over from another one while the job runs."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from psserver.policies.decisions import PolicyError
-from psserver.policies.loading import build, names
+from psserver.policies.loading import build, facts, names
 from psserver.policies.policy import Policy
 from pswire.nearest import did_you_mean
+
+# An update of a policy that takes over may need so many contributions of each worker: far more than any rule wants, and
+# so few that a mistyped number does not stop the job.
+MOST_EACH: Final = 1000
+
+
+def check_reach(policy: Policy, workers: int, present: int) -> None:
+    """Raise PolicyError if `policy` would make no update with the workers that are present, or none for very long.
+
+    `workers`: the number that the job started with.
+    """
+    known = facts(policy.name, policy.knobs, workers)
+    if known is None:
+        return
+    if known.fewest > present:
+        raise PolicyError(
+            f"policy {policy.name} needs contributions of {known.fewest} workers for an update, and {present} take part: "
+            "expected a policy that can make an update of these"
+        )
+    if known.size is not None and known.size > MOST_EACH * max(1, present):
+        raise PolicyError(
+            f"policy {policy.name} needs {known.size} contributions for an update, which is {known.size // max(1, present)} "
+            f"of each of the {present} workers: expected at most {MOST_EACH} of each, {MOST_EACH * max(1, present)} in all"
+        )
 
 
 def successor(former: Policy, name: str, knobs: Mapping[str, object], workers: int, servers: int) -> Policy:

@@ -18,6 +18,8 @@ FORMAT: Final = 1
 
 # Why the contributions of a refused update are dropped.
 NONFINITE: Final = "nonfinite update"
+# Why contributions are dropped that waited for an update under a policy which another one has replaced.
+REPLACED: Final = "policy replaced"
 # State that a worker keeps from commit to commit, and no server has: the moments of its local rule,
 LOCAL_RULE: Final = "local rule"
 # and the residuals of its codec.
@@ -322,6 +324,10 @@ class Drop(LogEntry):
         return f"ticket {self.ticket} is dropped, {self.reason}; staleness {self.staleness}"
 
     def order(self, folded: set[int]) -> orders.Order:
+        if self.ticket in folded:
+            # Its payload is in the sum, which all others in it leave with it.
+            folded.clear()
+            return orders.Discard()
         return orders.Release(self.ticket)
 
 

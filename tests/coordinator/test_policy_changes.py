@@ -9,7 +9,7 @@ import pytest
 
 from pslab.check.checker import CheckResult, check_log
 from pslab.runs.log import read_log
-from pslab.verify.guarded import Case, decisions, play
+from pslab.verify.guarded import Case, GuardedHarness, decisions, play
 from pslab.verify.harness import CoordinatorHarness
 from pslab.verify.schedule import Named, Schedule, Seeded
 from psserver.coordinator import Coordinator
@@ -150,10 +150,7 @@ def test_no_change_at_the_wrong_moment(sentences: Recorder) -> None:
     refused()  # before it begins
     job.starts()
     job.commits("w0")
-    job.changes_policy("k-sync", {"aggregate": 1})
-    refused()  # two at once
     job.commits("w1")
-    assert job.coordinator.policy.name == "k-sync"
     job.servers_crash()
     refused()  # during a recovery
     for worker in ("w0", "w1"):
@@ -163,6 +160,57 @@ def test_no_change_at_the_wrong_moment(sentences: Recorder) -> None:
     assert job.coordinator.policy.name == "async"
     job.coordinator.stop("enough", job.now, success=True, cause="done")
     refused()  # after the end
+
+
+@pytest.mark.parametrize("policy", ["sync", "k-batch-sync", "k-async", "deadline-sync"])
+def test_a_change_takes_the_place_of_one_that_waits(policy: str) -> None:
+    """A mistyped number can be undone, though the update that it waits for may never come."""
+    knobs = {} if policy in ("sync", "deadline-sync") else {"aggregate": 3}
+    job = GuardedHarness(Case(policy, knobs, WORKERS))
+    job.starts()
+    job.commits("w0")
+    job.changes_policy("async", {})
+    assert job.coordinator.policy.name == policy and job.coordinator.change
+    job.changes_policy("k-sync", {"aggregate": 2}, "no, that one")
+    assert job.coordinator.policy.name == "k-sync"
+    assert [drop.reason for drop in job.entries(e.Drop)] == [e.REPLACED]
+    assert [change.policy["name"] for change in job.entries(e.Policy)] == ["k-sync"]
+    # The one whose contribution was dropped works again, and the sum has nothing of it.
+    for _ in range(4):
+        for worker in ("w0", "w1", "w2"):
+            if job.holds(worker) is not None:
+                job.commits(worker)
+            elif job.member(worker).requested is None:
+                job.ready(worker)
+    assert job.version >= 4 and not job.fault
+    assert job.verdict().ok, job.verdict().violations[:3]
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs"),
+    [
+        ("k-batch-sync", {"aggregate": 1_000_000}),
+        ("k-batch-async", {"aggregate": 1_000_000}),
+        ("fedbuff", {"aggregate": 10**9}),
+        ("rennala", {"aggregate": 10**9}),
+    ],
+)
+def test_a_policy_that_would_make_no_update_is_refused(
+    name: str, knobs: Mapping[str, object], sentences: Recorder
+) -> None:
+    job = CoordinatorHarness("async", workers=WORKERS).starts()
+    with pytest.raises(PolicyError) as refusal:
+        job.changes_policy(name, knobs)
+    sentences.check(str(refusal.value))
+
+
+def test_a_robust_policy_is_refused_where_too_few_take_part(sentences: Recorder) -> None:
+    job = CoordinatorHarness("median", {"fewest": 3}, workers=4).starts()
+    for worker in ("w2", "w3"):
+        job.leaves(worker)
+    with pytest.raises(PolicyError) as refusal:
+        job.changes_policy("median", {"fewest": 3})
+    sentences.check(str(refusal.value))
 
 
 def test_a_change_by_hand_is_saved_at_once_and_a_planned_one_is_not() -> None:
