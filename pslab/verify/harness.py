@@ -87,9 +87,7 @@ class CoordinatorHarness:
         be saved."""
         return self._goes_on_from(self.coordinator.state(), (), servers)
 
-    def _goes_on_from(
-        self, saved: CoordinatorState, expected: Sequence[str], servers: int
-    ) -> list[Output]:
+    def _goes_on_from(self, saved: CoordinatorState, expected: Sequence[str], servers: int) -> list[Output]:
         kept, self.generation = saved.entries, self.generation + 1
         void, self.log = len(self.log) - kept, self.log[:kept]
         if servers:

@@ -26,10 +26,12 @@ def check_reach(policy: Policy, workers: int, present: int) -> None:
             f"policy {policy.name} needs contributions of {known.fewest} workers for an update, and {present} take part: "
             "expected a policy that can make an update of these"
         )
-    if known.size is not None and known.size > MOST_EACH * max(1, present):
+    most = MOST_EACH * max(1, present)
+    if known.size is not None and known.size > most:
         raise PolicyError(
-            f"policy {policy.name} needs {known.size} contributions for an update, which is {known.size // max(1, present)} "
-            f"of each of the {present} workers: expected at most {MOST_EACH} of each, {MOST_EACH * max(1, present)} in all"
+            f"policy {policy.name} needs {known.size} contributions for an update, which is "
+            f"{known.size // max(1, present)} of each of the {present} workers: expected at most {MOST_EACH} of each, "
+            f"{most} in all"
         )
 
 

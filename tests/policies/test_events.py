@@ -61,7 +61,9 @@ def test_the_page_has_what_was_counted(
     page = head + BEGIN + "".join(table) + END + tail
     if regenerate:
         PAGE.write_text(page)
-    assert PAGE.read_text() == page, "pytest tests/policies/test_events.py -n 0 --regenerate writes the table anew"
+    assert PAGE.read_text() == page, (
+        "pytest tests/policies/test_events.py -n 0 --regenerate writes the table anew"
+    )
 
 
 # Faults
@@ -110,7 +112,9 @@ def test_a_promise_that_is_broken_after_an_event_is_named(promise: Promise, even
 
 
 @pytest.mark.parametrize("event", EVENTS)
-@pytest.mark.parametrize("promise", [each for each in PROMISES if each.gap or each.misses], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "promise", [each for each in PROMISES if each.gap or each.misses], ids=lambda p: p.name
+)
 def test_a_policy_that_forgets_its_workers_at_an_event_is_named(promise: Promise, event: str) -> None:
     job = play(promise, EVENTS[event], forgetful, slow=12 if promise.misses else 5, times=3)
     found = [each for each in job.verdict().violations if each.check == "policy guarantee"]
