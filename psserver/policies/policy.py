@@ -116,7 +116,7 @@ class Policy(ABC):
             f"policy {self.name} has no restore(): a job of it cannot be taken up; write state() and restore()"
         )
 
-    def go_on(self, state: Mapping[str, object], version: int) -> None:
+    def go_on(self, state: Mapping[str, object], version: int) -> None:  # noqa: B027 - a hook, not an obligation
         """Begin with a job that had stopped at `version` and goes on: all workers have left, and all tickets are over.
 
         `state`: what `state` returned then, from a policy with the same knobs. By default the policy begins as for a

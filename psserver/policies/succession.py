@@ -23,8 +23,8 @@ def check_reach(policy: Policy, workers: int, present: int) -> None:
         return
     if known.fewest > present:
         raise PolicyError(
-            f"policy {policy.name} needs contributions of {known.fewest} workers for an update, and {present} take part: "
-            "expected a policy that can make an update of these"
+            f"policy {policy.name} needs contributions of {known.fewest} workers for an update, and {present} take "
+            "part: expected a policy that can make an update of these"
         )
     most = MOST_EACH * max(1, present)
     if known.size is not None and known.size > most:
