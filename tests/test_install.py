@@ -2,10 +2,12 @@
 
 import os
 import re
+import shutil
 import subprocess
 import tomllib
 from importlib import metadata
 from pathlib import Path
+from venv import EnvBuilder
 
 import pytest
 
@@ -72,7 +74,7 @@ def test_installed_is_what_is_pinned() -> None:
 
 def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, **environment}
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=20, check=False)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -114,3 +116,79 @@ def test_install_spares_a_folder_that_is_no_environment(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "move it away first" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with an environment in which somebody has installed a tool. Its pip notes what it is told."""
+    root = tmp_path / "checkout"
+    for name in ("scripts/install", "pyproject.toml", "constraints.txt"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, root / name)
+    venv = root / ".venv"
+    EnvBuilder(symlinks=True).create(venv)
+    (packages,) = venv.glob("lib/python*/site-packages")
+    (packages / "pip").mkdir()
+    (packages / "pip" / "__init__.py").touch()
+    (packages / "pip" / "__main__.py").write_text(
+        "import pathlib, sys\n"
+        "told = pathlib.Path(sys.prefix, 'told')\n"
+        "told.write_text((told.read_text() if told.exists() else '') + ' '.join(sys.argv[1:]) + '\\n')\n"
+    )
+    (packages / "thesis.py").write_text("print('three years of work')\n")
+    for name in ("pip", "thesis"):
+        (venv / "bin" / name).write_text(f"#!{venv}/bin/python\nimport {name}\n")
+        (venv / "bin" / name).chmod(0o755)
+    assert installed(root) == ["install ... setuptools", "install ... -e ."]
+    return root
+
+
+def installed(root: Path) -> list[str]:
+    """Install, and return what pip was told."""
+    done = run(root / "scripts/install", PARAMSERVER_VENV=".venv")
+    assert done.returncode == 0, done.stderr
+    told = root / ".venv" / "told"
+    lines = told.read_text().splitlines() if told.exists() else []
+    told.unlink(missing_ok=True)
+    return [
+        re.sub(r" --progress-bar off -c constraints.txt( --no-build-isolation)?", " ...", line)
+        for line in lines
+    ]
+
+
+def test_install_does_nothing_for_a_checkout_by_another_name(checkout: Path) -> None:
+    link = checkout.parent / "link"
+    link.symlink_to(checkout)
+    assert installed(link) == []
+    assert installed(checkout) == []
+    # A stamp of before may have the link's name.
+    stamp = checkout / ".venv" / "install.stamp"
+    stamp.write_text(stamp.read_text().replace(str(checkout), str(link)))
+    assert installed(checkout) == []
+    assert run(checkout / ".venv/bin/thesis").stdout == "three years of work\n"
+
+
+def test_install_mends_an_environment_that_was_moved(checkout: Path) -> None:
+    moved = checkout.rename(checkout.parent / "elsewhere")
+    assert installed(moved) == ["install ... setuptools", "install ... -e ."]
+    assert run(moved / ".venv/bin/thesis").stdout == "three years of work\n"
+    assert installed(moved) == []
+
+
+def test_install_mends_an_environment_whose_python_is_gone(checkout: Path) -> None:
+    for name in (checkout / ".venv/bin").glob("python*"):
+        name.unlink()
+        name.symlink_to("/nowhere/python")
+    installed(checkout)
+    assert run(checkout / ".venv/bin/thesis").stdout == "three years of work\n"
+
+
+def test_install_spares_an_environment_of_another_python(checkout: Path) -> None:
+    settings, python = checkout / ".venv/pyvenv.cfg", checkout / ".venv/bin/python"
+    settings.write_text(re.sub(r"(?m)^version = .*", "version = 3.9.2", settings.read_text()))
+    python.unlink()
+    python.write_text("#!/bin/sh\nexit 1\n")
+    done = run(checkout / "scripts/install", PARAMSERVER_VENV=".venv")
+    assert done.returncode == 1
+    assert ".venv is of Python 3.9, expected 3.11, 3.12 or 3.13" in done.stderr
+    assert list(checkout.glob(".venv/lib/python*/site-packages/thesis.py"))
