@@ -317,6 +317,21 @@ def test_the_last_word_arrives(sockets: bool) -> None:
 
 
 @pytest.mark.parametrize("sockets", [True, False])
+def test_what_was_said_before_a_server_ends_arrives(sockets: bool) -> None:
+    """As the answer of a server that another one replaces, which cannot lead before it has that."""
+
+    async def run() -> None:
+        async with two(sockets=sockets) as (first, second):
+            await until(lambda: up(first) and up(second))
+            first.send(1, m.Refuse(7), {})
+            await first.links.close()
+            await until(lambda: bool(second.came))
+            assert second.came == [(0, 0, m.Refuse(7))] and second.ended == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("sockets", [True, False])
 def test_an_item_whose_buffer_was_used_again_is_not_sent(sockets: bool) -> None:
     """The other server was left out before it had the item."""
 

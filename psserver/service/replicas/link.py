@@ -158,6 +158,11 @@ class Link:
         ending = shard_pb2.Shutdown(exit_code=int(code), reason=reason)
         self._say(shard_pb2.ReplicatePart(ending=ending))
 
+    def finish(self) -> None:
+        """End the stream behind what waits: another server may need just that answer to lead."""
+        self._last = True
+        self._wake()
+
     # The stream
 
     async def run(self, timeout: float, credentials: Credentials, broke: Callable[[int], None]) -> None:

@@ -135,10 +135,15 @@ class Links:
             link.forget(item)
 
     async def close(self, code: ExitCode | None = None, reason: str = "") -> None:
-        """End the streams, with the job's exit code for the others if it is over."""
-        if code is not None:
-            for link in self.links.values():
+        """End the streams behind all that was said, with the job's exit code for the others if it is over."""
+        for link, task in zip(self.links.values(), self._tasks, strict=False):
+            if code is not None:
                 link.end(code, reason)
+            elif link.up:
+                link.finish()
+            else:
+                task.cancel()
+        if self._tasks:
             await asyncio.wait(self._tasks, timeout=FAREWELL)
         for task in self._tasks:
             task.cancel()
