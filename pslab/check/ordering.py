@@ -70,6 +70,7 @@ class Frame(LogCheck):
                     | e.Timer()
                     | e.Policy()
                     | e.Settled()
+                    | e.Unsaved()
                     | e.Note()
                 ):
                     yield f"{entry.kind} after the job stopped"
@@ -116,12 +117,17 @@ class Resumptions(LogCheck):
         self._restored = False
         # The index of the entry before, if that is a checkpoint.
         self._saved: int | None = None
+        # The version of the newest checkpoint.
+        self._ordered = -1
 
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
         saved, self._saved = self._saved, entry.i if isinstance(entry.fact, e.Checkpoint) else None
         match entry.fact:
             case e.Checkpoint(version):
                 yield from self._version("a checkpoint", version, state)
+                self._ordered = version
+            case e.Unsaved(version) if version > self._ordered:
+                yield f"version {version} is not saved, and no checkpoint of it was ordered"
             case e.Restore(_, version):
                 yield from self._version("a restore", version, state)
                 if saved != entry.i - 1:

@@ -15,18 +15,21 @@ Write = Callable[[memoryview], int]
 PIECE = 4 << 20
 
 
-def aside_of(path: Path) -> Path:
-    """Return the path under which the file is written before it gets its name."""
-    return path.with_name(path.name + PART)
+def aside_of(path: Path, writer: str = "") -> Path:
+    """Return the path under which the file is written before it gets its name. `writer`: in whose name, if there may be
+    several."""
+    return path.with_name(f"{path.name}.{writer}{PART}" if writer else path.name + PART)
 
 
-def write(disk: Disk, path: Path, pieces: Iterable[memoryview], onto: File | None = None) -> FileFacts:
+def write(
+    disk: Disk, path: Path, pieces: Iterable[memoryview], aside: Path | None = None, onto: File | None = None
+) -> FileFacts:
     """Write a file aside, sync it, then rename it into place. Return its facts.
 
-    `onto`: an empty file that was created at `aside_of(path)`. Raises UnwritableError, with nothing changed under the
-    name.
+    `aside`: where, if not at `aside_of(path)`; `onto`: an empty file that was created there. Raises UnwritableError,
+    with nothing changed under the name.
     """
-    aside = aside_of(path)
+    aside = aside or aside_of(path)
     digest, count = hashlib.sha256(), 0
     try:
         file = onto or disk.create(aside)

@@ -14,6 +14,7 @@ states. An incomplete checkpoint is never used, and never in the way.
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ class Store:
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
         self.root = root
         self.disk = disk or RealDisk()
+        # Two writers of one file, of which one was given up, do not share a file that is being written.
+        self._writer = os.urandom(4).hex()
 
     # Writing
 
@@ -70,7 +73,10 @@ class Store:
     def put_series(self, name: str, file: str, series: Iterable[Mapping[str, Array]]) -> FileFacts:
         """Write arrays by name to a file, some of each at a time; at least one of `series`."""
         pieces = (piece for arrays in series for piece in tensors.pieces(arrays, {"format": "np"}))
-        return files.write(self.disk, self.root / name / file, pieces)
+        return self._write(self.root / name / file, pieces)
+
+    def _write(self, path: Path, pieces: Iterable[memoryview]) -> FileFacts:
+        return files.write(self.disk, path, pieces, files.aside_of(path, self._writer))
 
     def link(self, former: str, file: str, name: str) -> None:
         """Take up a file of a former checkpoint."""
@@ -94,21 +100,24 @@ class Store:
     def put_json(self, name: str, file: str, plain: object) -> FileFacts:
         """Write plain data, as `pswire.records.to_plain` makes it, to a file."""
         text = json.dumps(plain, allow_nan=False, separators=(",", ":")).encode()
-        return files.write(self.disk, self.root / name / file, _cut(text))
+        return self._write(self.root / name / file, _cut(text))
 
     def complete(self, about: Manifest) -> None:
-        """Write the manifest, which completes the checkpoint. All other files must be there."""
+        """Write the manifest, which completes the checkpoint, once all other files are there in full length."""
         folder = self.root / name_of(about.entry, about.job)
+        if not self.has(folder.name, about.files):
+            raise CheckpointError(f"{folder}: files that were written are missing, or have another length")
         try:
             # Sync names first: after a loss of power, a manifest must never be found without its files, nor a complete
             # checkpoint without the log that leads to it.
             self.disk.sync_folder(self.root.parent)
             self.disk.sync_folder(folder)
-            files.write(self.disk, folder / manifest.NAME, _cut(about.text()))
+            self._write(folder / manifest.NAME, _cut(about.text()))
             self.disk.sync_folder(folder)
             self.disk.sync_folder(self.root)
         except OSError as error:
             raise CheckpointError(f"{folder} cannot be completed: {error.strerror or error}") from error
+        self.manifest(folder.name)
 
     def settle(self, name: str) -> None:
         """Make a complete checkpoint survive a loss of power. Call this before a log is cut after it.
@@ -217,14 +226,31 @@ class Store:
 
     # Removing
 
-    def discard(self, name: str) -> None:
-        """Remove a checkpoint that will not be completed, to make room for the next one.
+    def discard(self, name: str, server: int | None = None) -> None:
+        """Remove the files of a checkpoint that will not be completed, to make room for the next one. `server`: only
+        that server's files.
 
-        Leaves a complete one alone. What cannot be removed is left to `prune`.
+        Leaves a complete one alone, and files that are being written: those are their writer's. What cannot be removed
+        is left to `prune`.
         """
+        folder = self.root / name
+        prefixes = ("",) if server is None else (f"server-{server}.", f"server-{server}-")
         with contextlib.suppress(OSError):
-            if manifest.NAME not in self.disk.names(self.root / name):
-                self.disk.remove_folder(self.root / name)
+            found = self.disk.names(folder)
+            if manifest.NAME in found:
+                return
+            for file in found:
+                if file.startswith(prefixes) and not file.endswith(files.PART):
+                    self.disk.remove(folder / file)
+            if not self.disk.names(folder):
+                self.disk.remove_folder(folder)
+
+    def newest(self) -> Manifest | None:
+        """Return the manifest of the newest complete checkpoint, if there is any."""
+        for name in reversed(self.names()):
+            with contextlib.suppress(CheckpointError):
+                return self.manifest(name)
+        return None
 
     def clear(self) -> None:
         """Remove all checkpoints, for another run. Raises OSError if one cannot be removed."""

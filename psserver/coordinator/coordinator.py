@@ -167,6 +167,16 @@ class Coordinator(CoordinatorView):
             ledger.checkpoint(now)
         return ledger.emit()
 
+    @property
+    def saved_version(self) -> int:
+        """The version of the newest checkpoint that was ordered and has not failed; 0 before the first."""
+        return self._ledger.saved_version
+
+    def unsaved(self, version: int, reason: str, now: float) -> list[Output]:
+        """Learn that a checkpoint failed; the next one is ordered sooner."""
+        self._ledger.unsaved(version, reason, now)
+        return self._ledger.emit()
+
     def interrupted(self, seconds: float) -> list[Output]:
         """Learn that nobody could decide for so long, up to the next input: job time stood still."""
         self._driver.timers.postpone(microseconds(seconds))

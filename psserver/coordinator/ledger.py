@@ -153,6 +153,15 @@ class Ledger:
         self.saved_version, self.saved_at = self.version, now
         self.record(entries.Checkpoint(self.version), now)
 
+    def unsaved(self, version: int, reason: str, now: float) -> None:
+        """Note that the checkpoint of that version failed: the next one is due in half the usual time."""
+        if self.stopped is not None:
+            return
+        self.record(entries.Unsaved(version, reason), now)
+        if version >= self.saved_version:
+            self.saved_version = version - max(1, self.terms.checkpoint_versions // 2)
+            self.saved_at -= self.terms.checkpoint_seconds / 2
+
     @property
     def rejoin_limit(self) -> float:
         """Seconds that a lost worker with data left has to come back at the end of the job.

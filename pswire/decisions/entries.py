@@ -480,6 +480,17 @@ class Checkpoint(LogEntry):
 
 
 @record
+class Unsaved(LogEntry):
+    """A checkpoint that was ordered failed. The next one is ordered sooner."""
+
+    version: int = about("the version that was to be saved")
+    reason: str = about("the reason")
+
+    def sentence(self) -> str:
+        return f"version {self.version} is not saved: {self.reason}"
+
+
+@record
 class Restore(LogEntry):
     """New processes continue from the checkpoint before it. A `leave` of every member follows, and is `kept`."""
 
@@ -527,8 +538,8 @@ class Stop(LogEntry):
 
 Entry = (
     Job | Join | Work | Resume | Start | Initialise | Install | Grant | Commit | Rate | Fold | Apply | Refuse
-    | Drop | Cancel | Abandon | Lost | Back | Leave | Done | Timer | Policy | Settled | Checkpoint | Restore | Note
-    | Stop
+    | Drop | Cancel | Abandon | Lost | Back | Leave | Done | Timer | Policy | Settled | Checkpoint | Unsaved | Restore
+    | Note | Stop
 )  # fmt: skip
 
 KINDS: Final[Mapping[str, type[Entry]]] = {kind.kind: kind for kind in get_args(Entry)}

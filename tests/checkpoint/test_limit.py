@@ -38,7 +38,7 @@ def test_a_server_with_many_rows_has_more_time_for_its_part(
     )
     store = SimpleNamespace(discard=lambda name: None, make_room=lambda void: [])
     monkeypatch.setattr(checkpoints, "save_coordinator", lambda *_: {})
-    taken = Checkpoints(tmp_path, store, 1, host, SimpleNamespace(), [], set())  # type: ignore[arg-type]
+    taken = Checkpoints(tmp_path, store, 1, host, SimpleNamespace(), [], set(), lambda *_: None)  # type: ignore[arg-type]
 
     async def order() -> None:
         entry = SimpleNamespace(to_json=lambda: {"version": 7})

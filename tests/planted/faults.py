@@ -308,7 +308,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a complete checkpoint is not synced",
-        "files.write(self.disk, folder / manifest.NAME, _cut(about.text())) «self.disk.sync_folder(folder)»",
+        "self._write(folder / manifest.NAME, _cut(about.text())) «self.disk.sync_folder(folder)»",
         "pass",
         ("checkpoint/test_disk_faults.py",),
     ),

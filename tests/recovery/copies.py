@@ -54,11 +54,13 @@ class PowerLoss(Exception):
 
 @dataclass
 class Saved:
-    """A checkpoint: behind that entry. `shards`: by part; it counts when it has all of them."""
+    """A checkpoint: behind that entry. `shards`, `savers`: by part; it counts when it has all of them, and the file of
+    the server that led."""
 
     entry: int
     coordinator: CoordinatorState | None = None
     shards: dict[int, ShardState] = field(default_factory=dict)
+    savers: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
 class Server(Holding):
@@ -176,7 +178,7 @@ class Server(Holding):
         worker is told. `requested`: another copy gets the input before it is decided. Raises JoinRefused."""
         assert self.coordinator is not None
         coordinator, outputs, releases = self.coordinator, list[Output](), list[Callable[[], None]]()
-        sent = False
+        sent, saver = False, self.saver()
 
         def send() -> None:
             nonlocal sent
@@ -188,7 +190,7 @@ class Server(Holding):
                 for release in releases:
                     release()
 
-            self.offer(b"i" + data, held_by_all)
+            self.offer(b"i%d " % saver + data, held_by_all)
 
         if requested and len(self.shell.replica.disk.config.members) > 1:
             coordinator.noted = send
@@ -200,7 +202,7 @@ class Server(Holding):
 
             def release() -> None:
                 first()
-                self._release(outputs, state, exchange)
+                self._release(outputs, state, saver, exchange)
 
             releases.append(release)
             if not sent:
@@ -217,12 +219,16 @@ class Server(Holding):
             return None
 
     def _release(
-        self, outputs: list[Output], state: CoordinatorState | None, exchange: "Exchange | None" = None
+        self,
+        outputs: list[Output],
+        state: CoordinatorState | None,
+        saver: int,
+        exchange: "Exchange | None" = None,
     ) -> None:
         for output in outputs:
             if isinstance(output, Record):
                 # Behind a trial there may be two checkpoints; servers save the last one.
-                self._execute(output, state if output is outputs[-1] else None)
+                self._execute(output, state if output is outputs[-1] else None, saver)
             elif isinstance(output, Trial):
                 self.trial = output.number
             elif self.leads:
@@ -231,23 +237,20 @@ class Server(Holding):
             # During a trial the commit waits, and its exchange with it.
             exchange.arrived, exchange.waits = bool(exchange.answer), not exchange.answer
 
-    def _execute(self, record: Record, state: CoordinatorState | None) -> None:
+    def _execute(self, record: Record, state: CoordinatorState | None, saver: int) -> None:
         self.cluster.happens(self, record)
-        if isinstance(record.entry, entries.Checkpoint) and state is not None and self._saves():
-            self.shard.execute(record)
-            self.shard.saves.clear()
-            self.cluster.save(record.index, 0, self.shard.state(), state)
-        else:
-            self.shard.execute(record)
-            self.shard.saves.clear()
+        self.shard.execute(record)
+        self.shard.saves.clear()
+        if isinstance(record.entry, entries.Checkpoint) and state is not None:
+            if self.saves(saver):
+                self.cluster.save(record.index, 0, self.shard.state(), self)
+            if self.leads:
+                self.cluster.complete(record.index, state)
         for orders in self.orders:
             orders.send(record)
         if isinstance(record.entry, entries.Apply):
             self._flip(record.entry.version)
             self.compare(record.entry.version)
-
-    def _saves(self) -> bool:
-        return not self.leads or len(self.shell.replica.disk.config.members) == 1
 
     # Comparing
 
@@ -318,7 +321,8 @@ class Server(Holding):
                 self.shard.push(int(rest))
         else:
             assert self.coordinator is not None
-            calls, now = inputs.decode(rest)
+            saver, _, data = rest.partition(b" ")
+            calls, now = inputs.decode(data)
             self._hear(now)
             self.opened = self.opened or any(call.name in ("opening", "resume") for call in calls)
             for call in calls:
@@ -327,7 +331,7 @@ class Server(Holding):
                         orders.hold(count)
             outputs = inputs.take(self.coordinator, [call for call in calls if call.name != "held"])
             state = self._captured(outputs)
-            self._release(outputs, state)
+            self._release(outputs, state, int(saver))
 
     def _succeed(self) -> None:
         self.activation = None
@@ -468,13 +472,20 @@ class Copies:
         expect((part, config.epoch) not in self.epochs, f"epoch {config.epoch} of part {part} begins twice")
         self.epochs.add((part, config.epoch))
 
-    def save(
-        self, entry: int, part: int, shard: ShardState, coordinator: CoordinatorState | None = None
-    ) -> None:
-        """A part of a checkpoint is on the disk."""
+    def save(self, entry: int, part: int, shard: ShardState, server: "Server") -> None:
+        """A part of a checkpoint is on the disk. One entry's part has one saver."""
         saved = self.saved.setdefault(entry, Saved(entry))
+        expect(
+            part not in saved.savers,
+            f"server {server.number} saves part {part} for entry {entry}, and server {saved.savers.get(part)} did",
+        )
+        saved.savers[part] = server.number, server.incarnation
         saved.shards[part] = shard
-        saved.coordinator = saved.coordinator or coordinator
+        self.count_of["part saved"] += 1
+
+    def complete(self, entry: int, coordinator: CoordinatorState) -> None:
+        """The server that leads has its own file of a checkpoint on the disk."""
+        self.saved.setdefault(entry, Saved(entry)).coordinator = coordinator
 
     # Servers
 
@@ -573,7 +584,9 @@ class Copies:
 
     def resume(self) -> bool:
         """Both copies are lost: all servers begin again from the newest checkpoint. False: there is none."""
-        complete = [each for each in self.saved.values() if len(each.shards) == self.parts]
+        complete = [
+            each for each in self.saved.values() if each.coordinator and len(each.shards) == self.parts
+        ]
         if not complete:
             return False
         saved = max(complete, key=lambda each: each.entry)

@@ -144,6 +144,15 @@ class Holding(ABC):
     def _attempt(self) -> None:
         """Give the copy that is wanted, if that can be done now."""
 
+    def saver(self) -> int:
+        """The server that saves what the next item orders: the other copy, or this one if there is none."""
+        others = [each.server for each in self.shell.active.members if each.server != self.number]
+        return others[0] if others else self.number
+
+    def saves(self, saver: int) -> bool:
+        """Whether this server saves what an item orders that names `saver`."""
+        return saver == self.number
+
     def offer(self, body: bytes, release: Callable[[], None] = lambda: None) -> None:
         self.held.append(release)
         self.shell.offer(body)

@@ -123,10 +123,9 @@ class Part(Holding):
         self.when_stable(tell)
 
     def _order(self, record: Record) -> None:
-        saved = isinstance(record.entry, entries.Checkpoint)
-        alone = len(self.shell.active.members) == 1
-        self.offer((b"s%d" if saved and not alone else b"o%d") % record.index)
-        self._execute(record, saves=saved and alone)
+        saver = self.saver()
+        self.offer(b"o%d %d" % (saver, record.index))
+        self._execute(record, saver)
 
     def when_stable(self, then: Callable[[], None]) -> None:
         if not self.held:
@@ -140,11 +139,11 @@ class Part(Holding):
 
         self.held[-1] = both
 
-    def _execute(self, record: Record, *, saves: bool) -> None:
+    def _execute(self, record: Record, saver: int) -> None:
         self.shard.execute(record)
         self.shard.saves.clear()
-        if saves:
-            self.cluster.save(record.index, self.part, self.shard.state())
+        if isinstance(record.entry, entries.Checkpoint) and self.saves(saver):
+            self.cluster.save(record.index, self.part, self.shard.state(), self.process)
         if isinstance(record.entry, entries.Apply):
             self.compare(record.entry.version)
 
@@ -157,9 +156,8 @@ class Part(Holding):
             if not self.shard.refuses(int(rest)):
                 self.shard.push(int(rest))
         else:
-            replica = self.shell.replica
-            saves = kind == b"s" and replica.in_sync(replica.disk.config)
-            self._execute(self.cluster.log[int(rest)], saves=saves)
+            saver, index = map(int, rest.split())
+            self._execute(self.cluster.log[index], saver)
 
     # Copies
 

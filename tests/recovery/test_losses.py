@@ -110,6 +110,15 @@ def test_a_receipt_that_only_one_copy_holds_is_found(monkeypatch: pytest.MonkeyP
     assert faults(monkeypatch, Server, "push", push)
 
 
+def test_a_part_that_two_servers_save_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each decides by itself: who follows saves, and a primary that is alone."""
+
+    def saves(holding: Holding, saver: int) -> bool:
+        return not holding.leads or len(holding.shell.replica.disk.config.members) == 1
+
+    assert faults(monkeypatch, Holding, "saves", saves)
+
+
 def test_outputs_that_leave_before_all_copies_hold_their_input_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

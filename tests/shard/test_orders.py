@@ -31,6 +31,7 @@ MEANING: tuple[tuple[entries.Entry, orders.Order], ...] = (
     (entries.Done("w0"), orders.Note()),
     (entries.Timer("round", 1_500_000), orders.Note()),
     (entries.Checkpoint(3), orders.Save(3)),
+    (entries.Unsaved(3, "the disk is full"), orders.Note()),
     (entries.Restore("k", 3, 2, 17), orders.Discard()),
     (entries.Note("hot"), orders.Note()),
     (entries.Policy({"name": "sync"}, {"name": "async"}, 3, "plan"), orders.Note()),

@@ -256,6 +256,10 @@ class Decider:
         if found is not None:
             self.coordinator.measured(version, found)
 
+    def unsaved(self, version: int, reason: str) -> None:
+        """Take note of a checkpoint that failed."""
+        self.input(lambda c, now: c.unsaved(version, reason, now))
+
     def write_or_fail(self, write: Callable[[], None]) -> None:
         """Write something besides the log to the run folder; end the job if that fails."""
         if self.failure is None:

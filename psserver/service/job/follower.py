@@ -202,8 +202,7 @@ class Follower:
         """
 
         def known() -> bool:
-            written = (other for other, saved in self._saved.items() if not saved.error)
-            return entry in self._saved or self._away or passed_over(entry, written)
+            return entry in self._saved or self._away or passed_over(entry, self._saved)
 
         deadline = self._loop.time() + seconds
         while not known() and self._loop.time() < deadline:

@@ -204,7 +204,7 @@ class RunLog:
         self._check()
         path, (room, self._room) = self._folder / WEIGHTS, (self._room, None)
         try:
-            files.write(RealDisk(0o644), path, weights_file.pieces(weights, tables), room)
+            files.write(RealDisk(0o644), path, weights_file.pieces(weights, tables), onto=room)
         except UnwritableError as error:
             raise LogError(f"{error}; {self._rescued(weights, tables)}") from error
 

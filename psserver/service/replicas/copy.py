@@ -1,11 +1,9 @@
 """The job on one server: the coordinator with part 0, and the streams of decisions to the other parts."""
 
-import asyncio
 import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -14,7 +12,7 @@ from psserver import receipts
 from psserver.coordinator import CoordinatorState, JobTerms
 from psserver.coordinator.state import agreement
 from psserver.optimizers import build as build_optimizer
-from psserver.replication import Config
+from psserver.replication import Config, Member
 from psserver.service.errors import Refused
 from psserver.service.job.job import Job
 from psserver.service.job.joining import JobModel
@@ -29,11 +27,12 @@ from psserver.service.replicas.holding import PAYLOAD, Holding
 from psserver.service.replicas.job_state import about_job, pending_of, take_up
 from psserver.service.replicas.log import FollowersLog
 from psserver.service.replicas.same import OWN, check_folder, check_same, described, mark_folder, named
+from psserver.service.replicas.saving import named as named_saver
+from psserver.service.replicas.saving import saver_of
 from psserver.service.replicas.shell import Shell
 from psserver.service.replicas.transfer import Whole
 from psserver.service.store.checkpoints import Checkpoints
 from psserver.service.store.resume_point import ResumePoint
-from psserver.shard import Shard
 from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.messages import specs_from_wire
@@ -44,7 +43,8 @@ from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
 
-# The first byte of an item: the job's beginning, or inputs. Others are payloads.
+# The first byte of an item: the job's beginning, or inputs behind the number of the server that saves part 0 where they
+# lead to a checkpoint. Others are payloads.
 _BEGINNING, _INPUTS = b"b", b"i"
 #: Least seconds that a part may be without a server that serves it.
 LEAST_PATIENCE: Final = 60.0
@@ -74,9 +74,8 @@ class Copy(Holding):
         self._generation, self._where = generation, where
         self.job: Job | None = None
         self._decider: ReplicatedDecider | None = None
-        # Entries that order a checkpoint which this server saves.
-        self._to_save: set[int] = set()
-        host.orders.save = self._save_part
+        # Who saves what the item orders that is executed now: as the primary chose, or as the item says.
+        self._saver: Member | int = shell.replica.server
 
     @property
     def _begun(self) -> bool:
@@ -147,7 +146,8 @@ class Copy(Holding):
             assert self._host.state.shard is not None
             payloads.stage(self._host.state.shard, rest)
         else:
-            decider.take_again(*inputs.decode(bytes(rest)), self._configure)
+            self._saver, calls = saver_of(rest)
+            decider.take_again(*inputs.decode(bytes(calls)), self._configure)
             if decider.failure is not None:
                 raise RuntimeError(decider.failure.reason)
 
@@ -199,6 +199,8 @@ class Copy(Holding):
         self._lead()
         self.takeovers += 1
         self._decider.lead()
+        if job.decider.checkpoints is not None:
+            job.decider.checkpoints.succeed(self._decider.coordinator.saved_version)
         self._changed()
 
     def _make(self, settings: ServerSettings, run_log: RunLog, secret: bytes, began: float) -> Job:
@@ -206,7 +208,7 @@ class Copy(Holding):
             ReplicatedDecider,
             began=began,
             hold=self._hold,
-            copied=lambda: not self._alone,
+            copied=lambda: len(self._shell.replica.disk.config.members) > 1,
             stable=self.stable,
             saves=self._saves,
         )
@@ -232,7 +234,7 @@ class Copy(Holding):
             # Nothing is rolled back any more, so what is there belongs to the log.
             followers = job.routes.followers
             job.decider.checkpoints = Checkpoints(
-                out, store, settings.keep, self._host, run_log, followers, None
+                out, store, settings.keep, self._host, run_log, followers, None, job.decider.unsaved
             )
         return job
 
@@ -256,50 +258,34 @@ class Copy(Holding):
             log.error("%s", reason, extra=event("server_lost", server=part))
             job.stop(reason, success=False, cause=cause)
 
-        told = (lost, decider.tried, decider.measured, decider.saved)
+        told = (lost, decider.tried, decider.measured)
         timeout, patience = settings.terms.worker_timeout, max(settings.terms.idle_timeout, LEAST_PATIENCE)
         return [
             PartFollower(part, self._where, opening, timeout, patience, settings.credentials, *told)
             for part in range(1, parts)
         ]
 
-    @property
-    def _alone(self) -> bool:
-        return len(self._shell.replica.disk.config.members) == 1
-
-    def _saves(self, entry: int) -> bool:
-        """Decide whether this server saves the checkpoint that an entry orders: the follower does, so that the primary
-        has no pause, or the primary if it is alone."""
-        saves = self._alone or not self.leads
-        if saves:
-            self._to_save.add(entry)
-        return saves
-
-    def _save_part(self, entry: int, shard: Shard) -> bool:
-        if entry not in self._to_save:
-            self._host.saver.passes()
-            return False
-        self._to_save.discard(entry)
-        return self._host.saver.save(entry, self._host.job, shard)
-
-    def hear_saved(self, sender: int, saved: shard_pb2.Saved) -> None:
-        """Ignore it: whoever saves part 0 completes the checkpoint, too."""
+    def _saves(self, entry: int) -> None:
+        """Note that the item that is executed now orders a checkpoint."""
+        if isinstance(self._saver, int):
+            self._saving.follow(self._saver, [entry])
+        else:
+            self._saving.lead(self._saver, [entry])
 
     async def finish_saving(self) -> None:
-        void = self.deposed or self.outdated or self.failure
-        if void or self.job is None or self.job.decider.checkpoints is None:
-            return
-        if self.leads:
-            # The server that completes it hears of other parts from this one.
-            for follower in self.job.routes.followers:
-                assert isinstance(follower, PartFollower)
-                await follower.wait_saved()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.stable(), LEAST_PATIENCE)
-        await self.job.decider.checkpoints.finish()
+        if not self.leads:
+            await super().finish_saving()
+        elif self.job is not None and self.job.decider.checkpoints is not None and not self.deposed:
+            await self.job.decider.checkpoints.finish()
 
     def _hold(self, calls: bytes, release: Callable[[], None]) -> None:
-        self._offer(_INPUTS + calls, release)
+        saver = self._saving.choose()
+
+        def released() -> None:
+            self._saver = saver
+            release()
+
+        self._offer(_INPUTS + named_saver(saver) + calls, released)
         if not self._waiting:
             # Nothing is under way whose end others could wait for together with this.
             self._shell.links.flush()

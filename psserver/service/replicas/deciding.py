@@ -24,7 +24,7 @@ from pswire.v1 import shard_pb2
 log = logging.getLogger("ps-server")
 
 # Inputs that others than the coordinator take.
-NOT_COORDINATORS: Final = ("configure", "held", "saved")
+NOT_COORDINATORS: Final = ("configure", "held")
 
 Hold = Callable[[bytes, Callable[[], None]], None]
 """Takes an input, and what is to be done once all copies hold it."""
@@ -46,7 +46,7 @@ class ReplicatedDecider(Decider):
 
     `began`: when the job began, by its clock: the first primary's, which each later one goes on with as its predecessor
     told it. `hold`: as of `Hold`. `copied`: whether another server has a copy. `stable`: waits until the copies hold
-    all that was given to `hold`. `saves`: whether this server saves the checkpoint that an entry orders.
+    all that was given to `hold`. `saves`: called with each entry that orders a checkpoint.
     """
 
     coordinator: NotedCoordinator
@@ -59,7 +59,7 @@ class ReplicatedDecider(Decider):
         hold: Hold,
         copied: Callable[[], bool],
         stable: Callable[[], Awaitable[None]],
-        saves: Callable[[int], bool],
+        saves: Callable[[int], None],
     ) -> None:
         self._origin, self._hold, self._copied = began, hold, copied
         self._stable, self._saves = stable, saves
@@ -186,12 +186,6 @@ class ReplicatedDecider(Decider):
         followers = self.routes.followers
         return [Call("held", [each.executed for each in followers], {})] if followers else []
 
-    def saved(self, part: int, saved: Sequence[shard_pb2.Saved]) -> None:
-        """Tell the server that completes checkpoints what another part has written."""
-        if self.leads and self.failure is None:
-            written = [base64.b64encode(each.SerializeToString()).decode() for each in saved]
-            self._hold(inputs.encode([Call("saved", [part, written], {})], self.now()), lambda: None)
-
     def _captured(self) -> Callable[[], CoordinatorState]:
         """Return what gives the present state later, or raises StateError as it would now."""
         try:
@@ -210,13 +204,10 @@ class ReplicatedDecider(Decider):
 
     def _save(self, outputs: list[Output]) -> None:
         record = ordered_checkpoint(outputs)
-        if record is None:
-            return
-        if self.leads:
-            # Before any copy saves it: nobody can go on from a checkpoint that the log does not have.
-            self.routes.run_log.flush()
-        if self._saves(record.index):
-            super()._save(outputs)
+        if record is not None:
+            self._saves(record.index)
+            if self.leads:
+                super()._save(outputs)
 
     def _carry_out(self, outputs: list[Output], version: int) -> None:
         super()._carry_out(outputs, version)
@@ -296,10 +287,6 @@ class ReplicatedDecider(Decider):
             elif call.name == "held":
                 for follower, entries in zip(self._followers(), call.given, strict=True):
                     follower.hold(entries)
-            elif call.name == "saved":
-                part, saved = call.given
-                written = [shard_pb2.Saved.FromString(base64.b64decode(each)) for each in saved]
-                self._followers()[part - 1].told_saved(written)
             elif call.name == "agree" and self._deferred:
                 self.correct_optimizer(call.given[0])
         rest = [call for call in calls if call.name not in NOT_COORDINATORS]

@@ -14,7 +14,6 @@ from typing import Final
 from psserver.service.job.follower import Follower
 from psserver.shard import Apply, Order
 from pswire.addresses import Address
-from pswire.decisions.orders import Save
 from pswire.messages import ORDERS
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.channels import CHANNEL_OPTIONS
@@ -32,8 +31,7 @@ class PartFollower(Follower):
     """Delivery of the log to the server that serves a part. The loop's thread owns it.
 
     `where`: returns its address, if that is known. `opening`: makes the first message. `on_lost`: called if nobody
-    serves the part for `patience` seconds, after somebody did, or for good. `on_saved`: called with the part, and the
-    outcomes of its newest parts of checkpoints when there are others.
+    serves the part for `patience` seconds, after somebody did, or for good.
     """
 
     def __init__(
@@ -47,7 +45,6 @@ class PartFollower(Follower):
         on_lost: Callable[[int, str, str], None] = lambda _, __, ___: None,
         on_tried: Callable[[int, int, bool, float], None] = lambda _, __, ___, ____: None,
         on_measured: Callable[[int, int, float], None] = lambda _, __, ___: None,
-        on_saved: Callable[[int, Sequence[shard_pb2.Saved]], None] = lambda _, __: None,
     ) -> None:
         super().__init__(
             *(part, _NOWHERE, shard_pb2.Open(), worker_timeout, on_lost, on_tried),
@@ -58,13 +55,11 @@ class PartFollower(Follower):
         # When it was served last; infinite before the first time.
         self._served = math.inf
         self._where, self._make_opening = where, opening
-        self._on_saved = on_saved
         self._timeout = worker_timeout
-        # Orders that the copies of the part may lack; its model; the newest trial; the newest order to save.
+        # Orders that the copies of the part may lack; its model; the newest trial.
         self._kept: deque[tuple[int, Order]] = deque()
         self._model: shard_pb2.Configure | None = None
         self._trial: shard_pb2.Trial | None = None
-        self._ordered = -1
         # The items that one of the copies has not executed, as last reported.
         self.lag = 0
         self.name = f"part {part}"
@@ -82,7 +77,6 @@ class PartFollower(Follower):
 
     def send(self, orders: Sequence[tuple[int, Order]]) -> None:
         self._kept.extend(orders)
-        self._ordered = max([self._ordered, *(index for index, order in orders if isinstance(order, Save))])
         if self.state == "ready":
             super().send(orders)
 
@@ -120,20 +114,6 @@ class PartFollower(Follower):
 
     def silent(self, patience: float) -> None:
         """Return None: a part whose server is silent has another one soon."""
-
-    @property
-    def _unsaved(self) -> bool:
-        """Whether a part of a checkpoint is under way."""
-        return self._ordered > max(self._saved, default=-1)
-
-    async def wait_saved(self) -> None:
-        """Wait for the outcome of the newest part of a checkpoint, `PATIENCE` seconds at most."""
-        await self._changes.wait_for(lambda: not self._unsaved or self.state == "lost", PATIENCE)
-
-    def told_saved(self, saved: Sequence[shard_pb2.Saved]) -> None:
-        """Note what another server that coordinates has heard of the part's checkpoints."""
-        self._saved = {each.entry: each for each in saved}
-        self._changes.notify()
 
     async def again(self) -> bool:
         """Wait a moment for another server of the part; return False after `PATIENCE` seconds of that."""
@@ -192,8 +172,6 @@ class PartFollower(Follower):
             while not following.done():
                 if self._where(self.server) not in (None, address):
                     return None
-                if self._unsaved:
-                    self.ask()
                 await asyncio.wait([following], timeout=LOOK)
             return following.result()
         finally:
@@ -202,14 +180,12 @@ class PartFollower(Follower):
                 await following
 
     def _received(self, reply: shard_pb2.FollowReply) -> None:
-        begins, before = self.state == "connecting", self._saved
+        begins = self.state == "connecting"
         super()._received(reply)
         self.lag = int(reply.lag)
         if begins:
             self._begin(reply.executed)
         self.hold(reply.executed)
-        if self._saved.keys() != before.keys():
-            self._on_saved(self.server, list(self._saved.values()))
 
     def _begin(self, executed: int) -> None:
         """Send all that the part's copies may lack."""

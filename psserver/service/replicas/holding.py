@@ -16,6 +16,7 @@ from psserver.service.replicas.bodies import Body
 from psserver.service.replicas.comparing import Comparing
 from psserver.service.replicas.giving import Given, Giving
 from psserver.service.replicas.learning import Arrival
+from psserver.service.replicas.saving import Saving
 from psserver.service.replicas.shell import Shell
 from psserver.service.replicas.transfer import CopyError, Whole
 from pswire.logs.events import event
@@ -26,6 +27,8 @@ log = logging.getLogger("ps-server")
 
 # The first byte of an item that is a payload.
 PAYLOAD = b"p"
+#: Seconds that a follower that ends may take to save its part.
+SAVING: Final = 60.0
 #: Seconds for which a copy executes items before others have a turn of the loop.
 TURN: Final = 0.002
 
@@ -58,6 +61,7 @@ class Holding(ABC):
         self._arrival = Arrival(host.memory.ledger)
         self._giving = Giving(shell.links.links, settings, lambda to: shell.give(Broke(to)), self._takes)
         self.comparing = Comparing(host, shell)
+        self._saving = Saving(host, shell)
         host.stable = self.stable
         host.serve(lambda: self.leads, self._forward)
 
@@ -122,6 +126,7 @@ class Holding(ABC):
     def activated(self, config: Config) -> None:
         """Make this server the primary of an epoch, once it has executed what the log has."""
         self.comparing.activated(config)
+        self._saving.activated()
         if self.leads:
             self.epoch = config.epoch
             # Learners are welcomed anew in each epoch, and get their copy then.
@@ -139,6 +144,8 @@ class Holding(ABC):
         replica = self._shell.replica
         if self.leads and replica.disk.config.primary != replica.server and not self.deposed:
             self._depose(replica.disk.config.epoch)
+        if not self.leads:
+            self._saving.tell()
 
     def _depose(self, epoch: int) -> None:
         self.deposed = epoch
@@ -173,13 +180,16 @@ class Holding(ABC):
         self.outdated = self.outdated or why
         self._changed()
 
-    @abstractmethod
     def hear_saved(self, sender: int, saved: shard_pb2.Saved) -> None:
         """Take a follower's part of a checkpoint."""
+        if self.leads:
+            self._saving.hear(sender, saved)
 
-    @abstractmethod
     async def finish_saving(self) -> None:
-        """Wait for the checkpoint that is being written here, unless this copy is void."""
+        """Wait for the part of a checkpoint that is being written here, and tell of it, unless this copy is void."""
+        if not (self.deposed or self.outdated or self.failure):
+            await self._host.state.changes.wait_for(lambda: not self._host.saver.working, SAVING)
+            self._saving.tell()
 
     # Learning
 

@@ -19,7 +19,7 @@ from pswire.v1 import coordinator_pb2 as pb
 #: The methods of a coordinator that change it.
 INPUTS: Final = (
     *("agree", "planned", "opening", "set_extent", "declare_work"),
-    *("change_policy", "measured", "checkpoint", "resume"),
+    *("change_policy", "measured", "checkpoint", "unsaved", "resume"),
     *(
         "join",
         "connect",

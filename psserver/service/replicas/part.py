@@ -25,7 +25,7 @@ from psserver.service.replicas.giving import Given
 from psserver.service.replicas.holding import PAYLOAD, Holding
 from psserver.service.replicas.learning import restore
 from psserver.service.replicas.same import OtherSettingsError, check_folder, check_same, described
-from psserver.service.replicas.saving import Saving
+from psserver.service.replicas.saving import named, saver_of
 from psserver.service.replicas.shell import Shell
 from psserver.service.replicas.transfer import CopyError, Whole
 from pswire.logs.events import event
@@ -33,13 +33,18 @@ from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
 
-# The first byte of an item: a message of the coordinator, by which the follower saves what it says, or nobody or the
-# primary. Others are payloads.
-_SAVED, _ORDERED = b"s", b"o"
+# The first byte of an item: a message of the coordinator, behind the number of the server that saves the part where the
+# message orders that. Others are payloads.
+_ORDERED = b"o"
 #: Seconds that the shard may take to execute what a payload waits for.
 PATIENCE: Final = 3600.0
 
 Tell = Callable[[], Awaitable[None]]
+
+
+def _to_save(request: shard_pb2.FollowRequest) -> list[int]:
+    """Return the entries that order checkpoints."""
+    return [each.index for each in request.decisions.decisions if each.HasField("save")]
 
 
 async def _nobody() -> None:
@@ -67,7 +72,6 @@ class PartCopy(Holding):
         self._stream: Call | None = None
         # Held while an order is taken.
         self._turn = asyncio.Lock()
-        self._saving = Saving(host, shell)
         host.orders.unread_goes = True
 
     @property
@@ -80,6 +84,7 @@ class PartCopy(Holding):
 
     def _succeed(self, config: Config) -> None:
         self._lead()
+        self._saving.succeed()
         self.takeovers += 1
         self._changed()
 
@@ -87,22 +92,6 @@ class PartCopy(Holding):
         """Begin again as a learner: nothing but payloads without a receipt is lost with this copy."""
         if not self.outdated:
             self._begin_again(f"another server serves this part since epoch {epoch}")
-
-    def look(self) -> None:
-        super().look()
-        if not self.leads:
-            self._saving.tell()
-
-    def activated(self, config: Config) -> None:
-        super().activated(config)
-        self._saving.activated()
-
-    def hear_saved(self, sender: int, saved: shard_pb2.Saved) -> None:
-        if self.leads:
-            self._saving.hear(sender, saved)
-
-    async def finish_saving(self) -> None:
-        """Return at once: the server that completes a checkpoint waits for this part of it before the job ends."""
 
     # The coordinator's orders
 
@@ -169,8 +158,9 @@ class PartCopy(Holding):
         log.info("following job %s", message.job, extra=event("following", job=message.job))
 
     def _order(self, request: shard_pb2.FollowRequest) -> None:
-        kind = _SAVED if self._saving.order(request) else _ORDERED
-        self._offer(kind + request.SerializeToString())
+        saver = self._saving.choose()
+        self._saving.lead(saver, _to_save(request))
+        self._offer(_ORDERED + named(saver) + request.SerializeToString())
 
     async def _take(self, request: shard_pb2.FollowRequest, tell: Tell) -> None:
         """Take a message of the coordinator, but for what was taken before. Raises Refused."""
@@ -224,8 +214,9 @@ class PartCopy(Holding):
             assert host.state.shard is not None
             payloads.stage(host.state.shard, rest)
             return
-        self._saving.follow(saves=kind == _SAVED)
-        request = shard_pb2.FollowRequest.FromString(bytes(rest))
+        saver, message = saver_of(rest)
+        request = shard_pb2.FollowRequest.FromString(bytes(message))
+        self._saving.follow(saver, _to_save(request))
         match request.WhichOneof("message"):
             case "open":
                 self._opened(request.open)

@@ -1,8 +1,10 @@
 """Which copy of a part saves it for a checkpoint, and how its primary hears of that."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from psserver.checkpoint import FileFacts
+from psserver.replication import Member
 from psserver.service.net.orders import saved_to_wire
 from psserver.service.replicas.payloads import ReplicatedHost
 from psserver.service.replicas.shell import Shell
@@ -10,44 +12,85 @@ from psserver.service.store.shard_part import Part
 from psserver.shard import Shard
 from pswire.v1 import shard_pb2
 
-#: Why a part is not saved whose follower was to save it.
+#: Why a part is not saved whose saver is gone.
 GONE: Final = "the server that was to save this part was lost"
+# Bytes of a server's number in an item.
+NUMBER: Final = 4
 
 
 class Saving:
-    """Has the follower of a part save it, so that the primary has no pause; or a primary that is alone.
+    """Has one copy of a part save it: the follower, so that the primary has no pause, or a primary that is alone.
 
-    The loop's thread owns it. `here`: whether this server saves what the orders under way say. The primary decides
-    that, and an item of the log says it to the follower, so both decide alike.
+    The primary decides that when it offers an item, and the item says it: so a part of one checkpoint has one saver.
+    The loop's thread owns it.
     """
 
     def __init__(self, host: ReplicatedHost, shell: Shell) -> None:
         self._host, self._shell = host, shell
-        self.here = False
+        # Entries whose part this server saves, and has not begun to.
+        self._due: set[int] = set()
         # A primary's: entries whose part the follower has not told of.
-        self._awaited: list[int] = []
-        # A follower's: what it has told, by epoch and entry.
+        self._awaited: dict[int, Member] = {}
+        # A follower's: what it has told, by epoch and entry; and entries whose part another server saves.
         self._told: set[tuple[int, int]] = set()
+        self._elsewhere: list[int] = []
         host.orders.save = self._save
 
     def _save(self, entry: int, shard: Shard) -> bool:
-        if not self.here:
+        if entry not in self._due:
             self._host.saver.passes()
             return False
+        self._due.discard(entry)
         return self._host.saver.save(entry, self._host.job, shard)
 
-    def order(self, request: shard_pb2.FollowRequest) -> bool:
-        """Take orders, as the primary; return whether the follower saves what they say."""
-        entries = [each.index for each in request.decisions.decisions if each.HasField("save")]
-        self.here = len(self._shell.active.members) == 1
-        if not self.here:
-            self._awaited += entries
-        return bool(entries) and not self.here
+    # The primary
 
-    def follow(self, *, saves: bool) -> None:
-        """Take orders, as a copy. `saves`: the follower saves what they say. A learner is none yet."""
-        replica = self._shell.replica
-        self.here = saves and replica.in_sync(replica.disk.config)
+    def choose(self) -> Member:
+        """Return who saves what the next item orders."""
+        own, members = self._shell.replica.member, self._shell.active.members
+        return next((each for each in members if each != own), own)
+
+    def lead(self, saver: Member, entries: Iterable[int]) -> None:
+        """Take the entries of an item that order checkpoints. `saver`: as `choose` returned for it."""
+        for entry in entries:
+            if saver == self._shell.replica.member:
+                self._due.add(entry)
+            elif saver in self._shell.active.members:
+                self._awaited[entry] = saver
+            else:
+                self._host.saver.note(Part(entry, error=GONE))
+
+    def hear(self, sender: int, saved: shard_pb2.Saved) -> None:
+        """Take what the follower has saved."""
+        saver = self._awaited.get(saved.entry)
+        if saver is not None and saver.server == sender:
+            del self._awaited[saved.entry]
+            files = {each.name: FileFacts(each.bytes, each.sha256) for each in saved.files}
+            self._host.saver.note(Part(saved.entry, files, saved.error))
+
+    def activated(self) -> None:
+        """Give up what a follower was to save that is none any more."""
+        for entry, saver in list(self._awaited.items()):
+            if saver not in self._shell.active.members:
+                del self._awaited[entry]
+                self._host.saver.note(Part(entry, error=GONE))
+
+    def succeed(self) -> None:
+        """Give up what the former primary was to save."""
+        for entry in self._elsewhere:
+            self._host.saver.note(Part(entry, error=GONE))
+        self._elsewhere.clear()
+
+    # A follower
+
+    def follow(self, saver: int, entries: Iterable[int]) -> None:
+        """Take the entries of an item that order checkpoints. `saver`: the server that the item names."""
+        for entry in entries:
+            if saver == self._shell.replica.server:
+                self._due.add(entry)
+                self._elsewhere.clear()
+            else:
+                self._elsewhere = [entry]
 
     def tell(self) -> None:
         """Tell the primary what was saved here, and again each one that follows."""
@@ -61,16 +104,12 @@ class Saving:
                 link.put(shard_pb2.ReplicatePart(saved=saved_to_wire(part)))
         self._told = {told for told in self._told if told[1] in parts}
 
-    def hear(self, sender: int, saved: shard_pb2.Saved) -> None:
-        """Take what the follower has saved, as the primary."""
-        if any(each.server == sender for each in self._shell.active.members) and saved.entry in self._awaited:
-            self._awaited.remove(saved.entry)
-            files = {each.name: FileFacts(each.bytes, each.sha256) for each in saved.files}
-            self._host.saver.note(Part(saved.entry, files, saved.error))
 
-    def activated(self) -> None:
-        """Give up what a follower was to save that is none any more."""
-        if len(self._shell.active.members) == 1:
-            for entry in self._awaited:
-                self._host.saver.note(Part(entry, error=GONE))
-            self._awaited.clear()
+def named(saver: Member) -> bytes:
+    """Return what an item says of who saves what it orders."""
+    return saver.server.to_bytes(NUMBER, "little")
+
+
+def saver_of(item: memoryview) -> tuple[int, memoryview]:
+    """Return the server that an item names, and the rest of the item."""
+    return int.from_bytes(item[:NUMBER], "little"), item[NUMBER:]

@@ -81,12 +81,15 @@ class Checkpoints:
         run_log: RunLog,
         followers: list[Follower],
         names: set[str] | None,
+        unsaved: Callable[[int, str], object],
     ) -> None:
         """`names`: checkpoints that are in the log already. Any other in the store was rolled back, or belongs to
-        another run. None: all are in the log, those too that another server writes."""
+        another run. None: all are in the log, those too that another server completed. `unsaved`: called with the
+        version of each checkpoint that fails, and the reason."""
         self._names = names
         self._folder, self._store, self._keep = folder, store, keep
         self._host, self._run_log, self._followers = host, run_log, followers
+        self._unsaved = unsaved
         self._writing: asyncio.Task[None] | None = None
         self._next: _Due | None = None
 
@@ -111,7 +114,16 @@ class Checkpoints:
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write_all())
 
-    async def _write_all(self) -> None:
+    def succeed(self, version: int) -> None:
+        """Take the place of a server that led, and ordered a checkpoint of that version."""
+        self._writing = asyncio.create_task(self._write_all(version))
+
+    async def _write_all(self, ordered: int = 0) -> None:
+        """Write what is due. `ordered`: by a server that led before, and may not have completed it."""
+        if ordered:
+            newest = await asyncio.to_thread(self._store.newest)
+            if newest is None or newest.version < ordered:
+                self._failed(ordered, "the server that led was lost before it was complete")
         while self._next is not None:
             due, self._next = self._next, None
             await self._write(due)
@@ -170,7 +182,7 @@ class Checkpoints:
         parts = self._host.saver.parts
 
         def passed() -> bool:
-            return passed_over(entry, (part.entry for part in parts.values() if not part.error))
+            return passed_over(entry, parts)
 
         await self._host.state.changes.wait_for(lambda: entry in parts or passed(), limit)
         part = parts.get(entry)
@@ -188,9 +200,10 @@ class Checkpoints:
             "version %d is not saved: newer ones are due before it could be", due.version, extra=fields
         )
 
-    def _failed(self, version: int, error: Exception) -> None:
+    def _failed(self, version: int, why: object) -> None:
         fields = event("checkpoint_failed", version=version)
-        log.error("version %d is NOT saved, and training goes on: %s", version, error, extra=fields)
+        log.error("version %d is NOT saved, and training goes on: %s", version, why, extra=fields)
+        self._unsaved(version, str(why))
 
     async def finish(self) -> None:
         """Wait for the checkpoint that is being written. Every wait in it has a limit."""

@@ -146,23 +146,24 @@ class PassedOver(CheckpointError):
     """A newer checkpoint has taken the place of this one."""
 
 
-def passed_over(entry: int, written: Iterable[int]) -> bool:
-    """Return whether the part of that entry will never be written, given the entries whose parts are written.
+def passed_over(entry: int, known: Iterable[int]) -> bool:
+    """Return whether the part of that entry will never be written, given the entries with a known outcome.
 
-    Parts are written in log order, and of waiting ones the newest replaces the others.
+    Outcomes come in log order, and of waiting parts the newest replaces the others.
     """
-    known = set(written)
-    return entry not in known and max(known, default=entry) > entry
+    entries = set(known)
+    return entry not in entries and max(entries, default=entry) > entry
 
 
 class PartSaver:
     """Saves this server's parts of checkpoints. The loop's thread owns it.
 
-    `parts`: the newest outcomes by entry. One part is written at a time; one more waits, and a newer one replaces
-    it. `store`: None if this server has no folder. `changed` is called with every new outcome, `copied` when the
-    shard may be written to again. One thread copies while another one writes a part, rows of tables included. A copy is
-    accounted for in `memory` until it is written or replaced; without room there is no part. If `periodic`, the job
-    takes checkpoints while it trains: memory for a copy is prepared and kept, as far as there is room, until `release`.
+    `parts`: the newest outcomes by entry; they come in the order of the log, errors too. One part is written at a time;
+    one more waits, and a newer one replaces it. `store`: None if this server has no folder. `changed` is called with
+    every new outcome, `copied` when the shard may be written to again. One thread copies while another one writes a
+    part, rows of tables included. A copy is accounted for in `memory` until it is written or replaced; without room
+    there is no part. If `periodic`, the job takes checkpoints while it trains: memory for a copy is prepared and kept,
+    as far as there is room, until `release`.
     """
 
     def __init__(
@@ -184,6 +185,8 @@ class PartSaver:
         self._busy = self._closed = False
         self._copying = 0
         self._next: Copy | None = None
+        # Outcomes that wait for those of earlier entries.
+        self._early: list[Part] = []
         # The tables, and the files that have their rows as last written: tables remember what went since.
         self._tables: Tables | None = None
         self._rows: RowFiles | None = None
@@ -222,7 +225,7 @@ class PartSaver:
             missing = (
                 "has no folder for checkpoints: give every server the same --out, on a disk that all share"
             )
-            self._tell(Part(entry, error=f"server {self._server} {missing}"))
+            self.note(Part(entry, error=f"server {self._server} {missing}"))
             return False
         # Drop the waiting part before the copy: the newest is enough.
         self._wait(None)
@@ -239,7 +242,7 @@ class PartSaver:
             shard.staging.trim()
             refusal = self._memory.take(MODEL, KIND, nbytes)
         if refusal is not None:
-            self._tell(
+            self.note(
                 Part(entry, error=f"server {self._server} has no room for a copy of what it holds: {refusal}")
             )
             return False
@@ -271,7 +274,7 @@ class PartSaver:
                 self._begin()
             else:
                 self._end(copy)
-                self._tell(Part(copy.entry, error=f"server {self._server} {_reason(error)}"))
+                self.note(Part(copy.entry, error=f"server {self._server} {_reason(error)}"))
             self._copied()
 
         loop.run_in_executor(self._copier, copy_arrays).add_done_callback(ended)
@@ -294,8 +297,9 @@ class PartSaver:
         written.add_done_callback(ended)
 
     def note(self, part: Part) -> None:
-        """Take the outcome of a part that another server has written."""
-        self._tell(part)
+        """Take the outcome of a part that is not written here, or not at all."""
+        self._early.append(part)
+        self._tell_early()
 
     def passes(self) -> None:
         """Another server saves a checkpoint. So this one's next has all rows: which ones go until then is not
@@ -319,16 +323,25 @@ class PartSaver:
                 self._rows = saved
             return Part(entry, {**files, **({} if saved is None else saved.files)})
         except CheckpointError as error:
-            return Part(entry, error=f"server {self._server}: {error}")
+            reason = f"server {self._server}: {error}"
         except Exception as error:
             fields = event("checkpoint_failed", version=version)
             log.exception("this server's part of a checkpoint was not written", extra=fields)
-            return Part(entry, error=f"server {self._server} {_reason(error)}")
+            reason = f"server {self._server} {_reason(error)}"
+        store.discard(name, self._server)
+        return Part(entry, error=reason)
 
     def _ended(self, part: Part) -> None:
         self._busy = False
         self._tell(part)
         self._begin()
+        self._tell_early()
+
+    def _tell_early(self) -> None:
+        if not self.working:
+            early, self._early = self._early, []
+            for part in early:
+                self._tell(part)
 
     def _wait(self, part: Copy | None) -> None:
         """Make `part` the next to be written, in place of the waiting one."""

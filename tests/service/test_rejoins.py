@@ -1,0 +1,78 @@
+"""Servers of a job with replicas are lost and come back while each version is saved: what the log calls saved is whole.
+
+A few times here; `scripts/soak rejoins` 200 times.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import psworker
+from psserver.checkpoint import Store
+from psserver.options import Options
+from psserver.service.replicas.saving import GONE
+from tests.repetitions import repetitions
+from tests.service.replicated import state_of, train
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, Served, serving, wait_until
+
+REJOINS = repetitions(3, soak=200, fast=2)
+EVERY_VERSION = ("cluster.replicas=2", "optimizer.name=adam", "run.checkpoint_every=1v", "run.keep=100000")
+
+
+def begun_again(cluster: Cluster, run: Path, number: int) -> None:
+    """The next process of a server, as `ps-lab run` starts it."""
+    overrides = ("cluster.workers=1", "policy.name=async", "optimizer.learning_rate=1.0", *EVERY_VERSION)
+    options = Options(ps_hosts=cluster.hosts, task_index=number, overrides=overrides, out=run, resume="auto")
+    cluster.servers[number] = Served(options)
+
+
+def rejoin(cluster: Cluster, run: Path, session: psworker.Session, number: int) -> None:
+    """Lose a server, and train until its next process is in sync."""
+    lost = cluster.servers[number]
+    lost.probe.leave_out()
+    train(session, 1)
+    lost.ended()
+    begun_again(cluster, run, number)
+    while state_of(cluster, number) != "in sync":
+        train(session, 1)
+        if cluster.servers[number].code is not None:
+            # It was silent for a second on a busy machine.
+            begun_again(cluster, run, number)
+
+
+@pytest.mark.timeout(3600)
+def test_what_is_called_saved_beside_rejoins_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PS_REPLICAS", "2")
+    caplog.set_level("INFO", "ps-server")
+    run = tmp_path / "run"
+    with serving(servers=3, out=run, shared=True, overrides=EVERY_VERSION) as cluster:
+        ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
+        with psworker.connect(cluster.hosts, ones, name="w") as session:
+            train(session, 4)
+            for _ in range(REJOINS):
+                rejoin(cluster, run, session, 1)
+            train(session, 4)
+            last = cluster.status().version
+            wait_until(lambda: f"version {last} is saved" in caplog.text, "the last version", PATIENCE)
+        for served in cluster.servers:
+            served.interrupt()
+        for served in cluster.servers:
+            served.ended()
+    saved = set(map(int, re.findall(r"version (\d+) is saved:", caplog.text)))
+    failed = re.findall(r"version \d+ is NOT saved, and training goes on: (.*)", caplog.text)
+    assert last in saved and set(failed) <= {GONE}, failed
+    entries = [json.loads(line) for line in (run / "decisions.jsonl").read_text().splitlines()]
+    assert [entry["reason"] for entry in entries if entry["kind"] == "unsaved"] == failed
+    store = Store(run / "checkpoints")
+    whole = {store.verify(name).version for name in store.names() if complete(store, name)}
+    print(f"{REJOINS} rejoins: {len(saved)} versions saved, {len(failed)} not, of {last}")
+    assert saved <= whole
+
+
+def complete(store: Store, name: str) -> bool:
+    return (store.root / name / "manifest.json").is_file()
