@@ -1,7 +1,6 @@
 """The outcome of a run as text and as JSON."""
 
 import math
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +55,10 @@ def saved_version(folder: Path) -> int | None:
     """Return the version of the newest complete checkpoint; None if there is none."""
     store = Store(folder / CHECKPOINTS)
     try:
-        for name in reversed(store.names()):
-            with suppress(CheckpointError):
-                return store.manifest(name).version
+        newest = store.newest()
     except CheckpointError:
         return None
-    return None
+    return None if newest is None else newest.version
 
 
 def _last_words(finished: FinishedRun) -> list[str]:

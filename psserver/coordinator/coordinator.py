@@ -385,10 +385,15 @@ class Coordinator(CoordinatorView):
         self._membership.expire(now)
         self._lifecycle.start_when_complete(now)
         self._lifecycle.finish_when_done(now)
-        idle, empty_since = self.terms.idle_timeout, self._ledger.roster.empty_since
-        if empty_since is not None and idle > 0 and now - empty_since >= idle:
-            self._ledger.stop(f"no worker for {idle:g} s", now, success=False, cause="abandoned")
+        if self.abandoned(now):
+            reason = f"no worker for {self.terms.idle_timeout:g} s"
+            self._ledger.stop(reason, now, success=False, cause="abandoned")
         return self._emit(now)
+
+    def abandoned(self, now: float) -> bool:
+        """Return whether no worker has been there for as long as the job waits for one, which ends it."""
+        idle, empty_since = self.terms.idle_timeout, self._ledger.roster.empty_since
+        return self.stopped is None and empty_since is not None and 0 < idle <= now - empty_since
 
     def stop(self, reason: str, now: float, *, success: bool, cause: str) -> list[Output]:
         """End the job from outside (a signal, a lost server)."""

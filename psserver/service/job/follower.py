@@ -77,8 +77,8 @@ class Follower:
         self._saved: dict[int, shard_pb2.Saved] = {}
         self._asked = 0.0
         self._silence = Silence()
-        # Whether it refused to publish a version that is not finite, and executes nothing more.
-        self.diverged = False
+        # Whether it refused to publish a version that is not finite, or another order; then it executes nothing more.
+        self.diverged = self._stuck = False
         self._opening = opening
         self._on_lost = on_lost
         # Called with the server, and number, finiteness and largest magnitude of the trial that it answered.
@@ -112,6 +112,11 @@ class Follower:
     def _away(self) -> bool:
         """Whether nothing can be had from it: it is lost, or not there yet although it was awaited."""
         return self.state == "lost" or self.missing
+
+    @property
+    def failed(self) -> bool:
+        """Whether its part of the model cannot be had any more."""
+        return self.state == "lost" or self._stuck
 
     def start(self) -> None:
         self._task = self._loop.create_task(self._run())
@@ -378,5 +383,6 @@ class Follower:
         if reply.trial > self._tried:
             self._tried = reply.trial
             self._on_tried(self.server, reply.trial, reply.finite, reply.largest)
+        self._stuck = bool(reply.error)
         if reply.error and not self._closing.is_set():
             self._on_lost(self.server, "diverged" if reply.diverged else "server", reply.error)

@@ -191,9 +191,17 @@ class Job:
             self.decider.execute()
 
     def stop(self, reason: str, *, success: bool, cause: str) -> None:
-        """Stop the job."""
+        """Stop the job, which saves first what the servers hold if it fails."""
+        if not success:
+            self.save()
         self._open_without_workers()
         self.decider.input(lambda c, now: c.stop(reason, now, success=success, cause=cause))
+
+    def save(self) -> None:
+        """Order a checkpoint of the newest version, unless it is saved, or a server cannot give its part any more."""
+        whole = self.host.state.failure is None and not any(each.failed for each in self.routes.followers)
+        if self.decider.checkpoints is not None and whole:
+            self.decider.input(lambda c, now: c.checkpoint(now))
 
     def _open_without_workers(self) -> None:
         """Open the log of a job that ends before any worker named the optimizer."""
@@ -294,6 +302,8 @@ class Job:
                 return
             self._open_without_workers()
         self.servers.tick()
+        if self.coordinator.abandoned(self.decider.now()):
+            self.save()
         self.decider.input(lambda c, now: c.tick(now))
         self.progress.look(self.coordinator, self.decider.now())
         present = self.coordinator.roster.present.values()

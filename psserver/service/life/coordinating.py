@@ -20,7 +20,7 @@ from psserver.service.job.run_log import DECISIONS, FolderError, RunLog, make_fo
 from psserver.service.life.job_loop import Continuation, JobLoop
 from psserver.service.life.listeners import Listeners
 from psserver.service.life.moves import Moves
-from psserver.service.life.results import Results
+from psserver.service.life.results import Results, say_how_to_go_on
 from psserver.service.life.settings import Announce, ServerSettings
 from psserver.service.life.successor import Succession
 from psserver.service.net.coordinator import CoordinatorRpc
@@ -230,6 +230,7 @@ class Coordinating:
         if job.decider.checkpoints is not None:
             await job.decider.checkpoints.finish()
         code = await results.conclude()
+        say_how_to_go_on(out, code)
         self._listeners.write_metrics()
         stopped = job.stopped()
         assert stopped is not None

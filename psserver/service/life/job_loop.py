@@ -61,8 +61,6 @@ class JobLoop:
                 job.stop(self._host.state.failure, success=False, cause=cause)
             if (signalled := self._signalled()) is not None:
                 await self._decided()
-                if job.decider.checkpoints is not None:
-                    job.decider.input(lambda c, now: c.checkpoint(now))
                 job.stop(f"stopped by {signalled}", success=False, cause=signalled)
                 await self._wait_for_leaving()
                 return

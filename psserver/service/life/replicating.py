@@ -17,7 +17,7 @@ from psserver.service.life.end import End
 from psserver.service.life.gate import Gate
 from psserver.service.life.job_loop import Continuation, JobLoop
 from psserver.service.life.moves import Moves
-from psserver.service.life.results import Results
+from psserver.service.life.results import Results, say_how_to_go_on
 from psserver.service.life.settings import Announce, ServerSettings
 from psserver.service.life.successor import Succession
 from psserver.service.net.coordinator import CoordinatorRpc
@@ -280,6 +280,7 @@ class Replicating:
             return self._stopped(ExitCode.REFUSED, job.decider.failure.reason)
         await self._copy.finish_saving()
         code = await results.conclude()
+        say_how_to_go_on(self._settings.out, code)
         if self._continuation.signal is None:
             await self.rpc.wait_for_log_readers()
         self._concluded, stopped = True, job.stopped()

@@ -5,17 +5,20 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from psserver.checkpoint import CheckpointError, Store
 from psserver.coordinator import JobTerms
 from psserver.receipts import membership_token
 from psserver.service.job.follower import Follower
 from psserver.service.job.job import Job
 from psserver.service.job.log_file import LogError
+from psserver.service.store.resume_point import FOLDER as CHECKPOINTS
 from psserver.summary import summarise
 from pswire.exits import ExitCode
 from pswire.logs.events import event
@@ -69,6 +72,23 @@ def exit_code(job: Job) -> ExitCode:
 def _diverged(job: Job) -> bool:
     """Return whether a server refused to publish a version that is not finite."""
     return job.host.state.diverged or any(follower.diverged for follower in job.routes.followers)
+
+
+def say_how_to_go_on(out: Path | None, code: ExitCode) -> None:
+    """Say so, after a job that has failed and can go on from a checkpoint."""
+    if out is None or code in (ExitCode.OK, ExitCode.MISSING):
+        return
+    try:
+        newest = Store(out / CHECKPOINTS).newest()
+    except CheckpointError:
+        return
+    if newest is not None:
+        fields = event("can_go_on", version=newest.version)
+        log.warning(
+            "version %d is saved: to go on from there, start all servers with the same options and --resume latest",
+            newest.version,
+            extra=fields,
+        )
 
 
 class Results:

@@ -202,7 +202,7 @@ class Checkpoints:
 
     def _failed(self, version: int, why: object) -> None:
         fields = event("checkpoint_failed", version=version)
-        log.error("version %d is NOT saved, and training goes on: %s", version, why, extra=fields)
+        log.error("version %d is NOT saved: %s", version, why, extra=fields)
         self._unsaved(version, str(why))
 
     async def finish(self) -> None:
