@@ -15,6 +15,7 @@ from psserver.coordinator.state import agreement
 from psserver.policies import Policy
 from psserver.policies.policy import config_of
 from psserver.shard import ShardState
+from psserver.shard.mixing import BASE
 from pswire.decisions import entries
 from pswire.model.plan import Plan, PlanError
 from pswire.records import StateError, to_plain
@@ -75,11 +76,14 @@ def settled(state: ShardState) -> ShardState:
     committed = {ticket.ticket for ticket in facts.tickets if ticket.sealed}
     bases = [(ticket, version) for ticket, version in facts.bases if ticket in committed]
     needed = {facts.version, *(version for _, version in bases)}
+    started = {ticket.version for ticket in facts.tickets if ticket.sealed}
 
     def kept(name: str) -> bool:
         kind, _, number = name.partition("/")
         if kind == "version":
             return int(number) in needed
+        if kind == BASE:
+            return int(number.split("/")[0]) in started
         if kind == "undo":
             return int(number.split("/")[0]) > min(needed)
         return kind not in ("payload", "rows") or int(number.split("/")[0]) in committed

@@ -34,8 +34,8 @@ class Added:
 class Total:
     """An update's contributions as one payload: ``values * pending``.
 
-    The trainable part is the gradient, before the Apply's scale. The state part is the sum of factor * delta, and
-    `factors` is the sum of the factors.
+    The trainable part is the gradient, before the Apply's scale. The state part is the sum of |factor| * change, and
+    `factors` is the sum of the factors' magnitudes.
     """
 
     values: Floats
@@ -102,11 +102,11 @@ class RunningSum:
 
     def add(self, payload: Floats, factor: float, worker: str, backend: Backend = NUMPY) -> None:
         if self._values is None:
-            self._values, self._factors, self._pending = payload, factor, factor
+            self._values, self._factors, self._pending = payload, abs(factor), factor
             return
         arithmetic.fold(self._values, self._pending, payload, factor, backend)
         self._pending = 1.0
-        self._factors += factor
+        self._factors += abs(factor)
 
     def keeps(self, payload: Floats) -> bool:
         return self._values is payload
@@ -199,7 +199,7 @@ class GradientList(SideBySide):
     """For an aggregator that must see all contributions of an update at once.
 
     The aggregator reduces the first `trainable` elements of ``factor * payload``; `state_aggregator` reduces the rest,
-    the state deltas, and the mean of the factors is later divided out of these.
+    the changes of state, which count alike: a choice among scaled changes could lie outside of all of them.
     """
 
     by_worker = False
@@ -211,7 +211,9 @@ class GradientList(SideBySide):
 
     def add(self, payload: Floats, factor: float, worker: str, backend: Backend = NUMPY) -> None:
         with np.errstate(all="ignore"):
-            arithmetic.scale(payload, factor)
+            arithmetic.scale(payload[: self._end], factor)
+            # -1 undoes the turn that a negative factor has made for a sum (`Updater.add`); 0: no change.
+            arithmetic.scale(payload[self._end :], np.sign(factor))
         self.shares.append(Share(payload, factor, worker))
 
     def total(self) -> Total:
@@ -219,7 +221,7 @@ class GradientList(SideBySide):
         self._aggregator.reduce([payload[: self._end] for payload in payloads])
         if payloads[0].size > self._end:
             self._state_aggregator.reduce([payload[self._end :] for payload in payloads])
-        return Total(payloads[0], sum(share.factor for share in self.shares) / len(payloads), 1.0)
+        return Total(payloads[0], float(any(share.factor for share in self.shares)), 1.0)
 
 
 class PerWorker(SideBySide):
@@ -236,7 +238,7 @@ class PerWorker(SideBySide):
         first, *others = self.shares
         for share in others:
             np.add(first.values[self._end :], share.values[self._end :], out=first.values[self._end :])
-        return Total(first.values, sum(share.factor for share in self.shares), 1.0)
+        return Total(first.values, sum(abs(share.factor) for share in self.shares), 1.0)
 
 
 def _check(added: Added, *, workers: bool, most: int | None = None) -> None:

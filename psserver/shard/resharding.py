@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from psserver.shard.mixing import BASE
 from psserver.shard.staging import OpenTicket
 from psserver.shard.state import ShardFacts, ShardState
 from psserver.shard.tables import TABLE_KINDS
@@ -39,7 +40,7 @@ def reshard(states: Sequence[ShardState], old: Plan, new: Plan) -> list[ShardSta
     }
     arrays: list[dict[str, NDArray[Any]]] = [{} for _ in new.shards]
     for name in states[0].arrays:
-        if name not in shared:
+        if name not in shared or name.startswith(f"{BASE}/"):
             continue
         if name.split("/")[0] in TABLE_KINDS:
             pieces = divided([state.arrays for state in states], name, len(new.shards))
@@ -47,10 +48,31 @@ def reshard(states: Sequence[ShardState], old: Plan, new: Plan) -> list[ShardSta
             pieces = _divided([state.arrays[name] for state in states], name, old, new)
         for into, piece in zip(arrays, pieces, strict=True):
             into[name] = piece
+    for into, piece in zip(arrays, _bases(states, facts.version, old, new), strict=True):
+        into.update(piece)
     return [
         ShardState(replace(facts, plan=new.fingerprint, server=server), into)
         for server, into in enumerate(arrays)
     ]
+
+
+def _bases(states: Sequence[ShardState], newest: int, old: Plan, new: Plan) -> list[dict[str, Floats]]:
+    """Return the state that open tickets started from, as it lies on the servers of `new`. A server keeps only what has
+    changed since, the rest is in the newest version."""
+    names = {name for state in states for name in state.arrays if name.startswith(f"{BASE}/")}
+    found: list[dict[str, Floats]] = [{} for _ in new.shards]
+    for version in {name.split("/")[1] for name in names}:
+        flats = [state.arrays[f"version/{newest}"].copy() for state in states]
+        for state, layout, flat in zip(states, old.shards, flats, strict=True):
+            for piece in layout.slices:
+                values = state.arrays.get(f"{BASE}/{version}/{piece.variable}")
+                if values is not None:
+                    flat[piece.offset : piece.offset + piece.size] = values
+        for into, layout, flat in zip(found, new.shards, new.scatter(old.gather(flats)), strict=True):
+            for piece in layout.slices:
+                if (name := f"{BASE}/{version}/{piece.variable}") in names:
+                    into[name] = flat[piece.offset : piece.offset + piece.size]
+    return found
 
 
 def _check(states: Sequence[ShardState], old: Plan, new: Plan) -> None:

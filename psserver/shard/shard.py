@@ -14,6 +14,7 @@ from psserver.shard import arithmetic
 from psserver.shard.arena import Allocate, Arena, plain
 from psserver.shard.deltas import DeltaStream
 from psserver.shard.fragments import Turn, check_fragments
+from psserver.shard.mixing import StateBases
 from psserver.shard.payload_checks import PayloadChecks, ordinary
 from psserver.shard.staging import OpenTicket, Slot, Staging
 from psserver.shard.state import ShardParts, ShardState, check, copied, save, take_up
@@ -46,8 +47,9 @@ class Shard:
     """The storages of one server (arena versions and sparse tables), staging, and an updater with the coming update.
 
     A payload is one flat float32 array in the layout of the plan: the trainable part (weights or a gradient), then the
-    state part (values or deltas); and rows of gradients of tables. A version covers the arena and all tables. Not
-    thread-safe; the caller serialises everything but `PendingUpdate.compute` and `read_rows`.
+    state part (values, or their changes since the version of the ticket); and rows of gradients of tables. A version
+    covers the arena and all tables. Not thread-safe; the caller serialises everything but `PendingUpdate.compute` and
+    `read_rows`.
 
     `tensors`: the policy's declarations of what shards compute. `unchecked`: also publish versions that are not finite,
     for callers to whom only the order of events matters. `measures`: keep the square of each update (`square`).
@@ -94,8 +96,9 @@ class Shard:
         self.checks = PayloadChecks(plan, server, ordinary(tensors), backend)
         self.stream = None if deltas is None else DeltaStream(deltas, self.layout, self.groups)
         self.tables = Tables(plan, server, optimizer, backend, keep_bases=tensors.keep_bases)
+        self.bases = StateBases(self.layout)
         self._updates = Updates(
-            *(self.arena, self.staging, self._updater, self.checks, self.stream, self.tables),
+            *(self.arena, self.staging, self._updater, self.checks, self.stream, self.tables, self.bases),
             unchecked=unchecked,
         )
         # Member -> incarnation.
@@ -243,6 +246,8 @@ class Shard:
             case Release(ticket):
                 self.staging.close(ticket)
                 self.arena.forget(ticket)
+                if self.bases.nbytes:
+                    self.bases.prune(self._updates.started)
                 if self.plan.tables:
                     self.tables.close(ticket)
             case Admit(worker, incarnation):
@@ -342,6 +347,7 @@ class Shard:
             self._updater,
             self.stream,
             self.tables,
+            self.bases,
         )
 
 

@@ -9,12 +9,14 @@ Names of arrays (float32 each), where n is the number of elements of a payload a
     slot/<k>/<name>       (m,)  a slot of the optimizer, for worker number k of `slot_workers`
     memory/<name>         (m,)  memory of the compensator, one number per weight
     constant/<name>        any  memory of the compensator that is the same on every server
+    base/<version>/<k>    (s,)  state that has changed since the version that an open ticket started from: of variable
+                                number k of the plan, its s elements here
 
 An array of (n,) or (m,) is cut as `Plan` cuts variables: see `psserver.shard.resharding`. Rows of tables have the names
 of `psserver.shard.tables.group`, and other dtypes, too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +29,7 @@ from psserver.shard.accumulator import Added
 from psserver.shard.arena import Arena
 from psserver.shard.arithmetic import first_nonfinite
 from psserver.shard.deltas import DeltaStream
+from psserver.shard.mixing import BASE, StateBases
 from psserver.shard.staging import OpenTicket, Staging
 from psserver.shard.tables import TABLE_KINDS, Tables
 from psserver.shard.tables.group import named
@@ -54,6 +57,7 @@ class ShardParts:
     updater: Updater
     stream: DeltaStream | None
     tables: Tables
+    bases: StateBases
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +149,7 @@ def save(shard: ShardParts) -> ShardState:
             f"{'constant' if name in constants else 'memory'}/{name}": values
             for name, values in updater.memory.items()
         },
+        **shard.bases.state(_started(tickets)),
         **shard.tables.added_rows(),
         **shard.tables.undo(),
         **{
@@ -172,6 +177,10 @@ def save(shard: ShardParts) -> ShardState:
         shard.tables.factors,
     )
     return ShardState(facts, views)
+
+
+def _started(tickets: Iterable[OpenTicket]) -> set[int]:
+    return {ticket.version for ticket in tickets if not ticket.initialise}
 
 
 def _exact(stream: DeltaStream) -> str:
@@ -231,6 +240,7 @@ def take_up(state: ShardState, shard: ShardParts) -> None:
     staged = {int(name.split("/")[1]) for name in state.arrays if name.startswith("rows/")}
     rows = {ticket: shard.tables.rows_named(f"rows/{ticket}", state.arrays) for ticket in staged}
     shard.staging.restore(facts.tickets, state.numbered("payload"), rows)
+    shard.bases.restore(state.arrays)
     shard.tables.restore(state.arrays, facts.row_factors, facts.version, dict(facts.bases))
     for k, worker in enumerate(facts.slot_workers):
         for name, values in updater.slots_of(worker).items():
@@ -306,6 +316,8 @@ def _check_arrays(state: ShardState, shard: ShardParts) -> None:
     facts = state.facts
     shard.tables.check(state.arrays, facts.row_factors, facts.version, dict(facts.bases))
     given = {name for name in state.arrays if name.split("/")[0] not in TABLE_KINDS}
+    earlier = [name for name in given if name.startswith(f"{BASE}/")]
+    expected |= shard.bases.shapes(earlier, _started(facts.tickets))
     if expected.keys() != given:
         missing, more = sorted(expected.keys() - given), sorted(given - expected.keys())
         raise StateError(f"shard state: missing arrays: {missing or 'none'}; unknown ones: {more or 'none'}")

@@ -20,9 +20,9 @@ Floats = NDArray[np.float32]
 class Updater:
     """Adds contributions and makes the next version.
 
-    Payloads are float32 of shape (elements,): `trainable` of them are a gradient, the rest state deltas. `slots`: the
-    optimizer's arrays by name, under the worker's name if each worker has a set (made at its first contribution), else
-    under "". `memory`: the compensator's arrays by name.
+    Payloads are float32 of shape (elements,): `trainable` of them are a gradient, the rest changes of state. `slots`:
+    the optimizer's arrays by name, under the worker's name if each worker has a set (made at its first contribution),
+    else under "". `memory`: the compensator's arrays by name.
     """
 
     def __init__(
@@ -48,6 +48,11 @@ class Updater:
         self.accumulator = accumulator_for(
             build_aggregator(tensors), per_worker=optimizer.per_worker, trainable=trainable
         )
+
+    @property
+    def trainable(self) -> int:
+        """The number of elements that optimizers move."""
+        return self._end
 
     @property
     def compensates(self) -> bool:
@@ -81,8 +86,21 @@ class Updater:
         step = self._optimizer.last_step(self.slots_of(worker))
         return Gap(now[: self._end], base[: self._end], self._optimizer.rate(version), step)
 
-    def add(self, payload: Floats, factor: float, worker: str, gap: Gap | None, strength: float) -> None:
-        """Add a contribution, compensated if there is a gap. Its buffer may be overwritten or kept."""
+    def add(
+        self,
+        payload: Floats,
+        factor: float,
+        worker: str,
+        gap: Gap | None,
+        strength: float,
+        mixed: float = 1.0,
+    ) -> None:
+        """Add a contribution, compensated if there is a gap. Its buffer may be overwritten or kept.
+
+        `mixed`: the weight of its state (`psserver.shard.mixing`).
+        """
+        # A factor turns a gradient round, never a change of state.
+        arithmetic.scale(payload[self._end :], mixed if factor >= 0 else -mixed)
         if gap is not None and self._compensator is not None:
             gradient = payload[: self._end]
             self._compensator.correct(gradient, gap, np.float32(strength), self.memory, self._backend)

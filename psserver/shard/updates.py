@@ -10,6 +10,7 @@ from psserver.shard import arithmetic
 from psserver.shard.arena import Arena
 from psserver.shard.compensators import Gap
 from psserver.shard.deltas import DeltaStream
+from psserver.shard.mixing import Kept, StateBases, weight
 from psserver.shard.payload_checks import PayloadChecks
 from psserver.shard.staging import Staging
 from psserver.shard.tables import Tables
@@ -58,6 +59,7 @@ class Updates:
         checks: PayloadChecks,
         stream: DeltaStream | None,
         tables: Tables,
+        bases: StateBases,
         *,
         unchecked: bool,
     ) -> None:
@@ -67,6 +69,7 @@ class Updates:
         self._checks = checks
         self._stream = stream
         self._tables = tables
+        self._bases = bases
         self._unchecked = unchecked
         # The workers whose contributions are in the open sum.
         self.summed: list[str] = []
@@ -91,9 +94,13 @@ class Updates:
 
     # Orders
 
-    def fold(self, fold: Fold) -> PendingUpdate:
-        """Add a contribution to the coming update. Raises ShardError, with nothing changed."""
+    def fold(self, fold: Fold, tickets: int | None = None) -> PendingUpdate:
+        """Add a contribution to the coming update. Raises ShardError, with nothing changed.
+
+        `tickets`: at work when the order begins; by default, those that are open now.
+        """
         self._check(fold)
+        mix = self._mix(fold.ticket, len(self._staging.tickets) if tickets is None else tickets)
         worker = self._staging.tickets[fold.ticket].worker
         self.summed.append(worker)
         gap = self._gap(fold.ticket, worker) if fold.compensation else None
@@ -103,7 +110,8 @@ class Updates:
         payload = self._staging.take(fold.ticket)
 
         def compute() -> None:
-            self._updater.add(payload, fold.factor, worker, gap, fold.compensation)
+            mixed = mix(payload)
+            self._updater.add(payload, fold.factor, worker, gap, fold.compensation, mixed)
 
         def finish() -> None:
             if not self._updater.keeps(payload):
@@ -113,6 +121,33 @@ class Updates:
                 self._tables.close(fold.ticket)
 
         return PendingUpdate(compute, finish)
+
+    @property
+    def started(self) -> set[int]:
+        """The versions that open tickets started from."""
+        return {opened.version for opened in self._staging.tickets.values() if not opened.initialise}
+
+    def _mix(self, ticket: int, tickets: int) -> Callable[[Floats], float]:
+        """Return what makes the changes of state in a ticket's payload differences to the newest state, and returns
+        their weight."""
+        version, newest = self._staging.tickets[ticket].version, self._arena.newest
+        if not self._bases or version == newest:
+            return lambda payload: 1.0
+        now, start = self._now, self._updater.trainable
+
+        def mix(payload: Floats) -> float:
+            with np.errstate(all="ignore"):
+                self._bases.value(version, payload[start:], now[start:], start)
+            return weight(tickets, newest - version)
+
+        return mix
+
+    @property
+    def _now(self) -> Floats:
+        """The weights that the next update starts from."""
+        values = self._arena.values(self._arena.newest)
+        assert values is not None
+        return values if self._stream is None else self._stream.exact
 
     def row_bytes(self, apply: Apply) -> int:
         """Return the bytes of rows that the update passes over, before or behind `apply`."""
@@ -151,15 +186,19 @@ class Updates:
         `compute` of the result raises NonfiniteError.
         """
         self._check_apply(apply)
-        folds = [self.fold(part) for part in apply.parts]
+        tickets = len(self._staging.tickets)
+        folds = [self.fold(part, tickets) for part in apply.parts]
         stream, base, workers = self._stream, self._arena.newest, list(self.summed)
         newest = self._arena.values(base)
         assert newest is not None
         out = self._arena.take()
         now, target = (newest, out) if stream is None else (stream.exact, stream.spare)
         tables = self._tables if self._tables else None
+        bases, started = self._bases, self.started if self._bases else set()
+        kept: dict[int, Kept] = {}
 
         def compute() -> None:
+            nonlocal kept
             for fold in folds:
                 fold.compute()
             # `step` reports an overflow.
@@ -174,6 +213,7 @@ class Updates:
                 if wrong:
                     found = f"rows of {', '.join(wrong[:3])}"
                     raise NonfiniteError(_unfit_because(apply.version, found, workers))
+            kept = bases.replaced(newest, out, started)
 
         def finish() -> None:
             for fold in folds:
@@ -185,6 +225,7 @@ class Updates:
             self.summed.clear()
             if self.left:
                 self._forget_left(workers)
+            bases.keep(kept)
             self._arena.publish(out)
             if stream is not None:
                 stream.publish(apply.version)
@@ -219,18 +260,19 @@ class Updates:
         assert now is not None
         parts = [self._staging.tickets[part.ticket] for part in apply.parts]
         updater = self._updater.copy([part.worker for part in parts])
-        weights = now if self._stream is None else self._stream.exact
+        weights, tickets = self._now, len(self._staging.tickets)
         for part, opened in zip(apply.parts, parts, strict=True):
             gap = None
             if part.compensation:
                 gap = updater.gap(now, self._arena.base_of(part.ticket), opened.worker, self._arena.newest)
             payload = self._staging.payload(part.ticket).copy()
             with np.errstate(all="ignore"):
-                updater.add(payload, part.factor, opened.worker, gap, part.compensation)
+                mixed = self._mix(part.ticket, tickets)(payload)
+                updater.add(payload, part.factor, opened.worker, gap, part.compensation, mixed)
         out = np.empty(now.size, np.float32)
         with np.errstate(all="ignore"):
             finite = updater.step(weights, out, self._arena.newest, apply.scale, apply.lr_scale)
-        found = [arithmetic.largest(each) for each in (out, *updater.arrays)]
+        found = [arithmetic.largest(each) for each in (out, *updater.arrays, *self._bases.arrays)]
         more = [
             (
                 self._tables.compensated(self._staging.rows(part.ticket), part.ticket, part.compensation),

@@ -188,6 +188,8 @@ class Elastic:
         alpha, own, payload = np.float32(self.alpha), [], []
         for local, centre, size in zip(made.x, weights, self.trainable, strict=True):
             pulled = alpha * (local - centre)
+            # State stays between the two, whatever alpha is.
+            pulled[size:] = min(alpha, np.float32(1)) * (local[size:] - centre[size:])
             own.append(local - pulled)
             # Servers add what is pushed to state, and subtract it from weights.
             np.negative(pulled[:size], out=pulled[:size])

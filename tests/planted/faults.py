@@ -177,9 +177,21 @@ FAULTS: Final = (
     ),
     Fault(
         "the mean of layers' own state divides by a wrong sum of factors",
-        "self._pending = 1.0 self._factors «+=» factor",
+        "self._pending = 1.0 self._factors «+=» abs(factor)",
         "=",
         ("shard/test_reference.py", "shard/test_orders.py"),
+    ),
+    Fault(
+        "an old value of layers' state counts as much as a new one",
+        "return «tickets / (tickets + staleness)» if staleness else 1.0",
+        "1.0",
+        ("shard/test_mixing.py", "shard/test_reference.py"),
+    ),
+    Fault(
+        "changes of layers' state are added to a newer version than they started from",
+        "change[here] += «base - now[here]»",
+        "0",
+        ("shard/test_mixing.py", "shard/test_reference.py"),
     ),
     Fault(
         "a gradient that is not finite is taken",

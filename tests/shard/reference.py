@@ -48,24 +48,39 @@ class Reference:
     def install(self, ticket: int) -> None:
         self.versions.append(self.payloads.pop(ticket))
 
-    def fold(self, fold: Fold) -> None:
-        terms = [self._term(i, g, fold) for i, g in enumerate(self.payloads.pop(fold.ticket))]
+    def fold(self, fold: Fold, at_work: int | None = None) -> None:
+        """`at_work`: tickets; by default those that are open."""
+        tickets = len(self.bases) if at_work is None else at_work
+        terms = [self._term(i, g, fold, tickets) for i, g in enumerate(self.payloads.pop(fold.ticket))]
+        self.release(fold.ticket)
         if self.total is None:
             self.total, self.factors = terms, fold.factor
         else:
             self.total = [total + term for total, term in zip(self.total, terms, strict=True)]
             self.factors += fold.factor
 
-    def _term(self, index: int, g: np.ndarray, fold: Fold) -> np.ndarray:
-        """factor * g', with g' = g + lambda g g (x_now - x_base) for gradients (Zheng et al. 2017, eq. 10)."""
+    def release(self, ticket: int) -> None:
+        """The ticket is over."""
+        self.bases.pop(ticket, None)
+        self.payloads.pop(ticket, None)
+
+    def _term(self, index: int, g: np.ndarray, fold: Fold, tickets: int) -> np.ndarray:
+        """factor * g', with g' = g + lambda g g (x_now - x_base) for gradients (Zheng et al. 2017, eq. 10), and
+        g' = w (x_base + g - x_now) for changes of state (Xie et al. 2019, algorithm 1)."""
+        base = self.bases.get(fold.ticket, len(self.versions) - 1)
+        staleness = len(self.versions) - 1 - base
+        if staleness and self.variables[index].kind == "state":
+            now, before = self.versions[-1][index], self.versions[base][index]
+            g = (g + (before - now)) * np.float32(tickets / (tickets + staleness))
         if fold.compensation and self.variables[index].kind == "trainable":
             now, base = self.versions[-1][index], self.versions[self.bases[fold.ticket]][index]
             g = g + (now - base) * g * g * np.float32(fold.compensation)
         return g * np.float32(fold.factor)
 
     def apply(self, apply: Apply) -> None:
+        at_work = len(self.bases)
         for part in apply.parts:
-            self.fold(part)
+            self.fold(part, at_work)
         assert self.total is not None
         new = [self._step(i, x, apply) for i, x in enumerate(self.versions[-1])]
         self.versions.append(new)
@@ -86,9 +101,12 @@ class Reference:
 
 
 def shards_of(
-    servers: int, config: dict[str, object] = MOMENTUM, **options: object
+    servers: int,
+    config: dict[str, object] = MOMENTUM,
+    variables: Sequence[VariableSpec] = VARIABLES,
+    **options: object,
 ) -> tuple[Plan, list[Shard]]:
-    plan = make_plan(VARIABLES, servers)
+    plan = make_plan(variables, servers)
     return plan, [Shard(plan, server, build(config), **options) for server in range(servers)]  # type: ignore[arg-type]
 
 

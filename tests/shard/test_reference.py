@@ -168,7 +168,7 @@ class Run:
         if tickets:
             ticket = tickets.pop(number % len(tickets))
             self.order(Release(ticket))
-            self.reference.payloads.pop(ticket, None)
+            self.reference.release(ticket)
 
     def start_read(self, number: int) -> None:
         if self.open:

@@ -81,7 +81,7 @@ def beyond(shard: Shard) -> int:
     sets = len(shard.slots) if optimizer.per_worker else 0
     slots = sets * len(optimizer.slots) * 4 * layout.trainable
     rows = shard.tables.nbytes + shard.staging.row_bytes if shard.tables else 0
-    return (payloads + shard.arena.beyond) * layout.nbytes + slots + rows
+    return (payloads + shard.arena.beyond) * layout.nbytes + slots + rows + shard.bases.nbytes
 
 
 def held(shard: Shard) -> Iterator[Held]:
@@ -108,6 +108,8 @@ def held(shard: Shard) -> Iterator[Held]:
     if optimizer.per_worker:
         nbytes = len(optimizer.slots) * 4 * layout.trainable
         yield from (Held(worker, "optimizer", nbytes) for worker in shard.slots)
+    if shard.bases.nbytes:
+        yield Held(MODEL, "state of base versions", shard.bases.nbytes)
     if shard.tables:
         yield Held(MODEL, "rows of tables", shard.tables.nbytes)
         yield Held(MODEL, "rows of payloads", staging.row_bytes)
