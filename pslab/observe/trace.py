@@ -2,7 +2,8 @@
 
 Format: "Trace Event Format", Google, in its JSON object form. Each worker has a lane (thread) with a slice per ticket,
 which contains pull, compute and push. There is a lane of updates, and a flow from every contribution to the update that
-applied it. Times are microseconds of the log's clock.
+applied it; its marks are changes of the policy, notes, checkpoints, restores and the stop. Times are microseconds of
+the log's clock.
 """
 
 import io
@@ -114,17 +115,23 @@ class Tracer:
                 yield self._instant(worker, type(fact).__name__.lower(), t, {})
             case facts.Stop(reason, version, success):
                 outcome = {"reason": reason, "version": version, "success": success}
-                at = {"pid": COORDINATOR, "tid": UPDATES, "ts": _us(_ns(t))}
-                yield {"ph": "i", "s": "t", "name": f"stop: {reason}", "cat": "job", **at, "args": outcome}
+                yield _of_the_job(f"stop: {reason}", t, outcome)
+            case facts.Policy(policy, former, _, by, why):
+                change = {"policy": dict(policy), "former": dict(former), "by": by, "why": why}
+                yield _of_the_job(f"policy {policy.get('name')}", t, change)
+            case facts.Note(text):
+                yield _of_the_job(f"note: {text}", t, {"text": text})
+            case facts.Checkpoint(version) | facts.Restore(_, version):
+                yield _of_the_job(f"{fact.kind} of version {version}", t, {"version": version})
             case facts.Install():
                 yield _counter("version", t, {"value": 0})
-            case _ if isinstance(getattr(fact, "policy", None), Mapping):
+            case facts.Job():
                 self._about_job(fact)
 
-    def _about_job(self, job: Any) -> None:
-        virtual = str(job.job).startswith(SIMULATED)
+    def _about_job(self, job: facts.Job) -> None:
+        virtual = job.job.startswith(SIMULATED)
         self.about = {
-            "job": str(job.job),
+            "job": job.job,
             "policy": json.dumps(job.policy),
             "optimizer": json.dumps(job.optimizer),
             "clock": "virtual seconds of the simulator" if virtual else "seconds since the job began",
@@ -180,6 +187,11 @@ class Tracer:
 
     def _waiting(self, t: float) -> Event:
         return _counter("pending", t, {"value": len(self._pending)})
+
+
+def _of_the_job(name: str, t: float, args: Mapping[str, Any]) -> Event:
+    at = {"pid": COORDINATOR, "tid": UPDATES, "ts": _us(_ns(t))}
+    return {"ph": "i", "s": "t", "name": name, "cat": "job", **at, "args": dict(args)}
 
 
 def _loss(losses: Sequence[float | None], t: float) -> Iterator[Event]:
