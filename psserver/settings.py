@@ -25,6 +25,7 @@ from pswire.config.experiment import Experiment, load_experiment
 from pswire.config.run_sections import RECOVER
 from pswire.config.toml import overrides_of
 from pswire.config.units import Every, parse_every, parse_size
+from pswire.extras import how_to_install
 from pswire.security.credentials import Credentials
 from pswire.security.names import IdentityError, Role
 from pswire.security.settings import SecurityError, credentials_for
@@ -217,7 +218,7 @@ def _metrics_port(asked: int | None, experiment: Experiment) -> int | None:
     """Return the metrics port, or None for no metrics; 0 (a free port) if only the experiment asks for metrics."""
     port = 0 if asked is None and experiment.cluster.metrics else asked
     if port is not None and find_spec("prometheus_client") is None:
-        raise SettingsError("metrics need prometheus_client: pip install 'paramserver[metrics]'")
+        raise SettingsError(f"metrics need prometheus_client: {how_to_install('metrics')}")
     return port
 
 

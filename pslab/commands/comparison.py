@@ -17,6 +17,7 @@ from pslab.compare.groups import MEASURES, Goals, Group, best_of_each, goal_of, 
 from pslab.compare.html import write_html
 from pslab.display.progress import print_json
 from pslab.runs.folder import Run, RunError
+from pswire.extras import how_to_install
 from pswire.nearest import did_you_mean
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -140,7 +141,7 @@ def comparison_of(
     for _, file in pictures:
         check_target(file)
     if (pictures or html) and find_spec("matplotlib") is None:
-        raise RunError("charts need matplotlib: pip install 'paramserver[examples]'")
+        raise RunError(f"charts need matplotlib: {how_to_install('examples')}")
     return Comparison(goals, columns, best, theory, pictures, html, as_json, as_csv)
 
 

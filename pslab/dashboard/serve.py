@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pslab.dashboard.access import is_loopback
 from psserver.service.guard.limits import UnprovenPeers
+from pswire.extras import how_to_install
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -29,7 +30,7 @@ class ServeError(OSError):
 def check_installed() -> None:
     """Raise ServeError with what to install, if the web server is missing."""
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
-        raise ServeError("the dashboard needs a web server: pip install 'paramserver[dashboard]'")
+        raise ServeError(f"the dashboard needs a web server: {how_to_install('dashboard')}")
 
 
 def listening(host: str, port: int) -> socket.socket:

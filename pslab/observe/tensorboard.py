@@ -10,6 +10,7 @@ from typing import Any
 from pslab.observe.follow import Follower, Point
 from pslab.observe.trackers import RunInfo
 from pslab.runs.folder import DECISIONS, EXPERIMENT, TENSORBOARD, RunError
+from pswire.extras import how_to_install
 
 # Versions per histogram of staleness.
 HISTOGRAM_EVERY = 100
@@ -18,7 +19,7 @@ HISTOGRAM_EVERY = 100
 def check_installed() -> None:
     """Raise RunError with what to install, if tensorboardX is missing."""
     if find_spec("tensorboardX") is None:
-        raise RunError("event files need tensorboardX: pip install 'paramserver[tensorboard]'")
+        raise RunError(f"event files need tensorboardX: {how_to_install('tensorboard')}")
 
 
 def began_at(folder: Path) -> float:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pslab.runs.folder import DECISIONS, METRICS, SUMMARY, Run, RunError
 from pslab.runs.work import WorkFold
 from pswire.decisions import entries as e
+from pswire.extras import how_to_install
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +69,7 @@ class Frames:
             try:
                 frame.to_parquet(path, index=False)
             except ImportError as error:
-                raise RunError("Parquet needs pyarrow: pip install 'paramserver[frames]'") from error
+                raise RunError(f"Parquet needs pyarrow: {how_to_install('frames')}") from error
         return list(paths.values())
 
 
@@ -81,7 +82,7 @@ def load(folder: str | Path) -> Frames:
     try:
         import pandas as pd
     except ImportError as error:
-        raise ImportError("frames need pandas: pip install 'paramserver[frames]'") from error
+        raise ImportError(f"frames need pandas: {how_to_install('frames')}") from error
     tables: dict[str, list[Row]] = {each.name: [] for each in fields(Frames)}
     for run in runs_in(Path(folder)):
         for name, rows in _tables(run).items():

@@ -19,6 +19,7 @@ from pslab.display.status import number
 from pslab.runs.folder import Run, RunError, Summary
 from psserver.policies.builtin import BUILTIN
 from pswire.decisions.entries import Note, Policy
+from pswire.extras import how_to_install
 from pswire.knobs import knobs_of
 
 # Okabe and Ito's palette, which any kind of colour vision can distinguish.
@@ -82,7 +83,7 @@ def _figure() -> Any:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise RunError("the picture needs matplotlib: pip install 'paramserver[examples]'") from error
+        raise RunError(f"the picture needs matplotlib: {how_to_install('examples')}") from error
     figure = Figure(figsize=(11, 4.6), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     return figure

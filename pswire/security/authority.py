@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
+from pswire.extras import how_to_install
 from pswire.security.identity import Identity
 from pswire.security.names import IdentityError, Role, Subject, check_part, subject_among
 from pswire.security.secret import Secret
@@ -26,7 +27,7 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 def check_installed() -> None:
     """Raise IdentityError, which says what to install, if `cryptography` is missing."""
     if find_spec("cryptography") is None:
-        raise IdentityError("making certificates needs cryptography: pip install 'paramserver[tls]'")
+        raise IdentityError(f"making certificates needs cryptography: {how_to_install('tls')}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """A run on nodes makes its own certificates: whoever has none is not heard, and no key is left anywhere."""
 
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pslab.launch.status_client import StatusClient, StatusUntrusted
 from pslab.launch.tasks import Daemons
 from pslab.runs.folder import address_of
 from pswire.config.experiment import parse_experiment
+from pswire.extras import how_to_install
 from pswire.security.authority import described
 from pswire.security.names import Role
 from pswire.security.settings import SecurityOptions
@@ -135,7 +137,9 @@ def test_a_user_who_can_write_nowhere_is_told(
 
 def test_certificates_that_cannot_be_made_are_an_engines_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pswire.security.authority.find_spec", lambda name: None)
-    with pytest.raises(EngineError, match="pip install 'paramserver.tls.', or set security.insecure=true"):
+    with pytest.raises(
+        EngineError, match=re.escape(f"{how_to_install('tls')}, or set security.insecure=true")
+    ):
         RunSecurity("run")
 
 

@@ -9,6 +9,7 @@ from pslab.launch.engines.launcher import EngineError, Resources, Wanted
 from pslab.launch.engines.ray import cluster
 from pslab.launch.engines.ray.cluster import RayOptions, choose
 from pslab.launch.engines.ray.launcher import bundle, shortage, total
+from pswire.extras import how_to_install
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_what_is_no_address_and_what_excludes_each_other() -> None:
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "find_spec", lambda name: None)
-    assert "pip install 'paramserver[ray]'" in sentence(lambda: choose("", 3, {}))
+    assert how_to_install("ray") in sentence(lambda: choose("", 3, {}))
 
 
 def test_a_process_that_says_nothing_has_a_cpu() -> None:

@@ -1,5 +1,6 @@
 """Counters of the log against the log's other readers, and the limits of what is shown."""
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from pslab.runs.work import COMPUTING, RECEIVING, SENDING, WASTED, WorkFold
 from psserver.metrics import collector
 from psserver.metrics.counts import MAX_WORKERS, OTHERS, Counts, JobNumbers, numbers_from
 from pswire.config.experiment import parse_experiment
+from pswire.extras import how_to_install
 from tests.replay.simulated import document
 from tests.simulator.lab import Outcome, simulate
 
@@ -133,5 +135,5 @@ def test_metrics_are_off_until_a_port_or_the_experiment_asks_for_them(
     assert options(overrides=asked, metrics_port=9101).metrics_port == 9101
     monkeypatch.setattr(settings, "find_spec", lambda name: None)
     assert options().metrics_port is None
-    with pytest.raises(settings.SettingsError, match=r"pip install 'paramserver\[metrics\]'"):
+    with pytest.raises(settings.SettingsError, match=re.escape(how_to_install("metrics"))):
         options(metrics_port=0)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pslab.compare.groups import Group
 from pslab.runs.folder import RunError
 from pslab.runs.report import COLOURS, TAIL, Curve, binned, curve, smoothed, worker_order
+from pswire.extras import how_to_install
 
 
 def colour(index: int) -> str:
@@ -130,7 +131,7 @@ def figure_of(
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise RunError("the charts need matplotlib: pip install 'paramserver[examples]'") from error
+        raise RunError(f"the charts need matplotlib: {how_to_install('examples')}") from error
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share, height_ratios=ratios)
     return figure, axes

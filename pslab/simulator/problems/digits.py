@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslab.simulator.problems.problem import Floats, Gradient, Parameters, ProblemError
+from pswire.extras import how_to_install
 
 Labels = NDArray[np.int64]
 Batch = tuple[Floats, Labels]
@@ -24,7 +25,7 @@ def digits() -> tuple[Batch, Batch]:
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split
     except ImportError as error:
-        raise ProblemError("the digits need scikit-learn: pip install 'paramserver[examples]'") from error
+        raise ProblemError(f"the digits need scikit-learn: {how_to_install('examples')}") from error
     images, labels = load_digits(return_X_y=True)
     images = (images / 16).astype(np.float32)
     train_x, test_x, train_y, test_y = train_test_split(

@@ -9,6 +9,7 @@ quiet      start-up chatter, filtered
 
 import os
 
+from pswire.extras import how_to_install
 from psworker.backends.tensorflow.quiet import hush, without_chatter
 
 hush()
@@ -20,5 +21,5 @@ try:
         import tensorflow  # noqa: F401  (the first import is the one that talks)
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f"{error}: a worker that trains with TensorFlow needs pip install 'paramserver[worker]'"
+        f"{error}: a worker that trains with TensorFlow needs {how_to_install('worker')}"
     ) from error

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 
 from pslab.launch.engines.launcher import EngineError
 from pswire.addresses import AddressError, parse_address
+from pswire.extras import how_to_install
 
 # Seconds to reach a cluster's head; Ray itself would try for more than a minute.
 REACH = 5.0
@@ -46,7 +47,7 @@ def choose(address: str, nodes: int, environment: Mapping[str, str] = os.environ
     `address` comes from the command line and overrides RAY_ADDRESS. Raises EngineError.
     """
     if find_spec("ray") is None:
-        raise EngineError("engine ray needs Ray: pip install 'paramserver[ray]'")
+        raise EngineError(f"engine ray needs Ray: {how_to_install('ray')}")
     if address and nodes:
         raise EngineError(
             "--address names an existing cluster and --nodes makes one for this run: expected one of them, got both"
