@@ -75,9 +75,9 @@ class Conservation:
     def __str__(self) -> str:
         sign = "=" if self.aged == self.accounted else "!="
         return (
-            f"{_count(self.updates, 'update')} aged other tickets {self.aged} times {sign} staleness"
-            f" {self.applied} applied + {self.dropped} dropped + {self.given_up} given up"
-            f" + {self.in_flight} in flight"
+            f"{_count(self.updates, 'update')} made work in progress older by {self.aged} versions in total {sign}"
+            f" {self.applied} of applied + {self.dropped} of dropped + {self.given_up} of given-up work"
+            f" + {self.in_flight} of work still in progress"
         )
 
 

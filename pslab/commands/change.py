@@ -91,7 +91,7 @@ def promote(target: str, yes: bool, trust: bool, security: SecurityOptions) -> N
         try:
             epoch = client.promote()
             click.echo(
-                f"{address} goes on alone, in epoch {epoch}: start the other server again to have two copies"
+                f"{address} goes on alone, in term {epoch}: start the other server again to have two copies"
             )
             return
         except ChangeRefused as error:

@@ -132,9 +132,7 @@ def _print(screen: Console, stop: Stop) -> None:
     if stop.verdict is None:
         screen.print("check: there is no decision log")
     elif stop.verdict.ok:
-        screen.print(
-            f"check: {stop.verdict.entries} log entries, all checks passed; {stop.verdict.conservation}"
-        )
+        screen.print(f"check: all passed ({stop.verdict.entries} log entries)")
     else:
         for line in result_lines(stop.policy, stop.verdict):
             screen.print(line)

@@ -189,7 +189,11 @@ def _note(coordinator: Coordinator, now: float) -> str:
         begun = sum(member.state != "done" for member in here)
         more = [f"and for {len(held) - NOTED_LIMIT} more"] if len(held) > NOTED_LIMIT else []
         return "; ".join(
-            [f"a phase is over, and {begun} of {len(here)} workers begin another", *held[:NOTED_LIMIT], *more]
+            [
+                f"this fit is done; {begun} of {len(here)} workers have begun another one",
+                *held[:NOTED_LIMIT],
+                *more,
+            ]
         )
     to_join = coordinator.terms.quorum - coordinator.roster.arrived
     if not coordinator.started and to_join > 0:

@@ -167,7 +167,7 @@ class Joined:
         self._used = max(self._used, batch + 1)
         if not warned:
             log.warning(
-                "batch %d of this worker, which was under way, does not count, and is not worked on again",
+                "batch %d, on which this worker was working, does not count and is not trained again",
                 batch,
                 extra=event("commits_undone", batches=0),
             )
@@ -191,7 +191,7 @@ class Joined:
             engine.renew(reason, reply.next_batch, again=moved)
         elif undone := engine.renew(reason, reply.next_batch):
             log.warning(
-                "%s of this worker, from batch %d on, and the one under way do not count, and are not worked on again",
+                "%s of this worker, from batch %d on, and the batch in progress do not count and are not trained again",
                 *("1 committed batch" if undone == 1 else f"{undone} committed batches", reply.next_batch),
                 extra=event("commits_undone", batches=undone),
             )

@@ -209,7 +209,7 @@ def _moves(where: Callable[[], Address], seek: Callable[[], object]) -> Callable
 
 def _leads(address: Address, epoch: int) -> None:
     log.warning(
-        "the server at %s leads the job, in epoch %d",
+        "the server at %s leads the job (term %d of the servers)",
         *(address, epoch),
         extra=event("leader_changed", address=str(address), epoch=epoch),
     )

@@ -241,9 +241,7 @@ def test_a_keeper_that_never_begins_is_no_place(tmp_path: Path) -> None:
     kept = Kept(tmp_path, ["sleep", "600"]).start("", wait=0.3)
     event = kept.until(lambda event: isinstance(event, Unplaced))
     assert isinstance(event, Unplaced)
-    assert event.reason.startswith(
-        "it found no place on n1 (wanted nothing in particular): no keeper answered"
-    )
+    assert event.reason.startswith("it found no place on n1: no keeper answered")
     assert kept.end() == ExitCode.UNREACHABLE
 
 

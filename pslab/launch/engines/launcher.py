@@ -37,8 +37,9 @@ class Resources:
     gpus: int = 0
 
     def __str__(self) -> str:
+        """Return the amounts in words; empty if there are none."""
         amounts = (("cpus", self.cpus), ("bytes of memory", self.memory), ("gpus", self.gpus))
-        return ", ".join(f"{number} {what}" for what, number in amounts if number) or "nothing in particular"
+        return ", ".join(f"{number} {what}" for what, number in amounts if number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,11 +231,16 @@ class RemoteProcess:
             if fields["whole"]:
                 file.truncate()
 
+    @property
+    def _asked(self) -> str:
+        resources = str(self._task.resources)
+        return f", where it asked for {resources}" if resources else ""
+
     def _finish(self, ended: str) -> None:
         why = self._problem or ended
         if self._code is None and not self._requested:
             details = "; ".join(part for part in (why, self.tail(1)) if part)
-            reason = f"{self.name} found no place on {self._host} (wanted {self._task.resources}): {details}"
+            reason = f"{self.name} found no place on {self._host}{self._asked}: {details}"
             self._events.put(Unplaced(self.name, reason))
         elif self._code is None:
             self._log(f"the connection to {self._host} was lost: {why or 'its keeper was killed'}")

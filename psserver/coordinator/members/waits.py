@@ -50,7 +50,7 @@ def waits(ledger: Ledger, driver: PolicyDriver, now: float) -> Iterator[Wait]:
             if asked or (blockers is not None and member.worker in blockers):
                 yield Wait(member, f"commit ticket {ticket.number}", ticket.granted_at, limit)
         if ledger.terms.idle_timeout and _silent(ledger, member):
-            what = "begin another phase, or leave" if ledger.resting else "ask for work"
+            what = "begin another fit, or leave" if ledger.resting else "ask for work"
             yield Wait(member, what, member.since, ledger.terms.idle_timeout)
 
 

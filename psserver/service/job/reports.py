@@ -66,8 +66,8 @@ class Epochs:
         if chief == before or member is None or not (before or member.rank):
             return
         log.warning(
-            "%s has gone, is done or does not come to the end of its epoch: %s validates and writes files for all from "
-            "the next epoch on",
+            "%s left, is done or did not reach the end of its epoch: from the next epoch on %s validates and writes "
+            "files for all",
             *(before or "worker 0", chief),
             extra=event("chief_changed", worker=chief),
         )

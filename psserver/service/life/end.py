@@ -73,7 +73,10 @@ class End:
         if copy.failure is not None:
             return ExitCode.INTERNAL, f"this copy cannot go on: {copy.failure}"
         if copy.deposed:
-            return ExitCode.REFUSED, f"this copy counts no more since epoch {copy.deposed}"
+            return (
+                ExitCode.REFUSED,
+                f"this copy does not count any more: another server leads since term {copy.deposed}",
+            )
         if self._leaderless and (end := self._promises.read_end(self._logs.generation)):
             code, reason = end
             return code, f"the job had ended before this server came ({reason}); --resume latest trains on"

@@ -256,7 +256,7 @@ class Replicating:
             self.rpc.close()
             return self._stopped(
                 ExitCode.REFUSED,
-                f"server {self._shell.replica.disk.config.primary} has taken this server's place, in epoch "
+                f"server {self._shell.replica.disk.config.primary} has taken this server's place, in term "
                 f"{self._copy.deposed}: nothing that this one took since counts, and nothing of it is lost",
             )
         if self._copy.failure is not None and (found := self._end.found()) is not None:

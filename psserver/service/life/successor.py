@@ -95,7 +95,11 @@ class Succession:
             )
         if coordinator.stopped is None:
             self._workers = len(roster.here())
-            job.stop(f"a phase is over, and {worker} begins another job", success=True, cause=REPLACED)
+            job.stop(
+                f"the fit of all workers is done, and {worker} begins another job",
+                success=True,
+                cause=REPLACED,
+            )
         member = roster.present.get(worker)
         if member is not None:
             job.decider.handle(worker, member.incarnation, protocol.Leave("begins another job"))

@@ -96,8 +96,8 @@ class Comparing:
             variable = first_difference(shard, found.own[DECIDED:], found.theirs[DECIDED:])
         fields = event("copies_differ", server=server, version=found.at, variable=variable)
         log.error(
-            "server %d's version %d is not this server's: it differs in %s first; that copy counts no more, and is "
-            "made anew",
+            "server %d's version %d differs from this server's, first in %s: that copy counts no more and is made "
+            "again",
             *(server, found.at, variable),
             extra=fields,
         )

@@ -93,7 +93,7 @@ class Overview:
         here = sum(each.state != "lost" for each in found)
         waits = here < majority(len(found)) and len(self._shell.active.members) > 1
         said = self._loss(here, members, waits=waits)
-        return found, f"epoch {self._copy.epoch}{said}"
+        return found, f"term {self._copy.epoch} of the servers{said}"
 
     @property
     def _followers(self) -> list[PartFollower]:
@@ -195,7 +195,7 @@ class Overview:
         epoch = shell.replica.disk.config.epoch
         fields = event("replica_promoted", epoch=epoch, lost=other)
         log.warning(
-            "goes on alone in epoch %d: a person said that server %d is dead", epoch, other, extra=fields
+            "goes on alone in term %d: a person said that server %d is dead", epoch, other, extra=fields
         )
         return epoch
 

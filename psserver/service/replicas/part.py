@@ -91,7 +91,7 @@ class PartCopy(Holding):
     def _depose(self, epoch: int) -> None:
         """Begin again as a learner: nothing but payloads without a receipt is lost with this copy."""
         if not self.outdated:
-            self._begin_again(f"another server serves this part since epoch {epoch}")
+            self._begin_again(f"another server serves this part since term {epoch}")
 
     # The coordinator's orders
 

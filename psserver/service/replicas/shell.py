@@ -273,7 +273,7 @@ class Shell:
                 fields = event("replica_leads", epoch=config.epoch, members=servers, part=self.part)
                 where = f" part {self.part}" if self.part else ""
                 log.warning(
-                    "leads%s in epoch %d; copies on servers %s", where, config.epoch, servers, extra=fields
+                    "leads%s in term %d; copies on servers %s", where, config.epoch, servers, extra=fields
                 )
                 self.machine.activated(config)
             case StepDown(epoch):

@@ -77,7 +77,9 @@ class ResumePoint:
         self.store.settle(name_of(about.entry, about.job))
         void = self.index.rewind(self.mark)
         fields = event("resumed", version=about.version, rolled_back=void)
-        log.info("goes on from version %d; %d entries behind it are void", about.version, void, extra=fields)
+        log.info(
+            "goes on from version %d; the %d log entries after it are void", about.version, void, extra=fields
+        )
 
 
 def complete(folder: Path, version: int) -> bool:

@@ -51,8 +51,8 @@ class Duties:
     def _warn(self, before: str) -> None:
         who = "this worker does" if self._chief == self._worker else f"{self._chief} does"
         log.warning(
-            "%s, which validates, saves and sets the learning rate for all, has gone, is done or did not come to the "
-            "end of this epoch, of which nothing is validated and saved: %s so from the next epoch on",
+            "%s, which validates, saves and sets the learning rate for all, left, is done or did not reach the end of "
+            "this epoch: nothing of this epoch is validated or saved, and from the next one on %s that",
             *(before, who),
             extra=event("chief_changed", worker=self._chief),
         )
