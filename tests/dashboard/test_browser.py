@@ -214,6 +214,34 @@ def test_a_lesson_from_its_link(recorded: Page, browser: Any) -> None:
     tab.close()
 
 
+def test_a_lessons_sentence_goes_when_its_experiment_is_changed(recorded: Page, browser: Any) -> None:
+    """And the slow worker that the second run's title names is the one that is slow."""
+    tab = Tab(browser, f"{recorded.url}#/play?lesson=3-staleness")
+    page, title = tab.page, "document.querySelector('.stage .side.b h2')?.textContent"
+    page.wait_for_function(f"() => {title} === 'async, w7 10 times as slow'")
+    page.locator("#workers").fill("20")
+    page.wait_for_function(f"() => {title} === 'async, w19 10 times as slow'")
+    assert tab.text(".stage .headline").startswith('Changed from the lesson "Staleness": 20 workers; below ')
+    page.locator("#lesson").select_option("3-staleness")
+    page.wait_for_function(f"() => {title} === 'async, w7 10 times as slow'")
+    assert "n - 1 = 7 in both" in tab.text(".stage .headline")
+    page.locator("#a-policy").select_option("sync")
+    assert "n - 1 = 7" not in tab.text(".stage .headline")
+    tab.close()
+
+
+def test_a_knob_and_a_second_run_change_the_sentence_too(recorded: Page, browser: Any) -> None:
+    tab = Tab(browser, f"{recorded.url}#/play?lesson=5-bounds")
+    page = tab.page
+    page.wait_for_selector("#b-policy")
+    page.click("#second")
+    assert "one run only" in tab.text(".stage .headline")
+    page.locator("#seed").evaluate("input => input.closest('details').open = true")
+    page.locator("#seed").fill("3")
+    assert "seed 3" in tab.text(".stage .headline")
+    tab.close()
+
+
 @pytest.fixture(scope="module")
 def long(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run whose log is longer than two parts; nothing is learned."""

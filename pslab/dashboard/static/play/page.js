@@ -8,7 +8,7 @@ import { drawLanes, laneHeight } from "../draw/lanes.js";
 import { drawChart, smooth } from "../draw/chart.js";
 import { legend, usualSpan } from "../pages/time.js";
 import { bound, flag, knobs, select, slider, usual } from "./controls.js";
-import { names, OTHER, read, START, write } from "./state.js";
+import { headline, names, OTHER, read, START, withWorkers, word, write } from "./state.js";
 
 const TIMES = { constant: (m) => `constant(${m})`, gamma: (m) => `gamma(8, ${r(m / 8)})`, exponential: (m) => `exponential(${m})`, pareto: (m) => `pareto(2.5, ${r(m * 0.6)})` };
 const TIME_WORDS = { constant: "constant", gamma: "varying a little", exponential: "varying a lot (exponential)", pareto: "sometimes very long (Pareto)" };
@@ -60,6 +60,7 @@ export function playground(context) {
     state = next;
     history.replaceState(null, "", write(state, choices.lessons));
     if (rebuild) build();
+    say(look, headline(state, choices.lessons));
     request(180);
   }
 
@@ -154,8 +155,7 @@ export function playground(context) {
         s["run.versions"] ? slider({ id: "versions", label: "versions", value: s["run.versions"], least: 10, most: 1000, step: 10, changed: (value) => set("run.versions", value) })
           : slider({ id: "length", label: "virtual seconds", value: s["simulation.seconds"] ?? 60, least: 2, most: 200, changed: (value) => set("simulation.seconds", value) })));
     put(panel, first, state.at !== null ? change() : state.other ? otherCard() : null, rest);
-    const lesson = choices.lessons[state.lesson];
-    say(look, lesson ? lesson.look : state.at !== null ? `Below: the same history up to ${number(state.at)} s, and changed settings from then on.` : "Move a slider to simulate again. The simulator runs the servers' own code.");
+    say(look, headline(state, choices.lessons));
     say(tools.querySelector("#what-if"), state.at !== null ? "Remove the change" : "What if from here?");
     say(tools.querySelector("#second"), state.other && state.at === null ? "One run only" : "Second run");
     if (focused) document.getElementById(focused)?.focus();
@@ -178,7 +178,7 @@ export function playground(context) {
 
   function otherCard() {
     const settings = resolve(state.settings, state.other);
-    const differences = Object.entries(state.other).filter(([key]) => !key.startsWith("policy.")).map(([key, value]) => `${key} = ${value}`);
+    const differences = Object.entries(state.other).filter(([key]) => !key.startsWith("policy.")).map(([key, value]) => word(key, value));
     const made = card("b", "Second run, the same seeds", settings, (key, value) => go({ ...state, other: { ...state.other, "policy.name": settings["policy.name"], ...knobsOf(settings), [key]: value } }, { rebuild: false }),
       (name) => go({ ...state, other: { ...Object.fromEntries(Object.entries(state.other).filter(([key]) => !key.startsWith("policy."))), ...policyOf(withPolicy(settings, name)) } }));
     if (differences.length) made.append(h("p", { class: "meaning" }, `Other differences: ${differences.join(", ")}`));
@@ -202,20 +202,14 @@ export function playground(context) {
   }
 
   function changeWorkers(count) {
-    const settings = { ...state.settings, "cluster.workers": count };
-    const former = `simulation.factors.${last()}`, slow = settings[former];
-    for (const key of Object.keys(settings)) {
-      const number = /^(?:simulation\.factors|workers)\.(\d+)/.exec(key)?.[1];
-      if (number !== undefined && (Number(number) >= count || key === former)) delete settings[key];
-    }
-    if (slow !== undefined && slow !== 1) settings[`simulation.factors.${count - 1}`] = slow;
-    if (settings["faults.crashes"]) settings["faults.crashes"] = settings["faults.crashes"].filter((crash) => crash.worker < count);
+    const settings = { ...withWorkers(state.settings, last(), count), "cluster.workers": count };
     const policy = choices.policies.find((each) => each.name === settings["policy.name"]);
     for (const knob of policy?.knobs ?? []) {
       const key = `policy.${knob.name}`, most = bound(knob.at_most, count);
       if (typeof settings[key] === "number" && most !== undefined && settings[key] > most) settings[key] = most;
     }
-    go({ ...state, settings, at: null, changes: {} });
+    const other = state.other && withWorkers(state.other, last(), count);
+    go({ ...state, settings, other, at: null, changes: {} });
   }
 
   /** The text of the step times, and the name of their distribution if there is a slider for it. */

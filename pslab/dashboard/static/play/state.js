@@ -32,18 +32,43 @@ export function read(query, lessons) {
 }
 
 export function write({ settings, other, at, changes, lesson }, lessons) {
-  const query = new URLSearchParams(), from = lesson ? lessons[lesson] : null;
-  const untouched = from && same(from.settings, settings) && other && same(from.other, other) && at === null;
-  if (untouched) return `#/play?lesson=${lesson}`;
+  const query = new URLSearchParams();
+  if (lessons[lesson] && at === null && !changed({ settings, other }, lessons[lesson]).length) return `#/play?lesson=${lesson}`;
   for (const [key, value] of Object.entries(settings)) query.set(key, text(value));
   if (other) { query.set("two", "1"); for (const [key, value] of Object.entries(other)) query.set(`b.${key}`, text(value)); }
   if (at !== null) { query.set("at", String(at)); for (const [key, value] of Object.entries(changes)) query.set(`if.${key}`, text(value)); }
   return `#/play?${query}`;
 }
 
-function same(a, b) {
-  const keys = new Set([...Object.keys(a), ...Object.keys(b)]);
-  return [...keys].every((key) => JSON.stringify(a[key]) === JSON.stringify(b[key]));
+/** What is no longer as in a lesson: of both runs, and of the second one alone, in words. */
+function changed({ settings, other }, lesson) {
+  if (!other) return [...differences(lesson.settings, settings), "one run only"];
+  return [...differences(lesson.settings, settings), ...differences(lesson.other, other).map((text) => `below ${text}`)];
+}
+
+function differences(before, after) {
+  const keys = [...new Set([...Object.keys(before), ...Object.keys(after)])];
+  return keys.filter((key) => JSON.stringify(before[key]) !== JSON.stringify(after[key])).map((key) => word(key, after[key] ?? USUAL[key]));
+}
+
+/** What the visitor is told to look at. A lesson's sentence is about its own experiment, and goes when that is changed. */
+export function headline({ settings, other, at, lesson }, lessons) {
+  if (at !== null) return `Below: the same history up to ${at} s, and changed settings from then on.`;
+  const found = lessons[lesson], differ = found ? changed({ settings, other }, found) : [];
+  if (!found) return "Move a slider to simulate again. The simulator runs the servers' own code.";
+  return differ.length ? `Changed from the lesson "${found.title}": ${differ.join("; ")}. Choose the lesson again to undo it.` : found.look;
+}
+
+/** Settings for another number of workers: the last worker's pace goes to the new last one, and workers that are no more have no settings. */
+export function withWorkers(settings, last, count) {
+  const found = { ...settings }, former = `simulation.factors.${last}`, slow = found[former];
+  for (const key of Object.keys(found)) {
+    const number = /^(?:simulation\.factors|workers)\.(\d+)/.exec(key)?.[1];
+    if (number !== undefined && (Number(number) >= count || key === former)) delete found[key];
+  }
+  if (slow !== undefined && slow !== 1) found[`simulation.factors.${count - 1}`] = slow;
+  if (found["faults.crashes"]) found["faults.crashes"] = found["faults.crashes"].filter((crash) => crash.worker < count);
+  return found;
 }
 
 function text(value) { return typeof value === "string" && !/^[-\d[{"]|^(true|false|null)$/.test(value) ? value : JSON.stringify(value); }
@@ -75,7 +100,7 @@ export function names(first, second, at) {
   return [name(first), second ? `${name(second)}${at === null ? "" : `, from ${at} s on`}` : null];
 }
 
-function word(key, value) {
+export function word(key, value) {
   const slow = /^simulation\.factors\.(\d+)$/.exec(key);
   if (slow) return value === undefined || value === 1 ? `w${slow[1]} as fast as the others` : `w${slow[1]} ${value} times as slow`;
   const last = key.split(".").at(-1).replaceAll("_", " ");
