@@ -124,6 +124,18 @@ class Domain:
         each = ", each" if self.kind in ("numbers", "integers") and bounds else ""
         return f"{NOUNS[self.kind]}{each} {bounds}".rstrip()
 
+    def expected(self, names: Names | None = None, value: object = None) -> str:
+        """Describe the domain for an error: from end to end, with the implied end if `value` is beyond it."""
+        low, high = self.at_least, self.at_most
+        whole = self.kind in ("integer", "integers")
+        if whole and low is not None and high is None and _beyond(value):
+            high = LARGEST_INTEGER
+        plain = all(isinstance(each, int | float) for each in (low, high))
+        if self.choices or not plain or self.above is not None or self.below is not None:
+            return self.describe(names)
+        each = ", each" if self.kind in ("numbers", "integers") else ""
+        return f"{NOUNS[self.kind]}{each} from {_plainly(low)} to {_plainly(high)}"
+
     def accept(self, value: object, names: Names, *, single: bool) -> Any:
         """Return `value` as a plain bool, str, int, float or tuple; None if it is outside the domain."""
         if self.kind == "flag":
@@ -162,6 +174,14 @@ class Domain:
             and value <= limits.get("<=", math.inf)
             and value < limits.get("<", math.inf)
         )
+
+
+def _beyond(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and not abs(value) <= LARGEST_INTEGER  # type: ignore[operator]
+
+
+def _plainly(bound: object) -> str:
+    return f"{bound:.0f}" if isinstance(bound, float) and bound.is_integer() else str(bound)
 
 
 def to_single(value: float) -> float:

@@ -50,9 +50,8 @@ class Knob:
         if accepted is None:
             hint = self._rounded(value) if single else ""
             why = f"; {self.because}" if self.because else ""
-            raise KnobError(
-                f"{owner}: {self.name} must be {self.domain.describe(names)}, got {reprlib.repr(value)}{hint}{why}"
-            )
+            expected = self.domain.expected(names, value)
+            raise KnobError(f"{owner}: {self.name} must be {expected}, got {reprlib.repr(value)}{hint}{why}")
         return accepted
 
     def _rounded(self, value: object) -> str:

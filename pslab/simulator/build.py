@@ -24,7 +24,7 @@ from psserver.policies import build as build_policy
 from psserver.policies.controllers import CONTROLLERS
 from psserver.policy_plan import adapt_of, check_measures, plan_of
 from psserver.shard_bounds import ShardBounds
-from pswire.config.distributions import Delay, DelayError, Draw, parse, stream
+from pswire.config.distributions import LARGEST, Delay, DelayError, Draw, parse, stream
 from pswire.config.experiment import Experiment
 from pswire.config.sections import Fault, Join
 from pswire.config.units import parse_every
@@ -246,6 +246,18 @@ def _times(experiment: Experiment, number: int) -> tuple[Delay, Delay]:
     return compute.scaled(experiment.simulation.factors.get(number, 1.0)), delay
 
 
+def _check_times(experiment: Experiment, numbers: Sequence[int]) -> None:
+    """Refuse steps so long that the clock loses what is shorter: a factor may be the reason."""
+    for number in numbers:
+        for key, time in zip(("simulation.compute", "delay"), _times(experiment, number), strict=True):
+            if LARGEST < _mean(time) < math.inf:
+                factor = f", with factor {time.factor:g}" if time.factor != 1 else ""
+                raise SimulationError(
+                    f"worker {number}: {key} = {time.text}{factor} takes {_mean(time):g} s on average; "
+                    f"expected at most {LARGEST:.0f}"
+                )
+
+
 # Invalid experiments
 
 
@@ -273,6 +285,7 @@ def _check(experiment: Experiment) -> None:
                     f"cluster.workers, which is {experiment.cluster.workers}, or one of faults.joins"
                 )
     _check_joins(faults.joins)
+    _check_times(experiment, numbers)
     _check_learning(experiment)
     for number in simulation.factors:
         if number not in numbers:

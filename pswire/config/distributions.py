@@ -20,7 +20,10 @@ from pswire.nearest import did_you_mean, nearest
 
 Draw = Callable[[], float]
 
-# The limit of a parameter and of a drawn time, in seconds: beyond it, sums of times would overflow.
+# The limit of a factor, a parameter and a mean, in seconds: thirty years, as for all times of an experiment. Beyond it
+# a tick of the clock is lost in rounding, and a simulation does not end.
+LARGEST = 1e9
+# The limit of a drawn time: beyond it, sums of times would overflow.
 LONGEST = 1e100
 # The column of a trace with the times, and the number of other columns that an error names.
 SECONDS, MAX_COLUMNS = "seconds", 8
@@ -208,8 +211,9 @@ def _number(text: str, what: str, piece: str) -> float:
         raise DelayError(f"{text!r}: {what} must be a number, got {piece.strip()!r}") from None
     if not math.isfinite(value):
         raise DelayError(f"{text!r}: {what} must be finite, got {piece.strip()}")
-    if abs(value) > LONGEST:
-        raise DelayError(f"{text!r}: {what} must be at most {LONGEST:g}, got {piece.strip()}")
+    if abs(value) > LARGEST:
+        limit = f"at most {LARGEST:.0f}" if value > 0 else f"at least {-LARGEST:.0f}"
+        raise DelayError(f"{text!r}: {what} must be {limit}, got {piece.strip()}")
     return value
 
 
@@ -278,8 +282,8 @@ def _time(place: str, cells: list[str], column: int) -> float:
         value = float(cells[column])
     except ValueError:
         raise DelayError(f"{place}: expected a number of seconds, got {cells[column]!r}") from None
-    if not (math.isfinite(value) and value >= 0):
-        raise DelayError(f"{place}: expected a finite number, 0 or more, got {value}")
+    if not 0 <= value <= LARGEST:
+        raise DelayError(f"{place}: expected a number of seconds from 0 to {LARGEST:.0f}, got {value}")
     return value
 
 

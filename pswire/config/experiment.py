@@ -5,6 +5,7 @@ Importing this module imports pydantic.
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +14,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from pydantic_core import PydanticCustomError
 
 from pswire.config.problems import describe_problems
+from pswire.config.ranges import range_of
 from pswire.config.run_sections import (
     ClusterSection,
     JobSection,
@@ -237,7 +239,8 @@ def load_experiment(
         apply_overrides(document, overrides)
     except OverrideError as error:
         raise ExperimentError(str(error)) from error
-    return parse_experiment(document, "options" if path is None else str(path), typed)
+    by_set = {key: f"--set {key}" for key in (text.partition("=")[0].strip() for text in overrides)}
+    return parse_experiment(document, "options" if path is None else str(path), by_set | dict(typed))
 
 
 def parse_experiment(
@@ -249,7 +252,7 @@ def parse_experiment(
     try:
         return Experiment.model_validate(document)
     except ValidationError as error:
-        problems = describe_problems(error, _known_keys(), typed)
+        problems = describe_problems(error, _known_keys(), typed, partial(range_of, Experiment))
     if len(problems) == 1:
         raise ExperimentError(problems[0] if problems[0].startswith("--") else f"{source}: {problems[0]}")
     raise ExperimentError("\n  ".join([f"{source}: {len(problems)} problems", *problems]))

@@ -1,6 +1,7 @@
 """Errors of a document in words: pydantic's findings as "section.key: expected ..., got ..."."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,12 +12,22 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
+# Findings that are about a number's range, or about something else than a number where one is expected.
+_RANGES: Final = (
+    *("int_type", "float_type", "int_from_float", "finite_number"),
+    *("greater_than", "greater_than_equal", "less_than", "less_than_equal"),
+)
+
+# The last part of the place of a finding about one of several types.
+_ALTERNATIVE: Final = re.compile(r"literal\[|constrained-|float$|int$")
+
 # Replacements for pydantic's words that speak of Python rather than of the file.
 _EXPECTED: Final = {
     "int_type": "a whole number",
     "float_type": "a number",
     "bool_type": "true or false",
     "string_type": "a string",
+    "list_type": "a list",
     "dict_type": "a table",
     "model_type": "a table",
     "model_attributes_type": "a table",
@@ -34,18 +45,40 @@ def describe_problems(
     error: "ValidationError",
     known: Mapping[str, Sequence[str]],
     typed: Mapping[str, str] = MappingProxyType({}),
+    ranges: Callable[[Sequence[str]], str] = lambda path: "",
 ) -> list[str]:
     """Return one sentence per finding.
 
     `known`: key names by section, "" for the sections themselves. `typed`: names that replace keys, such as the option
-    that the user typed.
+    that the user typed. `ranges`: returns the numbers that a key takes, in words, or "".
     """
-    found = [_describe(finding, known).partition(":") for finding in error.errors(include_url=False)]
-    return [escaped_lines(typed.get(key, key) + colon + rest) for key, colon, rest in found]
+    found: dict[str, str] = {}
+    for finding in error.errors(include_url=False):
+        key, colon, rest = _describe(finding, known, ranges).partition(":")
+        if (before := found.get(key)) and finding["loc"] and _ALTERNATIVE.match(str(finding["loc"][-1])):
+            # Another kind of value that the key could have had.
+            rest = f"{before[1:].rpartition(', got ')[0]} or {rest.removeprefix(' expected ')}"
+            found[key] = f":{rest}"
+        else:
+            found[key if key not in found else f"{key}{' ' * len(found)}"] = colon + rest
+    return [escaped_lines(_named(key.strip(), typed) + text) for key, text in found.items()]
 
 
-def _describe(finding: "ErrorDetails", known: Mapping[str, Sequence[str]]) -> str:
+def _named(key: str, typed: Mapping[str, str]) -> str:
+    """Return the option that gave the key, or the table that it is in."""
+    parts = key.split(".")
+    for length in range(len(parts), 0, -1):
+        if (option := typed.get(".".join(parts[:length]))) is not None:
+            return option if length == len(parts) else f"{option}: {key}"
+    return key
+
+
+def _describe(
+    finding: "ErrorDetails", known: Mapping[str, Sequence[str]], ranges: Callable[[Sequence[str]], str]
+) -> str:
     path = [str(part) for part in finding["loc"]]
+    if path and _ALTERNATIVE.match(path[-1]):
+        path.pop()
     kind = finding["type"]
     if kind == "extra_forbidden":
         return _unknown(path, known)
@@ -57,9 +90,11 @@ def _describe(finding: "ErrorDetails", known: Mapping[str, Sequence[str]]) -> st
         return f"{'.'.join(path)}: missing"
     if not path:
         return finding["msg"]
-    if kind in ("delay", "every"):
+    if kind in ("delay", "every", "size", "wire_dtype"):
         return f"{'.'.join(path)}: {finding['msg']}"  # quotes what it got
-    if kind in _EXPECTED:
+    if kind in _RANGES and (numbers := ranges(path)):
+        expected = f"expected {numbers}"
+    elif kind in _EXPECTED:
         expected = "expected " + _EXPECTED[kind].format_map(finding.get("ctx", {}))
     else:
         expected = finding["msg"]

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from pswire.config.flags import CONNECTING, LISTENING, RUN, SERVER, WORKER, Flag
-from pswire.config.sections import DelayText, PlaceSection, Section, Time
+from pswire.config.sections import LARGEST, DelayText, PlaceSection, Section, Time
 from pswire.config.units import EveryError, parse_every
 from pswire.model.plan import MAX_SERVERS, parts_of
 
@@ -68,7 +68,7 @@ class RunSection(Section):
     """seed of the data order, initial values, dropout and other random layers, and delays. A worker draws initial
     values before it joins: without a file, start every `ps-worker` with the same `--set run.seed=N`"""
 
-    versions: Annotated[int, Field(ge=0), Flag((SERVER,))] = 0
+    versions: Annotated[int, Field(ge=0, le=LARGEST), Flag((SERVER,))] = 0
     """stop at this version; 0: when the data ends"""
 
     deterministic: Annotated[bool, Flag((WORKER, RUN))] = False
@@ -79,7 +79,7 @@ class RunSection(Section):
     """take a checkpoint into the run folder every so many versions (`"1000v"`) or seconds (`"60s"`), and at the end;
     `""`: none. Must be the same for all servers"""
 
-    keep: Annotated[int, Field(ge=1), Flag((SERVER,))] = 3
+    keep: Annotated[int, Field(ge=1, le=LARGEST), Flag((SERVER,))] = 3
     """number of complete checkpoints to keep, the newest ones; older ones are removed, and more if the disk has no room
     for another one"""
 
@@ -300,7 +300,7 @@ class JobSection(Section):
     module: Annotated[str, Flag((WORKER,), name="job", metavar="MODULE:NAME")] = ""
     """what to train: `package.module:attribute` or `path/file.py:attribute`"""
 
-    epochs: Annotated[int, Field(ge=1), Flag((WORKER, RUN), metavar="N")] = 1
+    epochs: Annotated[int, Field(ge=1, le=2**20), Flag((WORKER, RUN), metavar="N")] = 1
     """passes over the data"""
 
     evaluate_every: Annotated[

@@ -13,6 +13,8 @@ from pswire.nearest import did_you_mean
 
 # Up to thirty years: beyond, a clock tick would be lost in rounding.
 Time = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+# Of counts that travel or are written: a JSON number holds them exactly.
+LARGEST = 2**53 - 1
 Count = Annotated[int, Field(ge=0, le=65536)]
 Chance = Annotated[float, Field(ge=0, lt=1)]
 WorkerNumber = Annotated[int, Field(ge=0, le=65536)]
@@ -69,7 +71,7 @@ class LinksSection(Section):
     latency: Time = 0.0
     """seconds, one way, between a worker and a server, for every message"""
 
-    bandwidth: Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_rate)] = 0.0
+    bandwidth: Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False), AfterValidator(_rate)] = 0.0
     """bytes/s of each server's network card, in each direction; its transfers share it evenly; 0: no limit"""
 
 
@@ -130,7 +132,7 @@ class FaultsSection(Section):
     duplicate: Chance = 0.0
     """probability that a message arrives twice"""
 
-    resend: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.2
+    resend: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] = 0.2
     """seconds after which a lost message is sent again"""
 
 
@@ -150,17 +152,17 @@ class SimulationSection(Section):
     options: dict[str, Any] = Field(default_factory=dict)
     """options of the problem; an error without a problem"""
 
-    batches: Annotated[int, Field(ge=0)] = 0
+    batches: Annotated[int, Field(ge=0, le=2**40)] = 0
     """time only: batches of each worker and epoch, 0: endless; with `units`: batches of each unit, 0: one"""
 
     units: Annotated[int, Field(ge=0, le=2**40)] = 0
     """time only, or a problem: work units per epoch, which the coordinator deals to workers on demand; for a problem,
     unit i has the data of worker i of `units`; 0: each worker has its own data"""
 
-    batch_size: Annotated[int, Field(ge=1)] = 32
+    batch_size: Annotated[int, Field(ge=1, le=10**9)] = 32
     """time only: samples per batch"""
 
-    payload_bytes: Annotated[int, Field(ge=0)] = 0
+    payload_bytes: Annotated[int, Field(ge=0, le=2**50)] = 0
     """time only: size of the whole model in bytes, for `[links]`"""
 
     interrupt: bool = False
@@ -173,7 +175,7 @@ class SimulationSection(Section):
     seconds: Time = 0.0
     """virtual seconds after which the run stops; 0: never"""
 
-    evaluate: Annotated[int, Field(ge=0)] = 0
+    evaluate: Annotated[int, Field(ge=0, le=LARGEST)] = 0
     """evaluate every N versions, in no virtual time; 0: at the end only"""
 
     until_accuracy: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -189,7 +191,7 @@ class TrackersSection(Section):
 
     classes: list[Target] = Field(default_factory=list)
     """tracker classes, each `package.module:Class` or `path/file.py:Class`; see [Observe a run](observe.md)"""
-    every: Annotated[int, Field(ge=1)] = 10
+    every: Annotated[int, Field(ge=1, le=LARGEST)] = 10
     """number of versions per point"""
 
 

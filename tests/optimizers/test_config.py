@@ -129,7 +129,7 @@ def test_a_configuration_cannot_be_changed_through_an_optimizer() -> None:
         ({"name": "sgd", "learning_rate": float("inf")}, "got inf"),
         ({"name": "sgd", "learning_rate": 10**400}, "learning_rate must be a number >= 0, got 1000"),
         ({"name": "sgd", "learning_rate": 1e39}, "learning_rate must be a number >= 0, got 1e"),
-        ({"name": "momentum", "momentum": 1.1}, "momentum must be a number >= 0 and <= 1, got 1.1"),
+        ({"name": "momentum", "momentum": 1.1}, "momentum must be a number from 0 to 1, got 1.1"),
     ],
 )
 def test_bad_configurations_are_refused_in_words(config: dict[str, object], message: str) -> None:

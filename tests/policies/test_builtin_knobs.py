@@ -79,7 +79,7 @@ from tests.policies.harness import start_policy
             {"select": 0},
             "select must be a whole number >= 1 and <= workers - byzantine - 2 (2), got 0",
         ),
-        ("easgd", {"alpha": 1.5}, "alpha must be a number >= 0 and <= 1, got 1.5; at 1 both change places"),
+        ("easgd", {"alpha": 1.5}, "alpha must be a number from 0 to 1, got 1.5; at 1 both change places"),
         ("local-sgd", {"steps": 0}, "steps must be a whole number >= 1, got 0"),
         ("diloco", {"beta_1": 1.0}, "beta_1 must be a number >= 0 and < 1, got 1.0"),
     ],

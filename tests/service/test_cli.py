@@ -166,10 +166,13 @@ USAGE: dict[str, tuple[list[str], list[str]]] = {
     "no file": ([*ALONE, "--config", "no/such.toml"], ["no/such.toml"]),
     "no checkpoint to keep": (
         [*ALONE, "--keep", "0"],
-        ["--keep: expected at least 1, got 0"],
+        ["--keep: expected a whole number from 1 to 9007199254740991, got 0"],
     ),
     "so many": ([*ALONE, "--keep", "few"], ["Invalid value for '--keep': 'few' is not a valid"]),
-    "none by a file's key": ([*ALONE, "--set", "run.keep=0"], ["run.keep: expected at least 1, got 0"]),
+    "none by a file's key": (
+        [*ALONE, "--set", "run.keep=0"],
+        ["--set run.keep: expected a whole number from 1 to 9007199254740991, got 0"],
+    ),
     "now and then": (
         [*ALONE, "--checkpoint-every", "5m"],
         ['--checkpoint-every: expected versions such as "1000v" or seconds such as "60s", got \'5m\'\n'],

@@ -38,15 +38,15 @@ RunLab = Callable[..., CompletedProcess[str]]
         ),
         (
             {"simulation": {"problem": "mlp", "options": {"hidden": 0}}},
-            "simulation.options: hidden: expected more than 0, got 0",
+            "simulation.options: hidden must be a whole number from 1 to 1000000, got 0",
         ),
         (
             {"simulation": {"problem": "mlp", "options": {"hidden": "many"}}},
-            "simulation.options: hidden: expected a whole number, got 'many'",
+            "simulation.options: hidden must be a whole number from 1 to 1000000, got 'many'",
         ),
         (
             {"simulation": {"problem": "quadratic", "options": {"centres": []}}},
-            "centres: expected a list of numbers",
+            "centres must be a list of numbers, at least one, got []",
         ),
         (
             {"run": {"versions": 1}, "simulation": {"compute": "trace(/nowhere/steps.csv)"}},
@@ -58,7 +58,7 @@ RunLab = Callable[..., CompletedProcess[str]]
         ),
         (
             {"simulation": {"problem": "quadratic", "options": {"condition": float("inf")}}},
-            "simulation.options: condition: expected a finite number, got inf",
+            "simulation.options: condition must be a number from 1 to 1000000000000, got inf",
         ),
         (
             {"run": {"versions": 1}, "simulation": {"options": {"dimensions": 1}}},
@@ -117,13 +117,13 @@ def test_a_knob_out_of_range() -> None:
             {"simulation": {"factors": {"first": 1.0}}},
             "simulation.factors.first: expected a worker's number, such as simulation.factors.0",
         ),
-        ({"faults": {"loss": 1.0}}, "faults.loss: expected less than 1"),
+        ({"faults": {"loss": 1.0}}, "faults.loss: expected a number at least 0 and below 1"),
         ({"faults": {"crashes": [{"at": 1.0}]}}, "faults.crashes.0.worker: missing"),
         (
             {"faults": {"crashes": [{"worker": 0, "at": 1.0, "silnt": True}]}},
             'faults.crashes.0.silnt: unknown key; did you mean "silent"?',
         ),
-        ({"links": {"latency": -1.0}}, "links.latency: expected at least 0"),
+        ({"links": {"latency": -1.0}}, "links.latency: expected a number from 0 to 1000000000"),
         ({"link": {}}, '[link]: unknown section; did you mean "links"?'),
     ],
 )

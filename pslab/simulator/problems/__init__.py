@@ -3,7 +3,6 @@
 Here: a problem from its name and options, as an experiment file has them.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -13,6 +12,8 @@ from pslab.simulator.problems.digits import Logistic, Mlp
 from pslab.simulator.problems.own import own_problem
 from pslab.simulator.problems.problem import Gradient, NumpyTrainer, Problem, ProblemError
 from pslab.simulator.problems.quadratic import Quadratic
+from pswire.domains import Domain
+from pswire.knobs import Knob, KnobError
 from pswire.nearest import did_you_mean
 
 __all__ = ["PROBLEMS", "Gradient", "NumpyTrainer", "Problem", "ProblemError", "numpy_problem"]
@@ -20,17 +21,20 @@ __all__ = ["PROBLEMS", "Gradient", "NumpyTrainer", "Problem", "ProblemError", "n
 PROBLEMS: dict[str, Any] = {"quadratic": Quadratic, "logistic": Logistic, "mlp": Mlp, "clicks": Clicks}
 """Problems by name. Each is a dataclass whose fields are its options."""
 
-# Options that must be above 0; the others may be 0.
-_POSITIVE = (
-    "dimensions",
-    "condition",
-    "batches_per_epoch",
-    "batch_size",
-    "hidden",
-    "features",
-    "vocabulary",
-    "dim",
-)
+_COUNT = Domain("integer", at_least=1, at_most=10**6)
+_SMALL = Domain("number", at_least=0, at_most=1e6)
+
+# What options take: for all problems, since those of one name mean the same.
+_DOMAINS: dict[str, Domain] = {
+    **dict.fromkeys(("dimensions", "batch_size", "hidden", "features", "vocabulary", "dim"), _COUNT),
+    **dict.fromkeys(("noise", "l2", "skew", "strength"), _SMALL),
+    "batches_per_epoch": Domain("integer", at_least=1, at_most=2**40),
+    "initial_seed": Domain("integer", at_least=0),
+    "condition": Domain("number", at_least=1, at_most=1e12),
+    "start": Domain("number", at_least=-1e6, at_most=1e6),
+    "centres": Domain("numbers", at_least=-1e6, at_most=1e6),
+    "curvatures": Domain("numbers", above=0, at_most=1e6),
+}
 
 
 def numpy_problem(name: str, options: Mapping[str, object], units: int = 0) -> NumpyTrainer:
@@ -50,31 +54,20 @@ def numpy_problem(name: str, options: Mapping[str, object], units: int = 0) -> N
 def _built_in(name: str, options: Mapping[str, object]) -> Problem:
     if name not in PROBLEMS:
         raise ProblemError(f"unknown problem {name!r}{did_you_mean(name, PROBLEMS)}")
-    known = {option.name: option.default for option in fields(PROBLEMS[name])}
+    known = [option.name for option in fields(PROBLEMS[name])]
     given = {}
     for option, value in options.items():
         if option not in known:
             raise ProblemError(f"problem {name} has no option {option!r}{did_you_mean(option, known)}")
-        given[option] = _fitting(option, value, known[option])
+        given[option] = _fitting(option, value)
     made: Problem = PROBLEMS[name](**given)
     return made
 
 
-def _fitting(option: str, value: object, default: object) -> object:
-    if isinstance(default, tuple):
-        numbers = value if isinstance(value, list | tuple) else ()
-        if not numbers or not all(_is_number(number) and math.isfinite(number) for number in numbers):
-            raise ProblemError(f"{option}: expected a list of numbers, got {value!r}")
-        return tuple(float(number) for number in numbers)
-    whole = isinstance(default, int)
-    if not _is_number(value) or (whole and not isinstance(value, int)):
-        raise ProblemError(f"{option}: expected a {'whole ' if whole else ''}number, got {value!r}")
-    if not math.isfinite(value):  # type: ignore[arg-type]
-        raise ProblemError(f"{option}: expected a finite number, got {value!r}")
-    if option in _POSITIVE and not value > 0:  # type: ignore[operator]
-        raise ProblemError(f"{option}: expected more than 0, got {value!r}")
-    return value
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _fitting(option: str, value: object) -> object:
+    if value == []:
+        raise ProblemError(f"{option} must be a list of numbers, at least one, got []")
+    try:
+        return Knob(option, _DOMAINS[option], "").check("simulation.options", value)
+    except KnobError as error:
+        raise ProblemError(str(error).removeprefix("simulation.options: ")) from error
