@@ -20,9 +20,12 @@ from psserver.checkpoint.store import Store, entry_of
 from psserver.shard.tables.saved import joined
 
 Arrays = Mapping[str, NDArray[Any]]
+Named = dict[str, NDArray[Any]]
 
 # Increments before all rows are written again.
 MOST: Final = 6
+# Rows that are merged at a time.
+BLOCK: Final = 1 << 16
 # The name of keys that an increment takes away.
 GONE = "gone"
 
@@ -70,6 +73,7 @@ def load_rows(store: Store, name: str, about: Manifest, server: int) -> dict[str
         series = store.series(name, file, about.files[file])
         try:
             more = joined(series)
+            series.clear()
             found = merged(found, more) if found else more
         except (KeyError, ValueError, IndexError) as error:
             raise CheckpointError(
@@ -78,16 +82,32 @@ def load_rows(store: Store, name: str, about: Manifest, server: int) -> dict[str
     return found
 
 
-def merged(rows: Arrays, changes: Arrays) -> dict[str, NDArray[Any]]:
-    """Return rows after changes: what is gone is taken out, then changed rows are put in, in the order of keys."""
-    found: dict[str, NDArray[Any]] = {}
+def merged(rows: Named, changes: Named) -> Named:
+    """Return rows after changes: what is gone is taken out, then changed rows are put in, in the order of keys.
+
+    Takes both apart, one array after the other and in blocks, so that little is held twice.
+    """
+    found: Named = {}
     for at in sorted({name.rsplit("/", 1)[0] for name in changes if name.endswith("/keys")}):
         old, new = rows[f"{at}/keys"], changes[f"{at}/keys"]
-        kept = ~np.isin(old, np.concatenate([new, changes[f"{at}/{GONE}"]]))
-        order = np.argsort(np.concatenate([old[kept], new]))
-        for name in (name for name in rows if name.startswith(f"{at}/")):
-            found[name] = np.concatenate([rows[name][kept], changes[name]])[order]
+        kept = np.flatnonzero(~np.isin(old, np.concatenate([new, changes[f"{at}/{GONE}"]])))
+        places = np.empty(kept.size + new.size, np.intp)
+        places[np.argsort(np.concatenate([old[kept], new]))] = np.arange(places.size)
+        for name in [name for name in rows if name.startswith(f"{at}/")]:
+            before, after = rows.pop(name), changes.pop(name)
+            whole = found[name] = np.empty((places.size, *before.shape[1:]), before.dtype)
+            _put(whole, places[: kept.size], before, kept)
+            _put(whole, places[kept.size :], after, np.arange(new.size))
     return found
+
+
+def _put(into: NDArray[Any], places: NDArray[np.intp], rows: NDArray[Any], chosen: NDArray[np.intp]) -> None:
+    """Put the chosen rows into these places. Raises ValueError for rows of another shape."""
+    if rows.shape[1:] != into.shape[1:]:
+        raise ValueError(f"expected rows of {list(into.shape[1:])}, got {list(rows.shape[1:])}")
+    for start in range(0, chosen.size, BLOCK):
+        block = slice(start, start + BLOCK)
+        into[places[block]] = rows[chosen[block]]
 
 
 def usable(store: Store, base: RowFiles | None) -> bool:

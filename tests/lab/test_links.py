@@ -116,3 +116,15 @@ def test_a_folder_that_is_a_link_is_refused(
     with pytest.raises(RunError) as refused:
         open_folder(run, "run", False, "latest")
     sentences.check(refused)
+
+
+def test_the_last_words_are_those_of_the_process_and_not_of_one_before(tmp_path: Path) -> None:
+    """A log is appended to by each resume."""
+    log = tmp_path / "server-0.log"
+    for words in ("ps-server: the disk is full", "ps-server: another policy"):
+        output = Output("server-0", log, queue.SimpleQueue())
+        assert output.tail() == ""
+        output.stdout(words.encode() + b"\n")
+        output.close()
+        assert output.tail() == words
+    assert log.read_text().splitlines() == ["ps-server: the disk is full", "ps-server: another policy"]

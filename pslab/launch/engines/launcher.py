@@ -134,6 +134,8 @@ class Output:
         self._events = events
         # Unbuffered, so that readers of the log see everything at once.
         self._file = same_file(log, os.O_APPEND, buffering=0)
+        # Former processes of that name wrote what is before.
+        self._begin = os.fstat(self._file.fileno()).st_size
 
     def fileno(self) -> int:
         """Return a descriptor of the log, for a process that appends its standard error by itself."""
@@ -160,9 +162,9 @@ class Output:
         self._file.close()
 
     def tail(self, lines: int = 12) -> str:
-        """Return the last lines for people: the log without JSON events."""
+        """Return the last lines of this process for people: the log without JSON events."""
         with self.log.open("rb") as file:
-            file.seek(max(0, self.log.stat().st_size - 65536))
+            file.seek(max(self._begin, self.log.stat().st_size - 65536))
             text = file.read().decode("utf-8", errors="replace")
         parts = (spoken(line) for line in text.splitlines() if line.strip())
         printed = [line for part in parts for line in part.splitlines() if not line.startswith('{"')]
