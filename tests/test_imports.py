@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.promises import promise
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("pswire", "psserver", "psworker", "pslab")
 TENSORFLOW = ("tensorflow", "keras")
@@ -367,6 +369,7 @@ def test_server_loads_no_worker() -> None:
     assert not loaded("import psserver.cli, psserver.service") & {*TENSORFLOW, "psworker", "pslab"}
 
 
+@promise("ps-server never loads TensorFlow.")
 def test_no_server_module_loads_tensorflow() -> None:
     assert not loaded(import_all("psserver")) & {*TENSORFLOW, "psworker", "pslab"}
 

@@ -11,6 +11,8 @@ from venv import EnvBuilder
 
 import pytest
 
+from tests.promises import promise
+
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SCRIPTS = ("scripts/install", "scripts/quickstart", "scripts/check", "scripts/test", ".ci/run")
@@ -46,6 +48,7 @@ def closure(requirements: list[str]) -> set[str]:
     return seen
 
 
+@promise("ps-server installs and runs without TensorFlow.")
 def test_server_alone_needs_no_tensorflow() -> None:
     needed = closure(PROJECT["dependencies"])
     assert "grpcio" in needed

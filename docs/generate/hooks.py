@@ -9,7 +9,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from docs.generate import api, commands, experiments, logs, optimizers, policies, protocol
+from docs.generate import api, commands, experiments, logs, optimizers, policies, promises, protocol
 from docs.generate.pictures import pictures
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,6 +26,7 @@ def generated() -> dict[str, str]:
         | commands.pages()
         | logs.pages()
         | protocol.pages()
+        | promises.pages()
         | api.pages()
     )
 

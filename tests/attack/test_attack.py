@@ -9,6 +9,7 @@ from pswire.v1 import coordinator_pb2 as pb
 from tests.attack.mutations import Mutator
 from tests.attack.rounds import play
 from tests.attack.scenarios import Scenario
+from tests.promises import promise
 from tests.repetitions import repetitions, seeds
 
 MESSAGES = repetitions(600, soak=3000)
@@ -22,6 +23,7 @@ ROUNDS = [
 ]
 
 
+@promise("Rows that no client may send are refused in a real run.")
 @pytest.mark.parametrize(("policy", "company", "servers", "transport", "tables"), ROUNDS)
 def test_honest_workers_among_others(
     policy: str, company: str, servers: int, transport: str, tables: bool

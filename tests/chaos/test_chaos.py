@@ -11,6 +11,7 @@ from pslab.chaos.campaign import Campaign, Disturbance, Kind, Progress
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from tests.cluster.cluster import ROOT, entries_of
+from tests.promises import promise
 from tests.replay.command import ps_lab
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -66,6 +67,7 @@ def disturbed(
     return run, struck
 
 
+@promise("A job survives kill -9 of any process.")
 def test_a_process_of_each_role_is_killed(tmp_path: Path, end_of_data: Path) -> None:
     run, struck = disturbed(tmp_path / "out", "kill", end_of_data)
     lost = [each for each in struck if each["role"] != "worker"]

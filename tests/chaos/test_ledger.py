@@ -19,6 +19,7 @@ from psserver.weights_file import load
 from pswire.model.plan import VariableSpec, make_plan
 from tests.cluster.cluster import ROOT, entries_of
 from tests.forking import popen
+from tests.promises import promise
 from tests.repetitions import FIRST_SEED, SOAK, usually
 from tests.replay.command import ps_lab
 
@@ -170,6 +171,7 @@ def not_again(of: Killed, worker: str) -> set[Batch]:
     return {(worker, first + n) for count, first in found for n in range(count + 1)}
 
 
+@promise("Every batch counts once in the final weights, whichever process is killed.")
 @pytest.mark.parametrize(("loop", "policy"), usually([("train", "async"), ("fit", "sync")], CASES))
 def test_every_batch_counts_once_whoever_is_killed(
     tmp_path: Path, loop: str, policy: str, monkeypatch: pytest.MonkeyPatch, record_property: Any

@@ -17,6 +17,7 @@ from pswire.config.experiment import parse_experiment
 from pswire.exits import ExitCode
 from tests.cluster.cluster import PATIENCE, Cluster, Process, entries_of, wait_until
 from tests.cluster.fault_points import marker
+from tests.promises import promise
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -65,6 +66,7 @@ def run(folder: Path, points: tuple[str, ...]) -> FinishedRun:
     return run_local(experiment, JsonLines(), out=folder / "run", daemons=daemons)
 
 
+@promise("A server may be killed at any step of a checkpoint and of its own recovery.")
 def test_killed_at_a_rename_and_again_while_it_restores(tmp_path: Path) -> None:
     """Every batch counts once, whichever server it was, and both runs end with the same weights."""
     ended = []

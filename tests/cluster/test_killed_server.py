@@ -6,11 +6,13 @@ import pytest
 
 from pslab.runs.folder import Run
 from tests.cluster.cluster import Cluster
+from tests.promises import promise
 from tests.replay.command import ps_lab
 
 pytestmark = pytest.mark.cluster
 
 
+@promise("The run folder of a killed server can be read by every command.")
 @pytest.mark.parametrize("servers", [1, 2])
 def test_the_run_of_a_killed_server_is_readable(cluster: Cluster, tmp_path: Path, servers: int) -> None:
     cluster.start_servers(servers, "--workers", "2", "--policy", "async")

@@ -15,6 +15,7 @@ from pswire.config.experiment import parse_experiment
 from pswire.exits import ExitCode
 from tests.cluster.cluster import entries_of
 from tests.cluster.dying_server import COORDINATOR, SHARD
+from tests.promises import promise
 from tests.repetitions import usually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -62,6 +63,7 @@ def check_whole(folder: Path, undisturbed: str | None) -> None:
     assert set(commits.values()) == {1} and len(commits) == 2 * BATCHES
 
 
+@promise("A process that dies while the job ends costs no work.")
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_what_is_lost_at_the_end_is_made_up_for(tmp_path: Path, undisturbed: str | None, moment: str) -> None:
     finished = run(tmp_path, moment, restarts=3)

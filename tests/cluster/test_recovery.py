@@ -15,6 +15,7 @@ from pswire.exits import ExitCode
 from psworker.control.joining import Phase
 from tests.cluster.cluster import Cluster, Process, entries_of, wait_until
 from tests.cluster.saved import saved
+from tests.promises import promise
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -76,6 +77,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str | None:
         return cluster.wait_end(worker_codes=[0, 0]).summary.weights_sha256
 
 
+@promise("Under sync a run that lost a server ends with the bits of an undisturbed run.")
 @pytest.mark.parametrize("killed", [1, 0], ids=["shard", "coordinator"])
 def test_a_run_that_lost_a_server_ends_with_the_bits_of_one_that_did_not(
     cluster: Cluster, undisturbed: str | None, killed: int

@@ -25,6 +25,7 @@ from tests.cluster.replicated import (
     wait_for_the_gate,
     wait_state,
 )
+from tests.promises import promise
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -189,6 +190,7 @@ def test_a_copy_that_stood_still_is_made_anew_and_leads(
         committed_once(cluster, MORE)
 
 
+@promise("With two copies of each part, the loss of one server rolls nothing back.")
 @pytest.mark.parametrize(
     ("more", "loss"), [((), "end the job"), (("--checkpoint-every", "3v"), "go back to the checkpoint")]
 )

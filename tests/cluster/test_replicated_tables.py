@@ -27,6 +27,7 @@ from tests.cluster.replicated import (
     wait_state,
 )
 from tests.cluster.tables_worker import problem
+from tests.promises import promise
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -41,6 +42,10 @@ def replays(cluster: Cluster, batches: int = MORE) -> None:
     assert replay.store.sha256() == run.summary.weights_sha256
 
 
+@promise(
+    "A job whose servers are killed one after the other ends with the rows of one without a loss, and replays "
+    "to the bit."
+)
 @pytest.mark.parametrize("transport", ["auto", "grpc"])
 def test_both_copies_are_killed_one_after_the_other_and_rows_are_those_of_a_run_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str

@@ -13,6 +13,7 @@ from pswire import protocol
 from pswire.decisions import entries
 from tests.coordinator import faulty_policies
 from tests.lab.logs import FakeLog, verify
+from tests.promises import promise
 from tests.sentences import Recorder
 
 PERMITTING: list[tuple[str, Mapping[str, object]]] = [
@@ -83,6 +84,7 @@ def test_where_it_does_not_it_comes_with_the_commit(policy: str, knobs: Mapping[
     kept(harness)
 
 
+@promise("A version that is fetched ahead counts with its true staleness.")
 def test_staleness_is_one_more_and_honest() -> None:
     """One worker, which would be always fresh."""
     harness = CoordinatorHarness("async", workers=1).starts()

@@ -14,6 +14,7 @@ from psserver.policies import PolicyError, build
 from pswire.decisions import entries as e
 from pswire.records import StateError
 from tests.coordinator.test_policy_changes import verdict
+from tests.promises import promise
 from tests.repetitions import repetitions, seeds
 from tests.sentences import Recorder
 
@@ -35,6 +36,7 @@ def trains(job: CoordinatorHarness, versions: int, loss: float) -> None:
         turn += 1
 
 
+@promise("Every decision of a controller stands in the log with its inputs.")
 def test_a_decision_is_an_entry_with_its_inputs_and_the_rate() -> None:
     job = adapted()
     assert (

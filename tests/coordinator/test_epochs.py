@@ -14,6 +14,7 @@ from psserver.coordinator.epochs import (
     Report,
     Totals,
 )
+from tests.promises import promise
 from tests.sentences import Recorder
 
 LIMIT = 600.0
@@ -45,6 +46,7 @@ class Epochs:
         return self.sums.add(roster.present[worker], told, roster, self.harness.now, over=over)
 
 
+@promise("Sums at the end of an epoch contain each worker once.")
 def test_sums_are_of_all_workers_and_of_each_once() -> None:
     epochs = Epochs(3)
     assert not epochs.report("w0", 0, 1.0, 10.0, val_loss=0.5).complete

@@ -9,6 +9,7 @@ from psserver.coordinator.state.saving import roster_from
 from psserver.coordinator.status import report
 from pswire import protocol
 from pswire.decisions import entries
+from tests.promises import promise
 from tests.sentences import Recorder
 
 
@@ -29,6 +30,10 @@ def place(harness: CoordinatorHarness, worker: str, session: str, rank: int | No
 # Names and ranks
 
 
+@promise(
+    "You can limit who may join. Where PS_JOB_SECRET is set, only the coordinator gives a shard orders, and "
+    "nobody without it takes a server's place."
+)
 def test_without_name_and_index_the_lowest_free_is_given() -> None:
     harness = CoordinatorHarness(workers=3)
     assert place(harness, "", "A", None) == ("w0", 0, 0)

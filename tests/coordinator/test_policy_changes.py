@@ -20,6 +20,7 @@ from psserver.policies import PolicyError, build
 from psserver.policies.succession import successor, successors
 from pswire.decisions import entries as e
 from pswire.records import StateError
+from tests.promises import promise
 from tests.repetitions import repetitions, seeds
 from tests.sentences import Recorder
 
@@ -54,6 +55,7 @@ def test_every_plain_policy_can_take_over() -> None:
     }
 
 
+@promise("The policy can change at any entry of the log without breaking a promise.")
 def test_no_schedule_with_changes_breaks_a_promise() -> None:
     """A shard executes each log, the guard reads it, and `ps-lab check` has a second opinion."""
     changes = settled = 0

@@ -19,6 +19,7 @@ from psserver.policies import build as build_policy
 from pswire.decisions import entries
 from pswire.records import StateError
 from tests.lab.logs import changed, inserted, verify, without, write_run
+from tests.promises import promise
 from tests.sentences import Recorder
 
 ADAM = {"name": "adam", "learning_rate": 0.1}
@@ -109,6 +110,7 @@ def test_a_rate_that_is_no_factor_is_refused_and_the_ticket_stays(
     assert scales(harness) == [1.0]
 
 
+@promise("A learning rate that a worker sets is the rate of the update, to the bit.")
 @given(began=st.floats(2.0**-90, 2.0**90, width=32), rate=st.floats(0, 2.0**90, width=32))
 def test_the_factor_gives_the_rate_to_the_bit(began: float, rate: float) -> None:
     optimizer = build({"name": "sgd", "learning_rate": began})

@@ -28,6 +28,7 @@ from psserver.policies import (
 from pswire import protocol
 from pswire.decisions import entries
 from tests.probes import try_every_update
+from tests.promises import promise
 
 SECOND = 1_000_000
 
@@ -82,6 +83,7 @@ def started(*on_commit: tuple[str, float], **terms: object) -> tuple[Coordinator
     return harness, policy
 
 
+@promise("Timers fire in the order of their times, before the next input.")
 def test_what_is_due_fires_before_the_next_input_in_the_order_of_time_then_of_setting() -> None:
     harness, policy = started(("late", 2.0), ("b", 1.0), ("a", 1.0))
     harness.now += 2.5

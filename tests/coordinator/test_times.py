@@ -12,6 +12,7 @@ from psserver.policies import build
 from pswire import protocol
 from pswire.decisions.entries import Commit
 from pswire.protocol import UNTOLD, Times
+from tests.promises import promise
 
 
 def entry_of(times: Times) -> dict[str, Any]:
@@ -69,6 +70,7 @@ def tell_times(patch: pytest.MonkeyPatch, seed: int) -> None:
     patch.setattr(Coordinator, "handle", told)
 
 
+@promise("Times that workers report decide nothing.")
 @pytest.mark.parametrize(
     ("policy", "knobs"),
     [("sync", {"backup": 1}), ("bounded", {"aggregate": 2, "max_staleness": 1}), ("dssp", {}), ("async", {})],

@@ -20,6 +20,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.replicated import GATE, start, wait_for_the_gate
 from tests.dashboard.page import Page
 from tests.dashboard.test_change import START
+from tests.promises import promise
 from tests.repetitions import usually
 from tests.replay.simulated import simulate
 from tests.service.serving import serving, step
@@ -324,6 +325,7 @@ def test_a_run_that_grows(long: Run, browser: Any, tmp_path: Path) -> None:
         tab.close()
 
 
+@promise("The page shows a live cluster and a killed worker.")
 @pytest.mark.cluster
 def test_a_live_cluster_and_a_killed_worker(browser: Any, tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:

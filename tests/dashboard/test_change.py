@@ -10,6 +10,7 @@ import psworker
 from pswire.v1 import coordinator_pb2 as pb
 from tests.dashboard.page import Page
 from tests.patience import PATIENCE
+from tests.promises import promise
 from tests.service.serving import serving, step
 
 START = {"w": np.ones(4, np.float32)}
@@ -17,6 +18,7 @@ JSON = {"Content-Type": "application/json"}
 ASYNC = json.dumps({"to": "async", "set": [], "why": "from the page"})
 
 
+@promise("The page can change the policy of a running job.")
 def test_the_page_changes_the_policy(tmp_path: Path) -> None:
     with serving() as cluster, psworker.connect(cluster.hosts, START) as session:
         step(session)

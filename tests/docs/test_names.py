@@ -91,34 +91,3 @@ def test_tests_that_are_named_are_there(page: Path) -> None:
         assert (ROOT / path).exists(), f"{page.name} names {path}, which is not there"
         text = (ROOT / path).read_text(encoding="utf-8")
         assert re.search(rf"^(async )?def {name}\(", text, re.MULTILINE), f"{path} has no {name}"
-
-
-def test_every_promise_among_others_and_every_defect_names_a_test() -> None:
-    rows = [
-        line
-        for line in text_of(ROOT / "tests" / "security" / "promises.md").splitlines()
-        if line.startswith("|")
-    ]
-    promises = [row for row in rows if re.match(r"\| \d+\. ", row)]
-    assert len(promises) >= 10
-    assert [int(row[2:].split(".")[0]) for row in promises] == list(range(1, len(promises) + 1))
-    defects = [row for row in rows if re.match(r"\| D\d+ ", row)]
-    assert len(defects) >= 15
-    assert [row.split()[1] for row in defects] == [f"D{number}" for number, _ in enumerate(defects, start=1)]
-    for row in [*promises, *defects]:
-        assert "`tests/" in row.rsplit("|", 2)[1], f"no test: {row}"
-
-
-def test_every_item_of_the_trial_names_a_test() -> None:
-    rows = [
-        line
-        for line in text_of(ROOT / "tests" / "trial.md").splitlines()
-        if re.match(r"\| [TKRPCA]\d+ ", line)
-    ]
-    items = [row.split()[1] for row in rows]
-    counts = {"T": 3, "K": 20, "R": 11, "P": 13, "C": 13, "A": 10}
-    assert items == [f"{kind}{number}" for kind, count in counts.items() for number in range(1, count + 1)]
-    for row in rows:
-        _, _, held_by, reason = (cell.strip() for cell in row.strip("|").split(" | "))
-        paths = re.findall(r"`(tests/[\w/]+\.py)(?:::\w+)?`", held_by)
-        assert reason and paths and all((ROOT / path).exists() for path in paths), row

@@ -27,6 +27,7 @@ from tests.engines.here import ROOT, HereLauncher, fakes, run_here
 from tests.lab.drive import experiment
 from tests.lab.test_local import Notes, assert_gone
 from tests.patience import PATIENCE
+from tests.promises import promise
 
 NUMPY = {
     "cluster": {"servers": 2, "workers": 2, "worker_timeout": 10.0},
@@ -175,6 +176,7 @@ def driven(folder: Path) -> Iterator[tuple["subprocess.Popen[str]", list[int]]]:
             process.kill()
 
 
+@promise("No process is left behind, however the launcher ends.")
 @pytest.mark.cluster
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]

@@ -25,6 +25,7 @@ from pswire.v1 import coordinator_pb2 as pb
 from tests.engines.here import run_here
 from tests.engines.test_kept_runs import NUMPY
 from tests.patience import PATIENCE
+from tests.promises import promise
 
 # Of a job whose first worker has joined.
 PHASES = ("waiting for workers", "initialising", "training")
@@ -104,6 +105,7 @@ def page_of(run: Path) -> str:
     return find(str(run), (), observer_credentials(SecurityOptions(), run)).kind
 
 
+@promise("A run on several nodes makes its own certificates and leaves no key behind.")
 @pytest.mark.cluster
 def test_only_who_has_a_certificate_is_heard_and_no_key_is_left(tmp_path: Path) -> None:
     looking = Looking(tmp_path)

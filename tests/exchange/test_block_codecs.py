@@ -29,6 +29,7 @@ from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import model_pb2
 from psworker.control.stream import SessionStream
 from psworker.data.shard_client import Settings, ShardClient
+from tests.promises import promise
 from tests.replay.simulated import edit_log, simulate
 from tests.sentences import Recorder
 from tests.service.serving import granted, serving
@@ -96,6 +97,7 @@ def test_weights_beside_them_as_bfloat16() -> None:
             session.contribute(grant, [np.full(flat.size, 0.123, np.float32)], samples=1)
 
 
+@promise("Another process begins without a residual; what that costs.")
 def test_another_incarnation_remembers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[ShardLayout] = []
     wire = wire_named("int8")
@@ -127,6 +129,7 @@ def test_a_simulated_run_and_its_replay(tmp_path: Path, name: str, case: tuple) 
     assert run.summary.weights_sha256 != plain.summary.weights_sha256
 
 
+@promise("One, two and three servers have the same weights.")
 @pytest.mark.parametrize("name", SCALED)
 def test_the_same_weights_on_any_number_of_servers(tmp_path: Path, name: str) -> None:
     found = set()
@@ -227,6 +230,7 @@ def test_a_number_that_is_not_finite_behind_pieces_that_are_sent_changes_nothing
     assert finals[0] == finals[1]
 
 
+@promise("A payload that is sent again has the same bytes.")
 def test_a_payload_that_is_sent_again_has_the_same_bytes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -281,6 +285,7 @@ def test_shared_memory_carries_no_codec(name: str, sentences: Recorder) -> None:
     sentences.check(refused)
 
 
+@promise("Each refusal is one sentence.")
 @pytest.mark.parametrize(
     ("codec", "policy", "knobs", "optimizer", "problem"),
     [

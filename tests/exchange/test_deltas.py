@@ -32,6 +32,7 @@ from pswire.transport.wire import wire_named
 from pswire.v1 import shard_pb2
 from psworker.data.changes import KnownVersion
 from psworker.errors import SessionError
+from tests.promises import promise
 from tests.replay.simulated import simulate
 from tests.sentences import Recorder
 from tests.service.serving import granted, serving, wait_until
@@ -204,6 +205,7 @@ def begun(codec: BlockCodec | None = INT8) -> Shard:
     return shard
 
 
+@promise("A restart in the middle of a chain changes no bits.")
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
 def test_a_saved_shard_goes_on_with_the_same_bits(codec: BlockCodec) -> None:
     whole, saved = begun(codec), begun(codec)
@@ -275,6 +277,7 @@ def trained(session: psworker.Session, seed: int) -> tuple[int, bytes]:
     return grant.version, bits
 
 
+@promise("A version by changes is the version that came whole.")
 def test_workers_that_fall_behind_get_longer_chains_or_the_whole_version(
     chains: list[int], tmp_path: Path
 ) -> None:
@@ -323,6 +326,7 @@ def test_a_version_that_a_worker_has_does_not_come_again(
     assert all(first == second for first, second in zip(found[::2], found[1::2], strict=True))
 
 
+@promise("Another base or checksum gets the whole version.")
 def test_a_base_of_another_history_gets_the_whole_version(
     chains: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,6 +390,7 @@ def test_the_same_weights_on_any_number_of_servers(tmp_path: Path, codec: str) -
     assert len(found) == 1
 
 
+@promise("Simulated bytes are counted bytes.")
 def test_a_simulated_reader_is_sent_changes_where_they_are_shorter() -> None:
     plan, sgd = make_plan(VARIABLES, 2), build_optimizer({"name": "sgd", "learning_rate": 1.0})
     store = ShardStore(plan, sgd, BARE, workers=1, wire_dtype="float32/int8")

@@ -30,6 +30,7 @@ from psworker.data import shard_client
 from psworker.data.changes import KnownGroups
 from tests.checkpoint.test_simulated import EVERY, cut_off, forgotten, kinds, play
 from tests.exchange.streaming_twin import NESTEROV, ROUNDS, WORKERS, Stateful, simulated, trained, twin
+from tests.promises import promise
 from tests.replay.simulated import edit_log, simulate
 from tests.sentences import Recorder
 from tests.service.serving import serving
@@ -93,6 +94,7 @@ def test_state_travels_with_every_group(
     assert replay.store.sha256() == run.summary.weights_sha256 and check_run(run).ok
 
 
+@promise("Fragments move the bytes of one group, and have the bits of a twin in one process.")
 @pytest.mark.parametrize(
     ("wire", "servers"), [("float32", 1), ("int4", 1), ("int4/bfloat16", 2), ("int4/int4", 2)]
 )

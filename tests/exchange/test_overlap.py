@@ -20,6 +20,7 @@ from pslab.simulator.problems.digits import Mlp
 from pswire.config.experiment import parse_experiment
 from tests.exchange.streaming_twin import WORKERS, simulated, trained, twin
 from tests.exchange.test_fragments import ROUGH
+from tests.promises import promise
 from tests.replay.simulated import document, edit_log, simulate
 from tests.sentences import Recorder
 
@@ -28,6 +29,10 @@ ALPHA = 0.5
 OVERLAPS = [(0, ALPHA), (1, ALPHA), (2, 0.0), (2, ALPHA)]
 
 
+@promise(
+    "A worker goes on for a fixed number of steps while its payload travels, then mixes: the bits of a twin in"
+    " one process, live and replayed."
+)
 @pytest.mark.parametrize(
     ("wire", "fragments", "overlap", "mixing"),
     [

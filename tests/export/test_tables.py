@@ -12,6 +12,7 @@ from pslab.display.progress import Quiet
 from pslab.launch.experiments import run_local
 from pslab.runs.folder import Run
 from pswire.config.experiment import parse_experiment
+from tests.promises import promise
 
 pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(600)]
 
@@ -37,6 +38,9 @@ def said(*command: str) -> dict[str, float]:
     return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
 
+@promise(
+    "Examples: two towers learn as in one process and are replayed; clicks come near the best possible AUC."
+)
 def test_two_towers_learn_are_replayed_and_are_a_plain_model_in_the_end(tmp_path: Path) -> None:
     document = {
         "run": {"seed": 3},

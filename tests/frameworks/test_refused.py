@@ -15,6 +15,7 @@ import pytest
 from pswire.addresses import Address
 from tests.frameworks.test_backends import ROOT, environment, require
 from tests.keras.test_workers import PATIENCE
+from tests.promises import promise
 from tests.sentences import Recorder
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -146,6 +147,7 @@ def test_kerass_nnx_mode(sentences: Recorder) -> None:
     sentences_of(sentences, found, "FitError")
 
 
+@promise("What a framework can do and servers cannot is refused, never approximated in silence.")
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_numbers_that_servers_do_not_hold_in_fit(backend: str, sentences: Recorder) -> None:
     require(backend)

@@ -14,6 +14,7 @@ import pytest
 
 from tests.keras.test_workers import PATIENCE, ROOT, server
 from tests.lab.logs import verify
+from tests.promises import promise
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -105,6 +106,7 @@ def test_history_and_validation_are_those_of_one_process_with_the_combined_batch
         np.testing.assert_allclose(first["history"][name], values, rtol=2e-5, err_msg=name)
 
 
+@promise("One worker validates and writes files for all.")
 def test_one_worker_validates_and_writes_files_for_all(jobs: Jobs) -> None:
     assert jobs.first["files"]["history"] == jobs.second["files"]["history"]
     assert sorted(path.name for path in jobs.folder.glob("*.keras")) == ["1.keras", "2.keras", "3.keras"]

@@ -11,6 +11,7 @@ from psworker.backends import ModelError
 from psworker.backends.tensorflow.rows import Tables
 from psworker.keras import RemoteEmbedding
 from tests.keras.in_process import in_threads, servers
+from tests.promises import promise
 from tests.repetitions import usually
 
 pytestmark = [pytest.mark.usefixtures("jobs_end"), pytest.mark.tensorflow, pytest.mark.cluster]
@@ -75,6 +76,7 @@ OPTIMIZERS = {
 }
 
 
+@promise("Sync with several workers is one Keras process on the combined batch.")
 @pytest.mark.parametrize("optimizer", usually(["adagrad", "clipped"], soak=list(OPTIMIZERS)))
 def test_a_fit_with_remote_tables_is_that_of_plain_keras(optimizer):
     alone, users, items = plain()
@@ -495,6 +497,7 @@ def test_what_cannot_be_is_refused(refused, sentences):
 # Plain layers that become remote
 
 
+@promise("Layers become remote by their names, are exported to plain Keras, and say what cannot be.")
 @pytest.mark.filterwarnings(
     "ignore:__array__ implementation:DeprecationWarning"
 )  # Keras', of its own variables

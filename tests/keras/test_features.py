@@ -1,7 +1,4 @@
-"""What Keras can do besides: each on servers in this process, against plain `fit` where there is something to equal.
-
-features.md has the table; `test_features_page.py` holds it to Keras' own lists.
-"""
+"""What Keras can do besides: each on servers in this process, against plain `fit` where there is something to equal."""
 
 import json
 from collections.abc import Callable

@@ -1,5 +1,5 @@
 """Small models and scripts as people write them for Keras, each in three places: alone, with a server of its own; with
-three workers; on two servers. features.md shows what each cell has to come to.
+three workers; on two servers. Each case says what each of these has to come to.
 
 Under KERAS_BACKEND=jax or torch these tests run on that backend; `test_backends.py` does so.
 """
@@ -34,7 +34,6 @@ from tests.keras.steps import OwnStep, teacher  # noqa: E402
 from tests.keras.test_features import Peak, assert_same_state, several_outputs  # noqa: E402
 from tests.keras.test_phases import Unbuilt, thousand  # noqa: E402
 
-PAGE = Path(__file__).with_name("features.md")
 WORKERS, BATCH, EPOCHS = 3, 8, 2
 X = np.random.default_rng(0).normal(size=(72, 8)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 4, 72)
@@ -372,18 +371,3 @@ def assert_near(found: Any, expected: Any) -> None:
     assert found.keys() == expected.keys()
     for key, values in expected.items():
         np.testing.assert_allclose(found[key], values, rtol=1e-5, atol=1e-5, err_msg=key)
-
-
-def shown(case: Case) -> list[str]:
-    """Cells of a row: three places on TensorFlow, one for each other backend."""
-    others = [" / ".join(dict.fromkeys(case.on(backend))) for backend in OTHERS]
-    return [*case.on("tensorflow"), *others]
-
-
-def test_the_page_shows_each_cell() -> None:
-    page = PAGE.read_text(encoding="utf-8").splitlines()
-    head = ["script", "alone", "three workers", "two servers", *OTHERS.values()]
-    table = [f"| {' | '.join(head)} |", "|---|---|---|---|---|---|"]
-    table += [f"| {' | '.join([name, *shown(case)])} |" for name, case in CASES.items()]
-    start = page.index(table[0]) if table[0] in page else 0
-    assert page[start : start + len(table)] == table

@@ -10,6 +10,7 @@ import pytest
 
 from tests.lab.logs import verify
 from tests.probes import distributed_models
+from tests.promises import promise
 from tests.repetitions import SOAK, usually
 
 pytestmark = [
@@ -90,6 +91,7 @@ def trains(model: Any) -> Any:
     return model.fit(X, Y, batch_size=BATCH, epochs=2, verbose=0).history
 
 
+@promise("With one worker under sync, fit equals plain fit to the bit.")
 @pytest.mark.parametrize(
     ("make", "script"),
     [
@@ -191,6 +193,7 @@ def test_excluded_variables_do_not_decay() -> None:
 SOURCES = ["dataset", "generator", "pydataset"]
 
 
+@promise("fit takes any data that Keras takes.")
 @pytest.mark.parametrize("source", usually(SOURCES, soak=[*SOURCES, "infinite"]))
 def test_data_may_be_anything_that_keras_takes(source: str) -> None:
     class Sequence(keras.utils.PyDataset):  # type: ignore[misc]
@@ -366,6 +369,7 @@ def test_mixed_precision_trains() -> None:
 
 
 # tests/exchange takes every codec to an update.
+@promise("Fit and JAX workers take codecs (PyTorch: the same session, in scripts/soak frameworks).")
 @pytest.mark.parametrize("wire_dtype", usually(["int4/bfloat16"], soak=["bfloat16", "int8"]))
 def test_rounded_payloads_train(wire_dtype: str) -> None:
     keras.utils.clear_session()

@@ -10,6 +10,7 @@ import pytest
 from pslab.check.checker import CheckResult, check_log
 from pslab.runs.log import read_log
 from pslab.verify.harness import CoordinatorHarness
+from tests.promises import promise
 
 Line = dict[str, Any]
 
@@ -93,6 +94,7 @@ def other_knob(lines: list[Line]) -> None:
     lines[at(lines, "policy")]["policy"]["aggregate"] = 3
 
 
+@promise("ps-lab check finds a planted violation around a change of policy.")
 @pytest.mark.parametrize(
     ("edit", "check"),
     [

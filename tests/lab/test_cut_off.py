@@ -12,6 +12,7 @@ from pslab.runs.folder import Run, RunError
 from psserver.policies.builtin import BUILTIN
 from pswire.exits import ExitCode
 from tests.lab.logs import async_log, write_run
+from tests.promises import promise
 from tests.replay.command import ps_lab
 from tests.replay.simulated import simulate
 from tests.sentences import Recorder
@@ -34,6 +35,7 @@ def cuts(run: Run) -> list[int]:
     return [first, *(first + (size - first) * part // 6 for part in range(1, 6))]
 
 
+@promise("Every beginning of a log passes the check and replays.")
 @pytest.mark.parametrize("policy", sorted(BUILTIN))
 def test_every_beginning_of_a_log_passes_the_check_and_replays(tmp_path: Path, policy: str) -> None:
     servers = 1 if policy == "krum" else 2

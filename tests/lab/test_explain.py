@@ -10,6 +10,7 @@ from pslab.launch.simulated import model_plan, run_simulated
 from pslab.runs.folder import Run
 from pswire.config.experiment import parse_experiment
 from pswire.transport.wire import wire_named
+from tests.promises import promise
 from tests.replay.command import ps_lab
 from tests.sentences import Recorder
 
@@ -26,6 +27,7 @@ def document(policy: str, **cluster: object) -> dict:
     }
 
 
+@promise("What a link and a codec give before a run is what the simulated cluster takes.")
 @pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize("policy", ["sync", "async"])
 def test_a_simulated_run_takes_what_is_said(policy: str, servers: int, tmp_path: Path) -> None:

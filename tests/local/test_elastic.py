@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from psworker.local import LocalWork
 from tests.local.single_worker import contribute, descending, flats, worker
 from tests.probes import remembered
+from tests.promises import promise
 
 RATES = [0.1, 1.0, 1.9]
 
@@ -78,6 +79,9 @@ def test_exchanges_conserve_the_sum_and_never_lead_away(order: list[int], alpha:
             assert np.linalg.norm(after) <= size * (1 + 1e-6)
 
 
+@promise(
+    "Elastic averaging: its fixed point, and the printed order's limit of stability (Zhang et al. 2015)."
+)
 @pytest.mark.parametrize("workers", [1, 4, 16])
 @pytest.mark.parametrize("rate", RATES)
 def test_it_comes_to_rest_at_the_optimum_only(workers: int, rate: float) -> None:

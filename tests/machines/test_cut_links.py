@@ -12,6 +12,7 @@ from tests.cluster.cluster import PATIENCE, entries_of, wait_until
 from tests.cluster.numpy_worker import Hold, Trainer, initial_values
 from tests.machines.machines import Machines
 from tests.machines.test_machines import WORKER, ended, start_server
+from tests.promises import promise
 from tests.repetitions import usually
 from tests.service.serving import serving
 
@@ -52,6 +53,7 @@ def wait_version(folder: Path, version: int) -> None:
     wait_until(lambda: log.exists() and made in log.read_text(encoding="utf-8"), f"version {version}")
 
 
+@promise("Cut links and dropped data ports change no bits.")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seconds", CUTS)
 @pytest.mark.parametrize("wire", WIRES)

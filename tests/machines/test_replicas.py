@@ -15,6 +15,7 @@ from tests.machines.clusters import ENGINES, Spread
 from tests.machines.conftest import site
 from tests.machines.machines import Machine
 from tests.patience import PATIENCE
+from tests.promises import promise
 from tests.repetitions import usually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -94,6 +95,7 @@ def test_a_server_that_lives_on_a_machine_without_a_cable_is_one_process(
     assert sha256(folder) == undisturbed
 
 
+@promise("Over several machines, losing a server and then a node leaves the weights of an undisturbed run.")
 def test_a_server_and_then_two_nodes_are_lost_and_the_weights_are_those_of_a_run_without(
     fresh: Spread, tmp_path: Path, undisturbed: str
 ) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from psserver.optimizers import build
+from tests.promises import promise
 
 SIZE, RATE, BETA = 50, 0.7, 0.9
 
@@ -90,6 +91,7 @@ def after(config: Mapping[str, object], workers: int, pushes: int = 1000) -> flo
     return float(abs(x[0]))
 
 
+@promise("Delayed Nesterov converges on stale pushes where plain momentum diverges (Liu et al. 2024).")
 @pytest.mark.parametrize("workers", [4, 8])
 def test_naive_momentum_diverges_on_stale_pushes_and_delayed_does_not(workers: int) -> None:
     """Outer learning rate 0.7, as in the paper's comparison of outer optimizers."""

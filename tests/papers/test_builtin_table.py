@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.papers.race import harmonic, ran
+from tests.promises import promise
 
 P, K = 8, 4
 FIRST_K = harmonic(P) - harmonic(P - K)
@@ -60,6 +61,7 @@ ROWS = [
 IDS = [" ".join([row.name, *map(str, row.knobs.values())]) for row in ROWS]
 
 
+@promise("All built-in policies side by side, within 2 % (The above).")
 @pytest.mark.parametrize("row", ROWS, ids=IDS)
 def test_the_figures_are_met_within_two_percent(row: Row) -> None:
     race = ran(row.name, row.updates, **row.knobs)

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.papers.race import Draw, Race, exponential, harmonic, slow_last
+from tests.promises import promise
 
 P = 8
 
@@ -11,6 +12,7 @@ def constant(dice: object, rank: int) -> float:
     return 1.0
 
 
+@promise("SSP: executing gap <= s under any schedule (Ho et al. 2013).")
 @pytest.mark.parametrize("slack", [0, 1, 3, 16])
 @pytest.mark.parametrize(
     "draw",
@@ -25,6 +27,9 @@ def test_nobody_executes_more_than_slack_clocks_ahead(slack: int, draw: Draw) ->
         assert race.gap == slack
 
 
+@promise(
+    "Time per clock falls with the slack; a persistent straggler sets the pace all the same (Ho et al. 2013)."
+)
 @pytest.mark.parametrize(
     ("slack", "seconds"), [(0, harmonic(P)), (1, 1.79), (2, 1.51), (4, 1.29), (8, 1.15), (16, 1.10)]
 )

@@ -8,6 +8,7 @@ from psserver.policies import TensorParts
 from psserver.shard import Apply, Fold, Install, Pin, Seal, Shard
 from psserver.shard.arithmetic import compensate
 from pswire.model.plan import VariableSpec, make_plan
+from tests.promises import promise
 
 LAMBDA = 0.5
 RATE = 0.25
@@ -24,6 +25,10 @@ def compensated(base: float, now: float) -> float:
     return float(g[0])
 
 
+@promise(
+    "DC-ASGD's correction is exact to first order where lambda g g is the Hessian; at staleness 0 nothing "
+    "happens (Zheng et al. 2017)."
+)
 def test_it_is_the_gradient_of_now_to_first_order_where_the_hessian_is_right() -> None:
     """Half the way moved since, a quarter of the error; without the correction, half."""
     errors = {way: abs(compensated(1.0, 1.0 + way) - barrier_gradient(1.0 + way)) for way in (0.2, 0.1, 0.05)}

@@ -9,6 +9,7 @@ average: n - 1 for async SGD, (n - 1) / K, (n - K) / K.
 import pytest
 
 from tests.papers.race import Draw, Race, exponential, jittered, pareto, shifted, slow_last, total
+from tests.promises import promise
 
 P = 8
 DRAWS: list[Draw] = [exponential, shifted, pareto, slow_last(10.0, exponential)]
@@ -18,6 +19,7 @@ def grown(race: Race) -> int:
     return total(race.staleness) + race.in_flight
 
 
+@promise("Staleness applied + ages in flight = (n - 1) T when nobody waits, exactly (Conservation).")
 @pytest.mark.parametrize("draw", DRAWS, ids=["exponential", "shifted", "pareto", "10 x slower"])
 @pytest.mark.parametrize(
     ("name", "knobs"),
@@ -41,6 +43,7 @@ def test_n_minus_one_per_update_when_nobody_waits(name: str, knobs: dict[str, ob
     assert not race.dropped and not race.cancelled
 
 
+@promise("(n - K) T for K-async, 0 behind a barrier, exactly (Conservation).")
 @pytest.mark.parametrize("draw", DRAWS, ids=["exponential", "shifted", "pareto", "10 x slower"])
 @pytest.mark.parametrize("aggregate", [1, 3, 8])
 def test_n_minus_k_per_update_of_k_async(aggregate: int, draw: Draw) -> None:
@@ -56,6 +59,7 @@ def test_nothing_grows_behind_a_barrier(name: str, knobs: dict[str, object]) -> 
     assert grown(race) == 0
 
 
+@promise("What is dropped or cancelled takes its age along, exactly (Conservation).")
 @pytest.mark.parametrize("draw", DRAWS, ids=["exponential", "shifted", "pareto", "10 x slower"])
 @pytest.mark.parametrize(
     ("name", "knobs"),
@@ -75,6 +79,7 @@ def test_what_is_dropped_or_cancelled_takes_its_age_along(
     assert race.dropped or race.cancelled
 
 
+@promise("A straggler moves the largest staleness and not the mean (Conservation).")
 def test_a_slow_worker_changes_the_largest_staleness_and_not_the_mean() -> None:
     fair, unfair = (Race("async", {}, P, draw).until(6000) for draw in (DRAWS[0], DRAWS[3]))
     assert fair.mean_staleness == pytest.approx(P - 1, rel=0.01)
@@ -82,6 +87,7 @@ def test_a_slow_worker_changes_the_largest_staleness_and_not_the_mean() -> None:
     assert max(unfair.staleness) > 3 * max(fair.staleness)
 
 
+@promise("N-softsync: n (P - 1) / P on average, never above 2 n (Zhang et al. 2016).")
 @pytest.mark.parametrize("n", [1, 15, 30])
 def test_staleness_of_n_softsync_is_about_n_and_never_above_twice_n(n: int) -> None:
     """Zhang et al. 2016: 30 learners of nearly equal speed; n (30 - 1) / 30 on average."""
@@ -90,6 +96,7 @@ def test_staleness_of_n_softsync_is_about_n_and_never_above_twice_n(n: int) -> N
     assert max(race.staleness) <= 2 * n
 
 
+@promise("Ringmaster: at most R - 1 (Maranjyan et al. 2025).")
 @pytest.mark.parametrize("threshold", [1, 2, 6])
 @pytest.mark.parametrize("stops", [False, True])
 def test_ringmaster_applies_nothing_older_than_its_threshold(threshold: int, stops: bool) -> None:

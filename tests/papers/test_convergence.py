@@ -9,6 +9,7 @@ import pytest
 
 from tests.papers.descent import Descent
 from tests.papers.race import Draw, exponential, total
+from tests.promises import promise
 
 P = 8
 
@@ -26,6 +27,10 @@ def ever_slower(dice: random.Random, rank: int) -> float:
 # Linear scaling
 
 
+@promise(
+    "K workers at k times the rate are k steps, to second order in k a h; k a h > 2 is unstable (Goyal et al. "
+    "2017)."
+)
 @pytest.mark.parametrize("k", [2, 4, 8])
 def test_k_workers_at_k_times_the_rate_are_k_steps_while_the_rate_is_small(k: int) -> None:
     """Goyal et al. 2017, linear scaling: (1 - a h)^k and 1 - k a h agree to second order in k a h."""
@@ -66,6 +71,7 @@ def floor(name: str, rate: float, updates: int = 30000, draw: Draw = exponential
     return sum(losses) / len(losses)
 
 
+@promise("K-sync: a K-th of the noise (Dutta et al. 2018).")
 @pytest.mark.parametrize("k", [1, 2, 4, 8])
 def test_k_sync_has_a_kth_of_the_noise(k: int) -> None:
     """Dutta et al. 2018: a floor of at most a L sigma^2 / (2 c K); for x^2 / 2 it is a sigma^2 / (2 K (2 - a))."""
@@ -76,6 +82,7 @@ def test_k_sync_has_a_kth_of_the_noise(k: int) -> None:
     assert measured <= 1.1 * 8 * rate / (2 * k)
 
 
+@promise("Async is ahead at first and ends higher (Dutta et al. 2018, theorem 3, figure 8).")
 def test_async_is_faster_per_second_and_ends_higher() -> None:
     """Dutta et al. 2018, theorem 3 and figure 8: the trade of error for time."""
     rate = 0.1
@@ -108,6 +115,10 @@ def time_to_target(name: str, stops_at: float = 1000.0, **knobs: object) -> floa
     return min(seconds(float(rate)) for rate in np.geomspace(0.05, 2.0, 12))
 
 
+@promise(
+    "With workers of all speeds: Ringmaster before delay-adaptive before async before sync (Mishchenko et al. "
+    "2022, Maranjyan et al. 2025)."
+)
 def test_with_workers_of_all_speeds_the_remedies_win_in_order() -> None:
     """Maranjyan et al. 2025 against Mishchenko et al. 2022, async and sync, each with its best learning rate."""
     sync, plain = time_to_target("sync"), time_to_target("async")
@@ -115,6 +126,7 @@ def test_with_workers_of_all_speeds_the_remedies_win_in_order() -> None:
     assert ringmaster < adaptive / 2 < adaptive < plain / 2 < plain < sync / 3 < sync < math.inf
 
 
+@promise("At a small rate 1 / tau is slow (Zhang et al. 2016).")
 def test_dividing_by_the_staleness_is_slow_where_it_is_not_needed() -> None:
     """Zhang et al. 2016, the other side of 1 / tau: at a small rate 32 workers hardly move."""
     rate, updates, n = 0.01, 400, 32
@@ -146,6 +158,7 @@ def test_a_weight_by_staleness_does_not_add_up_over_updates() -> None:
 # Asynchrony begets momentum
 
 
+@promise("Asynchrony begets momentum 1 - 1 / M, exactly in the mean (Mitliagkas et al. 2016).")
 def test_the_mean_of_asynchronous_descent_is_descent_with_momentum() -> None:
     """Mitliagkas et al. 2016: E[d_(t+1)] = (1 - 1/M) E[d_t] - (a/M) h E[x_t], exactly, for exponential workers."""
     workers, rate, steps, runs = P, 0.5, 25, 800

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pslab.simulator.store import ShardStore
+from tests.promises import promise
 from tests.simulator.lab import experiment, simulate
 
 
@@ -30,6 +31,10 @@ def distance(policy: str, rate: float, optimizer: str = "sgd") -> float:
     return float(np.linalg.norm(run.cluster.store.weights()["x"].astype(np.float64)))
 
 
+@promise(
+    "Gradients too old for async converge when Gap-Aware or DC-ASGD-a corrects them; a constant lambda bounds "
+    "them (Barkai et al. 2020, Zheng et al. 2017)."
+)
 @pytest.mark.parametrize("policy", ["gap-aware", "dc-asgd-a"])
 def test_beyond_the_threshold_the_corrected_still_converge(policy: str) -> None:
     assert distance("async", 0.3) > 1e12
@@ -46,6 +51,7 @@ def test_with_momentum_gap_aware_measures_in_steps_of_momentum() -> None:
     assert distance("gap-aware", 0.03, "momentum") < 0.1
 
 
+@promise("The price of Gap-Aware is speed where nothing was wrong (Barkai et al. 2020).")
 def test_the_price_of_gap_aware_is_speed_where_nothing_was_wrong() -> None:
     assert distance("async", 0.05) < 0.01 < 0.05 < distance("gap-aware", 0.05)
 

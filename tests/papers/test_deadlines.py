@@ -6,12 +6,14 @@ from collections import Counter
 import pytest
 
 from pswire.decisions import entries
+from tests.promises import promise
 from tests.repetitions import SOAK, usually
 from tests.simulator.lab import Outcome, long, near, timed
 
 P = 8
 
 
+@promise("A deadline keeps the workers that are in time, as order statistics predict.")
 @pytest.mark.parametrize(("deadline", "kept", "seconds"), [(1.0, 5.06, 0.996), (2.0, 6.92, 1.851)])
 def test_a_deadline_keeps_who_is_in_time(deadline: float, kept: float, seconds: float) -> None:
     """Exponential times: 8 (1 - exp(-D)) are in time, and an update takes E[min(D, max)]."""
@@ -52,6 +54,10 @@ BEST = {"exponential": 1, "even": 8, "shifted": 4, "heavy tail": 4, "one is slow
 VERSIONS = {"exponential": 6000, "even": 400, "shifted": 3000, "heavy tail": 4000, "one is slow": 2000}
 
 
+@promise(
+    "Dynamic backup workers: within 1.1 of the best fixed K in gain per time, on five shapes (After Xu et al. "
+    "2020)."
+)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("shape", usually(["exponential", "one is slow"], soak=list(SHAPES)))
 def test_dbw_gains_nearly_as_much_as_the_best_fixed_k(shape: str) -> None:

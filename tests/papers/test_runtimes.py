@@ -5,6 +5,7 @@ import math
 import pytest
 
 from tests.papers.race import Draw, exponential, harmonic, pareto, ran, shifted
+from tests.promises import promise
 
 P, K = 8, 4
 
@@ -25,6 +26,7 @@ def mean(draw: Draw) -> float:
 DRAWS = pytest.mark.parametrize("draw", [exponential, shifted, pareto])
 
 
+@promise("K-sync takes the K-th order statistic (Dutta et al. 2018, lemma 1).")
 @DRAWS
 def test_k_sync_takes_the_kth_order_statistic(draw: Draw) -> None:
     """Dutta et al. 2018, lemma 1. 0.6345, 1.6345 and 1.3924 at P = 8, K = 4."""
@@ -35,6 +37,7 @@ def test_k_sync_takes_the_kth_order_statistic(draw: Draw) -> None:
     assert race.time_per_update == pytest.approx(expected, rel=0.02)
 
 
+@promise("K-batch-async takes K E[X] / P, whatever the distribution (Dutta et al. 2018, lemma 4).")
 @DRAWS
 def test_k_batch_async_takes_a_share_of_the_mean_whatever_the_distribution(draw: Draw) -> None:
     """Dutta et al. 2018, lemma 4: K E[X] / P exactly. 0.5, 1 and 1."""
@@ -43,12 +46,16 @@ def test_k_batch_async_takes_a_share_of_the_mean_whatever_the_distribution(draw:
     assert race.time_per_update == pytest.approx(K * mean(draw) / P, rel=0.03 if draw is pareto else 0.02)
 
 
+@promise("K-batch-sync takes K / (P mu) for exponential times (Dutta et al. 2018).")
 def test_k_batch_sync_takes_an_erlang_time() -> None:
     """Dutta et al. 2018: K / (P mu) for exponential times, since nobody's past counts."""
     race = ran("k-batch-sync", 8000, aggregate=K)
     assert race.time_per_update == pytest.approx(K / P, rel=0.02)
 
 
+@promise(
+    "K-async takes at most as long as K-sync, and as long for exponential times (Dutta et al. 2018, lemma 5)."
+)
 def test_k_async_equals_k_sync_for_exponential_times_and_beats_it_for_longer_used_ones() -> None:
     """Dutta et al. 2018, lemma 5: at most E[X_(K:P)] for new-longer-than-used times."""
     race = ran("k-async", 8000, aggregate=K)
@@ -58,6 +65,10 @@ def test_k_async_equals_k_sync_for_exponential_times_and_beats_it_for_longer_use
     assert race.time_per_update < 0.8 * mean_of_kth(K, P, shifted)
 
 
+@promise(
+    "Async is P E[max] / E[X] times as fast as sync; 'P log P' is only the limit (Dutta et al. 2018, theorem "
+    "1)."
+)
 @pytest.mark.parametrize(
     ("draw", "ratio", "tolerance"),
     [(exponential, 21.74, 0.02), (shifted, 14.87, 0.02), (pareto, 20.37, 0.05)],
@@ -72,6 +83,7 @@ def test_async_is_faster_than_sync_by_p_times_the_longest_over_the_mean(
     assert sync.time_per_update / concurrent.time_per_update == pytest.approx(ratio, rel=tolerance)
 
 
+@promise("K-batch-async against K-sync: P E[X_(K:P)] / (K E[X]) (Dutta et al. 2018, theorem 2).")
 def test_k_batch_async_against_k_sync() -> None:
     """Dutta et al. 2018, theorem 2: P E[X_(K:P)] / (K E[X])."""
     slow = ran("k-sync", 8000, aggregate=K)
@@ -80,6 +92,7 @@ def test_k_batch_async_against_k_sync() -> None:
     assert ratio == pytest.approx(P * mean_of_kth(K, P, exponential) / K, rel=0.02)
 
 
+@promise("4 backups of 100 save 40 % of the time (Chen et al. 2016).")
 @pytest.mark.parametrize(("name", "knobs"), [("sync", {"backup": 4}), ("k-sync", {"aggregate": 96})])
 def test_four_backups_of_a_hundred_save_two_fifths_of_the_time(name: str, knobs: dict[str, object]) -> None:
     """Chen et al. 2016: (H_100 - H_4) / H_100 = 0.598 for exponential times."""
@@ -89,6 +102,7 @@ def test_four_backups_of_a_hundred_save_two_fifths_of_the_time(name: str, knobs:
     assert race.time_per_update / harmonic(100) == pytest.approx(expected, rel=0.02)
 
 
+@promise("Rennala pays for not cancelling (Tyurin and Richtarik 2023).")
 def test_without_cancelling_an_update_takes_twice_as_long() -> None:
     """K-batch-sync against Rennala (Tyurin and Richtarik 2023): what one pays for not interrupting anybody."""
     rennala = ran("rennala", 8000, aggregate=K)

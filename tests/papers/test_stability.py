@@ -10,6 +10,7 @@ import math
 import pytest
 
 from psserver.policies import Apply, Commit, Grant, Join, Ready, build
+from tests.promises import promise
 
 
 def limit(tau: int) -> float:
@@ -61,6 +62,7 @@ def test_async_is_stable_up_to_the_limit_of_its_constant_staleness(n: int, known
     assert grows(descend("async", {}, n, 1.001 * limit(n - 1), 12000))
 
 
+@promise("With 1 / tau that limit stays between 1 and pi / 2 (Zhang et al. 2016).")
 @pytest.mark.parametrize("n", [2, 4, 8, 16, 30])
 @pytest.mark.parametrize("name", ["softsync", "delay-adaptive"])
 def test_one_over_tau_keeps_the_limit_between_one_and_half_pi(name: str, n: int) -> None:
@@ -74,6 +76,7 @@ def test_one_over_tau_keeps_the_limit_between_one_and_half_pi(name: str, n: int)
     assert grows(descend(name, knobs, n, 1.002 * expected, 8000))
 
 
+@promise("15- and 30-softsync fail at a fixed rate and learn with 1 / tau (Zhang et al. 2016).")
 @pytest.mark.parametrize("n", [4, 8, 16, 30])
 def test_a_rate_that_is_right_for_one_worker_fails_for_many_unless_it_is_divided(n: int) -> None:
     """Zhang et al. 2016: with a fixed rate 15- and 30-softsync fail, with rate / tau all of them learn."""

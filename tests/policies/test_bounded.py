@@ -6,6 +6,7 @@ import pytest
 
 from psserver.policies import Apply, build
 from tests.policies.harness import PolicyHarness, kinds, start_policy
+from tests.promises import promise
 
 HUGE = 10**9
 
@@ -123,6 +124,7 @@ def test_block_releases_when_the_old_ticket_goes_away() -> None:
         assert harness.version == 2
 
 
+@promise("A bound in version space is reached and never passed; block drops nothing (Bounded delay).")
 @pytest.mark.parametrize("bound", [0, 1, 3])
 @pytest.mark.parametrize("on_stale", ["drop", "block"])
 def test_the_bound_is_reached_and_never_passed(on_stale: str, bound: int) -> None:

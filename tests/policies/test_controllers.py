@@ -10,6 +10,7 @@ from psserver.policies import PolicyError, build
 from psserver.policies.controllers import CONTROLLERS, Controller, adasync_k, moved
 from psserver.policies.evidence import WINDOW, Losses, Noise
 from pswire.records import StateError
+from tests.promises import promise
 from tests.sentences import Recorder
 
 WORKERS = 8
@@ -21,6 +22,7 @@ def controller(
     return Controller({"name": name, **adapt}, build(policy, {"aggregate": 2, **knobs}, WORKERS), WORKERS)
 
 
+@promise("AdaSync grows as its paper says.")
 def test_adasync_grows_as_the_paper_says() -> None:
     """Claim 16: K at loss ratios 4, 16, 64 is 1.9, 3.3, 5.1; it solves K^2 / (P - K) = K0^2 / (P - K0) * ratio."""
     assert [round(adasync_k(1, 8, ratio), 1) for ratio in (1, 4, 16, 64)] == [1.0, 1.9, 3.3, 5.1]
@@ -88,6 +90,7 @@ def noisy(control: Controller, sizes: list[list[float]], seed: int = 0, scale: f
         control.evidence.measured(version, float(total @ total))
 
 
+@promise("The gradient noise scale from norms alone, for any weights (McCandlish et al. 2018).")
 @pytest.mark.parametrize("weights", [[0.5, 0.5], [0.25] * 4, [1.0, 1.0, 1.0], [0.5, 0.25, 0.1]])
 def test_the_noise_scale_is_found_whatever_the_weights(weights: list[float]) -> None:
     control = controller("noise-scale")

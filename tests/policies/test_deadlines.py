@@ -33,6 +33,7 @@ from psserver.policies import (
 from psserver.policies.parts.times import FEWEST, WINDOW
 from tests.policies.harness import PolicyHarness
 from tests.policies.timed import Clocked
+from tests.promises import promise
 
 SECOND = 1_000_000
 
@@ -56,6 +57,7 @@ def test_few_durations_are_not_enough() -> None:
     assert times(*[1.0] * FEWEST).quantile(0.5) == SECOND
 
 
+@promise("A deadline by quantile equals a naive computation.")
 @given(
     st.lists(st.one_of(st.none(), st.integers(0, 10**9)), min_size=FEWEST, max_size=WINDOW),
     st.integers(1, 100),

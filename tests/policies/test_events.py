@@ -12,7 +12,7 @@ from psserver.policies.parts.dssp import DynamicSlack
 from psserver.policies.parts.gates import Slack
 from tests.policies.events import EVENTS, PROMISES, Job, Promise, Recount, play, recount
 
-PAGE = Path(__file__).with_name("README.md")
+PAGE = Path(__file__).parents[2] / "docs" / "guarantees.md"
 BEGIN, END = "<!-- what each policy promises, by event -->\n", "<!-- end of what is recounted -->\n"
 KINDS = ("gap", "age", "misses", "workers")
 

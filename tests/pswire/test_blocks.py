@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pswire.model.plan import ShardLayout, VariableSpec, make_plan
 from pswire.transport.blocks import INT4, INT8, TOP_K, BlockCodec, runs
 from pswire.transport.codecs import NotFinite, WireDtypeError
+from tests.promises import promise
 from tests.sentences import Recorder
 
 CODECS = (INT8, INT4, TOP_K)
@@ -94,6 +95,7 @@ def block(codec: BlockCodec, values: np.ndarray) -> tuple[bytes, np.ndarray]:
     return record + struct.pack(f"<{len(levels)}b", *levels), back
 
 
+@promise("Chunks that cut scales and rows decode alike.")
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
 @given(gradients(), st.integers(1, 9000))
 def test_the_twin_makes_the_same_bits(codec: BlockCodec, values: np.ndarray, cut: int) -> None:
@@ -120,6 +122,7 @@ def test_the_same_bits_on_any_number_of_servers(codec: BlockCodec, servers: int)
         np.testing.assert_array_equal(one, other)
 
 
+@promise("What was sent and the residual are all gradients, exactly in whole numbers.")
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
 def test_what_was_sent_and_the_residual_are_all_gradients(codec: BlockCodec) -> None:
     """In whole numbers: gradients and residuals are multiples of a scale that stays the same."""
@@ -149,6 +152,7 @@ def test_without_error_feedback_top_k_never_sends_what_is_always_small() -> None
     assert np.count_nonzero(sent) == 64
 
 
+@promise("A commit that was dropped leaves no trace in the residual.")
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
 def test_only_what_is_committed_counts(codec: BlockCodec) -> None:
     encoder = codec.encoder(LAYOUT)
@@ -171,6 +175,7 @@ def test_only_what_is_committed_counts(codec: BlockCodec) -> None:
     assert encoder.encode(3, values).tobytes() == second
 
 
+@promise("NaN and infinity are found; the smallest and largest numbers and zeros pass.")
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
 def test_what_is_not_finite_is_found_before_a_scale_hides_it(codec: BlockCodec, bad: float) -> None:
@@ -187,6 +192,7 @@ def test_what_is_not_finite_is_found_before_a_scale_hides_it(codec: BlockCodec, 
 ROW = make_plan([VariableSpec("w", (1, 128))], 1).shards[0]
 
 
+@promise("Bytes that no encoder makes are refused, with the elements that they stand for.")
 @pytest.mark.parametrize(
     ("codec", "change", "problem"),
     [

@@ -14,6 +14,7 @@ from pswire import bounds
 from pswire.bounds import Bound, BoundError, Closed, Data, Many, Nested, Real, Text, Whole
 from pswire.bounds.kinds import row_of
 from pswire.v1 import coordinator_pb2, memory_pb2, model_pb2, shard_pb2
+from tests.promises import promise
 from tests.sentences import Recorder
 
 FILES = (model_pb2, memory_pb2, coordinator_pb2, shard_pb2)
@@ -34,6 +35,7 @@ TYPE_MOST = {
 }
 
 
+@promise("Any one message costs little, whatever it says.")
 def test_every_field_has_a_bound() -> None:
     assert {key for key in FIELDS if not key[0].endswith("Entry")} == set(bounds.BOUNDS)
 

@@ -5,6 +5,7 @@ import pytest
 
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.transport.blocks import INT4, INT8, TOP_K, BlockCodec
+from tests.promises import promise
 
 CODECS = (INT8, INT4, TOP_K)
 LAYOUT = make_plan([VariableSpec("w", (4, 256))], 1).shards[0]
@@ -31,6 +32,7 @@ def trained(codec: BlockCodec | None, steps: int, *, lost_every: int = 0) -> flo
     return float(np.sum(curvature * x * x) / 2)
 
 
+@promise("Weights less the residual are those of plain SGD.")
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
 def test_weights_less_the_residual_are_those_of_plain_sgd(codec: BlockCodec) -> None:
     """x - rate e, for gradients that do not depend on x (S. U. Stich et al. 2018, the virtual sequence)."""

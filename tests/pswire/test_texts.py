@@ -5,9 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pswire.logs.lines import escaped
+from tests.promises import promise
 from tests.sentences import Recorder
 
 
+@promise("What others say cannot harm a terminal or a page, or fill a disk.")
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

@@ -13,6 +13,7 @@ import pytest
 
 from pswire.addresses import AddressError
 from pswire.command.task import TfCluster, cluster_from_tf_config
+from tests.promises import promise
 from tests.sentences import Recorder
 
 REPLICAS = ("ps", "worker", "chief", "master", "evaluator")
@@ -48,6 +49,7 @@ def tasks(replicas: dict[str, int]) -> list[tuple[str, int]]:
     return [(kind, index) for kind in REPLICAS for index in range(replicas.get(kind, 0))]
 
 
+@promise("Every task of a TF_CONFIG finds its place.")
 @pytest.mark.parametrize("replicas", SIZES, ids=str)
 def test_every_task_of_a_dense_cluster_finds_its_place(replicas: dict[str, int], sentences: Recorder) -> None:
     first = replicas.get("chief", 0) + replicas.get("master", 0)

@@ -16,6 +16,7 @@ from psserver.service.replicas.inputs import NotedCoordinator
 from psserver.service.replicas.logs import holders
 from psserver.shard_bounds import ShardBounds
 from pswire.model.plan import parts_of
+from tests.promises import promise
 from tests.recovery import losses
 from tests.recovery.copies import Copies, Server
 from tests.recovery.holding import Holding
@@ -25,6 +26,7 @@ from tests.recovery.settings import POLICIES, Job
 from tests.repetitions import repetitions, seeds
 
 
+@promise("Nothing is undone while one copy of each part is in sync.")
 @pytest.mark.timeout(3600)
 def test_nothing_is_undone_while_a_copy_is_in_sync() -> None:
     tally = losses.play_all(seeds(60, soak=5_000))

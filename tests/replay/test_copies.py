@@ -37,6 +37,7 @@ from psserver.service.replicas.inputs import Call, NotedCoordinator
 from pswire.decisions import entries
 from tests.coordinator.test_schedules import Setting, second_opinion
 from tests.policies.test_builtin_schedules import SETTINGS
+from tests.promises import promise
 from tests.repetitions import repetitions, seeds
 
 TAGS = ("a", "b", "c", "d")
@@ -201,6 +202,7 @@ GROUPS = {
 }
 
 
+@promise("A copy of the coordinator that takes over decides what the first one would have decided.")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("policy", GROUPS)
 def test_random_schedules_with_takeovers(policy: str) -> None:

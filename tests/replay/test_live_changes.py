@@ -12,6 +12,7 @@ from pslab.launch.status_client import ChangeRefused, StatusClient
 from pslab.runs.folder import Run
 from pswire.decisions import entries
 from tests.cluster.cluster import wait_until
+from tests.promises import promise
 from tests.repetitions import seeds
 from tests.replay.test_killed_runs import ended, lab
 
@@ -72,6 +73,7 @@ def drawn(dice: random.Random) -> list[tuple[str, Mapping[str, object]]]:
     return chosen
 
 
+@promise("A run with five changes of policy replays to the bit.")
 @pytest.mark.parametrize("seed", list(seeds(1, soak=20)))
 def test_a_run_with_five_live_changes(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)

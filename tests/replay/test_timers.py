@@ -10,11 +10,13 @@ from pslab.launch.experiments import run_local
 from pslab.runs.folder import Run
 from pswire.config.experiment import parse_experiment
 from pswire.decisions import entries
+from tests.promises import promise
 from tests.replay.test_real_run import ROOT, replay
 
 pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(600)]
 
 
+@promise("A real run with timers replays to the bit.")
 def test_a_run_with_timers(tmp_path: Path) -> None:
     """Every gradient is its own update, made a millisecond after its commit: so each update follows on a timer."""
     document = {

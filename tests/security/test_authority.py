@@ -13,6 +13,7 @@ from pswire.security import authority as module
 from pswire.security.authority import Authority
 from pswire.security.identity import Identity
 from pswire.security.names import IdentityError, Role
+from tests.promises import promise
 from tests.security.authorities import authority
 from tests.sentences import Recorder
 
@@ -26,6 +27,7 @@ def leaf(identity: Identity) -> x509.Certificate:
     return x509.load_pem_x509_certificate(identity.cert)
 
 
+@promise("A second implementation accepts the certificates; a worker's certificate does not make a server.")
 def test_a_second_implementation_believes_a_server_for_its_hosts() -> None:
     made = leaf(authority().issue(Role.SERVER, "server-0", ["h0.example", "10.0.0.7", "fd00::7"]))
     hosts = [x509.DNSName("h0.example"), x509.DNSName("localhost")]

@@ -17,6 +17,7 @@ from pswire.exits import ExitCode
 from pswire.security.credentials import NO_TLS
 from pswire.security.names import Role
 from pswire.security.settings import SecurityOptions
+from tests.promises import promise
 from tests.security.identities import Identities
 from tests.sentences import Recorder
 
@@ -28,6 +29,7 @@ def run(*options: str) -> tuple[Result, mock.Mock]:
         return CliRunner().invoke(cli.main, list(options)), opened
 
 
+@promise("Off the loopback without TLS no port is ever open, unless --insecure was given.")
 @pytest.mark.parametrize("bind", ["0.0.0.0", "::", "192.0.2.7"])
 def test_off_the_loopback_without_tls_is_refused_before_any_port_is_open(
     bind: str, monkeypatch: pytest.MonkeyPatch

@@ -22,6 +22,7 @@ from pswire.transport.framed_socket import SocketError
 from pswire.transport.tls_socket import TlsSocket
 from tests.comparing import same
 from tests.patience import within
+from tests.promises import promise
 from tests.security.authorities import worker
 from tests.security.identities import Identities
 from tests.security.test_line import WORKER, line_to, listening
@@ -100,6 +101,7 @@ def together(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     assert len(found) > HALVES // 4 and not any(found), Counter(found)
 
 
+@promise("Hundreds of silent strangers and half handshakes keep no worker from its steps.")
 @pytest.mark.usefixtures("together")
 def test_invited_workers_are_served_among_strangers() -> None:
     """One that is there already, and ones that come."""

@@ -16,6 +16,7 @@ from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import FramedSocket, SocketError
 from pswire.transport.frames import Message
 from tests.comparing import same
+from tests.promises import promise
 from tests.relay import relayed
 from tests.repetitions import seeds
 from tests.security.test_line import WORKER, listening
@@ -60,6 +61,10 @@ class Payloads:
         return True
 
 
+@promise(
+    "A connection that is cut anywhere in 67 MB delivers whole frames or none, and leaves no thread and no "
+    "descriptor."
+)
 def test_a_cut_line_gives_whole_frames_or_none() -> None:
     payloads = Payloads()
     with listening(payloads.serve) as opened:

@@ -12,6 +12,7 @@ from pswire.security.files import TlsFiles
 from pswire.security.identity import Identity
 from pswire.security.names import IdentityError, Role
 from pswire.security.secret import Secret
+from tests.promises import promise
 from tests.security.authorities import authority, ended, worker
 from tests.sentences import Recorder
 
@@ -28,6 +29,7 @@ def path(part: Path | None) -> Path:
     return part
 
 
+@promise("A key that others can read, and files that do not belong together, are refused with a sentence.")
 def test_what_is_written_is_read(written: TlsFiles) -> None:
     assert str(written.read().facts.subject) == "ps://lab/worker/w0"
     assert stat.S_IMODE(path(written.key).stat().st_mode) == 0o600

@@ -30,6 +30,7 @@ from pswire.transport.connecting import open_channel
 from pswire.v1 import shard_pb2
 from psworker.control import backoff
 from tests.patience import within
+from tests.promises import promise
 from tests.security.identities import ENDED, Identities
 from tests.sentences import Recorder
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, Served, refused, serving
@@ -122,6 +123,9 @@ CASES: dict[str, tuple[str, Case, str | None, str]] = {
 }
 
 
+@promise(
+    "A worker that cannot connect says why in one sentence and changes nothing; it looks for 2.4 s at most."
+)
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_wrong_is_one_sentence(
     protected: Cluster, plain: Cluster, identities: Identities, case: str

@@ -25,6 +25,7 @@ from pswire.transport.frames import Message
 from psworker.data.exchange import SocketBroken, SocketStream
 from tests.comparing import same
 from tests.probes import send_beneath_tls, send_raw
+from tests.promises import promise
 from tests.relay import relayed
 from tests.security.authorities import authority, ended, server, worker
 from tests.sentences import Recorder
@@ -54,6 +55,9 @@ def stream_to(opened: Opened) -> Iterator[SocketStream]:
         yield stream
 
 
+@promise(
+    "A connection for payloads is for the certificate that asked for it, and for the host that was meant."
+)
 def test_failed_handshakes_are_counted_and_some_are_named(caplog: pytest.LogCaptureFixture) -> None:
     with listening() as opened:
         for _ in range(3):

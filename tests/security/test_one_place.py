@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+from tests.promises import promise
+
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = Path("pswire/transport/connecting.py")
 MAKERS = {
@@ -20,6 +22,7 @@ def used(source: str) -> set[str]:
     return (named | imported | {node.attr for node in nodes if isinstance(node, ast.Attribute)}) & MAKERS
 
 
+@promise("No port of gRPC is made elsewhere than where TLS is applied.")
 def test_channels_and_ports_are_made_in_one_place() -> None:
     found = {
         path.relative_to(ROOT): names

@@ -23,6 +23,7 @@ from pswire.security.identity import fingerprint_of_pem, peer_fingerprint
 from pswire.security.names import Role
 from pswire.transport.connecting import open_channel, stub_of
 from pswire.v1 import coordinator_pb2 as pb
+from tests.promises import promise
 from tests.security.identities import Identities, options_of, overwrite
 from tests.sentences import Recorder
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, granted, serving, wait_until
@@ -60,6 +61,10 @@ def step(session: psworker.Session) -> None:
     )
 
 
+@promise(
+    "Servers and workers take new certificate files without interrupting a job, and warn before a certificate "
+    "ends."
+)
 def test_new_connections_use_the_new_certificate_and_the_job_goes_on(
     files: TlsFiles, identities: Identities
 ) -> None:

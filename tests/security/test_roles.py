@@ -13,6 +13,7 @@ from psserver.service.net.registration import Registration
 from pswire.security.authority import Authority
 from pswire.security.names import Role
 from pswire.transport.connecting import open_channel
+from tests.promises import promise
 from tests.security.identities import Identities
 from tests.sentences import Recorder
 from tests.service.serving import PATIENCE, Cluster, serving
@@ -44,6 +45,7 @@ def cluster(identities: Identities, registered: list[str]) -> Iterator[Cluster]:
             yield cluster
 
 
+@promise("Every method has roles, and a server refuses every other role.")
 def test_callers_are_those_of_the_threat_model() -> None:
     """Only workers bring gradients, only servers give orders, and whoever looks reads no weights."""
     found = {

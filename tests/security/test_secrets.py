@@ -21,6 +21,7 @@ from pswire.security.credentials import Credentials, LiveIdentity
 from pswire.security.names import Role
 from pswire.security.tokens import parse_tokens
 from tests.cluster.cluster import Process
+from tests.promises import promise
 from tests.security.identities import Identities
 from tests.security.processes import ProtectedCluster
 
@@ -61,6 +62,7 @@ def cluster(tmp_path: Path, identities: Identities) -> Iterator[ProtectedCluster
         yield cluster
 
 
+@promise("A finished run has left no secret anywhere.")
 def test_a_finished_run_has_no_secret_anywhere(cluster: ProtectedCluster, planted: list[str]) -> None:
     """Acceptance 10."""
     cluster.start_servers(2, "--checkpoint-every", "2v", PS_JOB_SECRET=planted[0])

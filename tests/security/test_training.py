@@ -9,6 +9,7 @@ import pytest
 
 from pslab.runs.folder import Run
 from tests.cluster.cluster import Cluster, entries_of, wait_until
+from tests.promises import promise
 from tests.security.identities import Identities
 from tests.security.processes import ProtectedCluster
 
@@ -39,6 +40,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
         return str(trained(cluster, "grpc").summary.weights_sha256)
 
 
+@promise("Training under TLS gives the same weights; killed workers and servers come back.")
 @pytest.mark.parametrize("transport", ["grpc", "socket", "shared-memory"])
 def test_the_weights_are_those_of_a_run_without_tls(
     cluster: ProtectedCluster, plain: str, transport: str

@@ -8,6 +8,7 @@ import pytest
 
 from pswire.addresses import parse_address
 from pswire.security.names import Role
+from tests.promises import promise
 from tests.security.authorities import worker
 from tests.security.identities import Identities
 from tests.security.processes import ProtectedCluster
@@ -31,6 +32,7 @@ def old(context: ssl.SSLContext) -> ssl.SSLContext:
     return context
 
 
+@promise("No port speaks anything older than TLS 1.3.")
 def test_grpc_speaks_nothing_older(identities: Identities, tmp_path: Path) -> None:
     with ProtectedCluster(tmp_path, identities) as cluster:
         # A variable of gRPC's that others have not: this server is no fork of one in which gRPC is loaded already.

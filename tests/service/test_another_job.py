@@ -10,6 +10,7 @@ from psserver.options import Options
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.errors import Refused
+from tests.promises import promise
 from tests.sentences import Recorder
 from tests.service.peer import Peer, Stream, join_request
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, Served, granted, refused, serving, wait_until
@@ -18,6 +19,7 @@ OTHER = (VariableSpec("other", (3,)),)
 FOR_EVER = 3600.0
 
 
+@promise("A worker of another job changes nothing; a model is the job's once a worker of it has a session.")
 def test_a_rejoin_of_another_job_is_refused_before_anything_is_adopted() -> None:
     """Whatever model it names: neither does the job take it for its own, nor does the worker count as arrived."""
     with serving(workers=2) as cluster:

@@ -21,6 +21,7 @@ from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from tests.patience import within
+from tests.promises import promise
 from tests.service.peer import Peer, messages
 from tests.service.serving import PATIENCE, Cluster, refused, serving, wait_until
 
@@ -73,6 +74,10 @@ def stack() -> Iterator[ExitStack]:
         yield made
 
 
+@promise(
+    "A server ends calls that say nothing, or do not read; it keeps room for Join, Status and sessions, and "
+    "tells a caller that is one too many so."
+)
 def test_idle_calls_keep_nobody_out(monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> None:
     """Join, Status and running workers are served meanwhile, and no thread is started for any of them."""
     # However long it takes to open them all.

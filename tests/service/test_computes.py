@@ -10,12 +10,14 @@ import pytest
 import psworker
 from pslab.display.status import computing_sentences
 from pswire.model.plan import make_plan
+from tests.promises import promise
 from tests.service.peer import join_request
 from tests.service.serving import PATIENCE, VARIABLES, refused, serving
 
 pytestmark = pytest.mark.cluster
 
 
+@promise("Log and status say what each worker computes with.")
 def test_log_and_status_have_what_each_worker_told(tmp_path: Path) -> None:
     with serving(workers=3, out=tmp_path / "run") as cluster:
         sessions = [

@@ -10,6 +10,7 @@ from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psserver.policies.evidence import WINDOW
 from pswire.exits import ExitCode
+from tests.promises import promise
 from tests.service.serving import granted, serving
 
 SIZE = 500
@@ -22,6 +23,7 @@ ADAPT = (
 )
 
 
+@promise("The gradient noise scale that servers measure is that of the gradients.")
 def test_the_noise_scale_of_a_real_job_is_that_of_its_gradients(tmp_path: Path) -> None:
     random, contributions = np.random.default_rng(1), list[np.ndarray]()
     with (

@@ -29,6 +29,7 @@ from pslab.runs.folder import Run
 from psserver.service.guard.rates import REJOIN_BURST
 from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
+from tests.promises import promise
 from tests.repetitions import repetitions
 from tests.service.peer import Peer, join_request
 from tests.service.serving import LOOK_EVERY, PATIENCE, Cluster, granted, serving, wait_until
@@ -81,6 +82,7 @@ def insist(call: Any) -> Any:
             pause.wait(LOOK_EVERY)
 
 
+@promise("Many workers may join and leave; nothing of them stays.")
 def test_many_joins_and_leaves_leave_nothing_behind(tmp_path: Path) -> None:
     """300 of them (10,000 in a soak) while one worker trains."""
     out, failures = tmp_path / "run", []

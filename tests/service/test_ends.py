@@ -16,6 +16,7 @@ from psserver.service.net.pulls import Outgoing
 from psserver.weights_file import load
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
+from tests.promises import promise
 from tests.service.peer import Peer
 from tests.service.probe import hold_final_weights
 from tests.service.serving import PATIENCE, Cluster, serving, wait_until
@@ -31,6 +32,7 @@ def finished(cluster: Cluster, *peers: Peer) -> None:
         peer.receive("stop")
 
 
+@promise("A run ends, and its weights are written first.")
 @pytest.mark.parametrize("servers", [1, 2])
 def test_results_are_written_while_a_member_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: int

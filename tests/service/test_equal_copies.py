@@ -14,12 +14,14 @@ from psserver.optimizers import names
 from psserver.replication import Member, watch
 from psserver.replication.digests import Comparison, Difference
 from psserver.service.replicas import comparing, holding
+from tests.promises import promise
 from tests.repetitions import FIRST_SEED, repetitions
 from tests.service.serving import PATIENCE, VARIABLES, granted, serving, wait_until
 
 UPDATES = repetitions(60, soak=10_000, fast=10)
 
 
+@promise("Both copies have the same bits after each update, under every optimizer.")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("optimizer", names())
 def test_all_versions_of_both_copies_have_one_digest(

@@ -21,6 +21,7 @@ from pswire.model.plan import VariableSpec
 from pswire.transport.framed_socket import LARGE as SMALL_FRAMES
 from pswire.v1 import shard_pb2
 from tests.probes import on_callbacks
+from tests.promises import promise
 from tests.repetitions import SOAK
 from tests.service.peer import Peer, messages
 from tests.service.serving import PATIENCE, granted, serving
@@ -101,6 +102,7 @@ def test_no_callback_handles_more_than_a_slice(monkeypatch: pytest.MonkeyPatch, 
     assert max(turns.moved.values(), default=0) <= 2 * (SLICE + SMALL_FRAMES)
 
 
+@promise("A large payload delays other workers by one slice at most.")
 @pytest.mark.parametrize("way", ["Push", "Exchange"])
 def test_others_are_granted_and_committed_in_the_middle_of_a_large_payload(way: str) -> None:
     """Whoever pushes it rests half-way; the other's steps need nothing of it."""

@@ -15,6 +15,7 @@ from psserver.service.job.log_file import LogError
 from psserver.service.job.run_log import Flushing, LogFlush, RunLog, parse_flush
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
+from tests.promises import promise
 from tests.sentences import Recorder
 from tests.service.peer import Peer
 from tests.service.serving import serving
@@ -100,6 +101,7 @@ def test_what_is_no_way_to_flush_is_said(text: str, sentences: Recorder) -> None
     sentences.check(refused)
 
 
+@promise("What a worker is told stands in the log.")
 @pytest.mark.parametrize("way", ["session", "exchange"])
 def test_what_a_worker_is_told_is_in_the_file(tmp_path: Path, way: str) -> None:
     """Read by another process, the moment the answer comes."""

@@ -16,6 +16,7 @@ from psserver.shard.arena import Version
 from psserver.shard.staging import Slot
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.transport.blocks import TOP_K
+from tests.promises import promise
 from tests.repetitions import seeds
 
 ELEMENTS = 65_536
@@ -190,6 +191,7 @@ def total(job: Job) -> int:
     return picture.total
 
 
+@promise("Memory is bounded, for each member and in all.")
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("seed", list(seeds(3, soak=60)))
 def test_any_schedule_returns_to_what_the_model_costs(name: str, seed: int) -> None:

@@ -9,6 +9,7 @@ import pytest
 import psworker
 from psworker.session import Session
 from tests.comparing import same
+from tests.promises import promise
 from tests.sentences import Recorder
 from tests.service.serving import PATIENCE, granted, serving
 
@@ -20,6 +21,7 @@ def connect(hosts: str, dtype: str, transport: str = "grpc") -> Session:
     return psworker.connect(hosts, {"w": START}, wire_dtype=dtype, transport=transport)
 
 
+@promise("A narrow wire dtype gives the bits of rounding in float32.")
 @pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize("name", NARROW)
 def test_the_bits_are_those_of_a_float32_user(name: str, servers: int) -> None:

@@ -8,6 +8,7 @@ import pytest
 from pswire.decisions import entries
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
+from tests.promises import promise
 from tests.service.peer import Peer
 from tests.service.serving import VARIABLES, Cluster, serving
 
@@ -51,6 +52,7 @@ def held(cluster: Cluster) -> list[bytes]:
     ]
 
 
+@promise("A version that is not finite is never published; robust policies stay robust, for state too.")
 @pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize("where", [0, 1, 2], ids=["a matrix", "a vector", "state"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

@@ -17,6 +17,7 @@ from pswire.exits import ExitCode
 from psworker import running
 from psworker.running import Reporter, WorkerOptions
 from psworker.servers import Place
+from tests.promises import promise
 from tests.sentences import Recorder
 from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, serving
@@ -63,6 +64,7 @@ def test_of_a_job_that_did_not_succeed_it_is_told_that_a_restart_may_help(
     assert ended.value.code == ExitCode.UNREACHABLE and words in capsys.readouterr().err
 
 
+@promise("A worker that comes after its job has succeeded exits with 0.")
 def test_ps_worker_exits_0(
     over: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

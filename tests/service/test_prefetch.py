@@ -19,6 +19,7 @@ from psworker.data.payloads import Pieces
 from psworker.session import Session
 from tests.comparing import same
 from tests.probes import SessionProbe
+from tests.promises import promise
 from tests.service.serving import PATIENCE, Cluster, granted, serving, wait_until
 
 START = {"w": np.ones((300, 7), np.float32), "b": np.zeros(7, np.float32)}
@@ -69,6 +70,7 @@ def fetched(session: Session) -> bool:
     return SessionProbe(session).fetched
 
 
+@promise("With prefetch the next version arrives during the computation.")
 @pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_the_next_version_arrives_during_the_computation(transport: str, servers: int) -> None:
@@ -153,6 +155,7 @@ def test_the_present_version_may_be_pulled_again_meanwhile() -> None:
         session.contribute(grant, again, samples=1)
 
 
+@promise("With --prefetch a version comes in while a payload goes out, and comes once.")
 @pytest.mark.parametrize("transport", ["grpc", "socket"])
 @pytest.mark.parametrize("wire_dtype", ["float32", "int8/int8"])
 def test_a_version_comes_in_while_a_payload_goes_out(transport: str, wire_dtype: str) -> None:

@@ -16,6 +16,7 @@ from pswire.transport.channels import UNREAD_BYTES
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from tests.attack.memory.http2 import Connection, grpc_message
+from tests.promises import promise
 from tests.service.peer import Peer, messages, piece
 from tests.service.serving import PATIENCE, Cluster, refused, serving, wait_until
 
@@ -82,6 +83,7 @@ def all_requests(peer: Peer, grant: pb.Grant, server: int, **changed: Any) -> di
     }
 
 
+@promise("Only the holder of a ticket can push its payload.")
 def test_a_stranger_does_not_replace_an_honest_payload() -> None:
     """It knows the addresses, and everything that Status says."""
     with serving(2) as cluster, Peer(cluster, "honest") as peer:

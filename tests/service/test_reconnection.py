@@ -9,6 +9,7 @@ import pytest
 import psworker
 from psworker.engine import Stop
 from psworker.errors import IllegalInput
+from tests.promises import promise
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, granted, serving, wait_until
 
 BATCHES = 25
@@ -44,6 +45,7 @@ def work(cluster: Cluster, name: str, abandon_every: int) -> Stop:
         return session.done()
 
 
+@promise("Retries never apply a gradient twice and never lose one.")
 @pytest.mark.parametrize("policy", ["sync", "async"])
 def test_lines_that_break_at_every_version(policy: str) -> None:
     # Of which a third is theirs to come back.

@@ -22,6 +22,7 @@ from psserver.service.net import registration
 from psserver.service.net import sockets as served
 from pswire.transport import framed_socket
 from pswire.v1 import coordinator_pb2 as pb
+from tests.promises import promise
 from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, serving, wait_until
 from tests.shm.test_sockets import listening, socket_to
@@ -30,6 +31,9 @@ from tests.shm.test_sockets import listening, socket_to
 QUIET, NOISY = "127.0.0.2", "127.0.0.3"
 
 
+@promise(
+    "One noisy address takes nobody else's room or turn among connections and calls that have proven nothing."
+)
 def test_of_too_many_the_oldest_goes_of_the_address_that_has_the_most() -> None:
     strangers: UnprovenPeers[str] = UnprovenPeers(4)
     for peer, address in (("a1", "a"), ("b1", "b"), ("b2", "b"), ("a2", "a")):

@@ -14,6 +14,7 @@ from psserver.coordinator.outputs import Record
 from pswire.decisions.entries import Commit
 from pswire.v1 import coordinator_pb2 as pb
 from psworker import loop
+from tests.promises import promise
 from tests.service.peer import Peer
 from tests.service.serving import Cluster, granted, serving, wait_until
 
@@ -61,6 +62,7 @@ def pause() -> None:
     threading.Event().wait(DELAY)
 
 
+@promise("Every second of a worker is counted once.")
 @pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize("transport", ["grpc", "shared-memory"])
 @pytest.mark.parametrize("prefetch", [False, True], ids=["as they come", "ahead"])

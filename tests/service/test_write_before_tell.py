@@ -25,6 +25,7 @@ from psserver.service.store.executor import Executor
 from pswire.decisions import entries
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
+from tests.promises import promise
 from tests.repetitions import usually
 from tests.service.peer import Peer, Stream
 from tests.service.serving import VARIABLES, Cluster, serving
@@ -107,6 +108,10 @@ def play(cluster: Cluster, policy: str, *, stays: bool = False) -> None:
         one.stream.close()
 
 
+@promise(
+    "A failed write ends the job with a sentence and exit code 11; the log has no gap, and nobody waits in "
+    "silence."
+)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_scenario_makes_the_entries_that_are_said(tmp_path: Path, policy: str) -> None:
     out = tmp_path / "run"

@@ -12,6 +12,7 @@ from psserver.policies import build as build_policy
 from psserver.shard import Apply, Fold, Pin, Shard
 from psserver.shard.compensators import AdaptiveTaylor, Compensator, Gap, GapAware, Memory, Taylor
 from pswire.model.plan import Plan
+from tests.promises import promise
 from tests.shard.reference import MOMENTUM, install, numbers, same_bits, shards_of, stage
 
 SIZE = 40_001
@@ -64,6 +65,7 @@ def corrected(
 # Formulas
 
 
+@promise("The correctors' rules as printed (The same).")
 def test_adaptive_taylor_is_the_printed_formula(backend: Backend) -> None:
     """Zheng et al. 2017: MS <- m MS + (1 - m) g g; g + lambda_0 / sqrt(MS + eps) g g (x - x_bak)."""
     ours, memory = corrected(KINDS["adaptive-taylor"], 2.0, backend)

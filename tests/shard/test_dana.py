@@ -23,6 +23,7 @@ from psserver.shard import (
     ShardState,
     reshard,
 )
+from tests.promises import promise
 from tests.shard.reference import Arrays, install, numbers, same_bits, shards_of, stage
 from tests.simulator.lab import experiment, simulate
 
@@ -122,6 +123,7 @@ def test_any_number_of_servers_gives_the_same_bits(updates: list[list[int]]) -> 
         assert all(same_bits(a, b) for a, b in zip(one, other, strict=True))
 
 
+@promise("DANA converges where one shared momentum diverges (Hakimi et al. 2019).")
 @pytest.mark.parametrize("rate", [0.03, 0.08])
 def test_naive_momentum_diverges_and_dana_does_not(rate: float) -> None:
     """Eight workers of equal speed on a quadratic with curvatures 1 and 0.1, gamma 0.9."""

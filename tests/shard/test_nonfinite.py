@@ -11,6 +11,7 @@ from psserver.optimizers.backend import NUMPY, Backend
 from psserver.policies import TensorParts
 from psserver.shard import Apply, Fold, Install, NonfiniteError, Pin, Seal, Shard
 from pswire.model.plan import VariableSpec, make_plan
+from tests.promises import promise
 from tests.sentences import Recorder
 
 PLAN = make_plan([VariableSpec("w", (5,)), VariableSpec("mean", (3,), kind="state")], 1)
@@ -91,6 +92,7 @@ def test_aggregates_are_checked_too(aggregator: str, sentences: Recorder) -> Non
     sentences.check(refused)
 
 
+@promise("No version that is not finite is ever published.")
 @pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize("compiled", [False, True], ids=["numpy", "compiled"])
 def test_every_optimizer_tells(name: str, compiled: bool) -> None:

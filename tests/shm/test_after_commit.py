@@ -13,6 +13,7 @@ from psserver.service.store.shared_memory import Sharing
 from pswire.exits import ExitCode
 from pswire.transport import segments
 from pswire.transport.segments import HEADER, Place, SegmentError
+from tests.promises import promise
 from tests.sentences import Recorder
 from tests.service.serving import serving, wait_until
 from tests.shm.sessions import begun, connect, gradient, granted, step
@@ -28,6 +29,7 @@ POLICIES: dict[str, tuple[str, Sequence[str]]] = {
 }
 
 
+@promise("What is applied is what was received, even if a worker writes into shared memory afterwards.")
 @pytest.mark.parametrize("policy", ["async", "sync", "median", "trimmed-mean"])
 @pytest.mark.parametrize("spoilt", SPOILT)
 @pytest.mark.parametrize("servers", [1, 2])

@@ -7,6 +7,7 @@ import pytest
 
 from pswire.decisions import entries
 from tests.local import plain
+from tests.promises import promise
 from tests.simulator.lab import Outcome, experiment, simulate
 from tests.simulator.test_learning import learn, weights
 
@@ -20,6 +21,7 @@ def local_sgd(steps: int, rate: float, problem: str = "quadratic", **more: Any) 
     return learn("local-sgd", problem, policy_knobs=knobs, optimizer=OUTER, **more)
 
 
+@promise("A local rule with one step is sync.")
 @pytest.mark.parametrize("problem", ["logistic", "mlp"])
 def test_one_local_step_is_sync(problem: str) -> None:
     """Not to the bit: sync adds gradients and then scales, this adds differences of weights."""
@@ -39,6 +41,7 @@ def test_alone_it_is_plain_training() -> None:
     assert ours.versions == 43 and theirs.versions == 300  # 42 of 7 batches, one of 6
 
 
+@promise("Local steps on different data rest at a moved point (Karimireddy et al. 2020).")
 @pytest.mark.parametrize(("steps", "rests_at"), [(1, 1.000000), (10, 1.221099), (50, 1.142294)])
 def test_different_data_move_the_fixed_point_as_theory_says(steps: int, rests_at: float) -> None:
     """x* = sum w_i c_i / sum w_i with w_i = 1 - (1 - rate h_i)^H; the optimum of the mean is 1."""

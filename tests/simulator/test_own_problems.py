@@ -10,6 +10,7 @@ from pslab.runs.folder import Run
 from pslab.simulator import SimulationError, build
 from pslab.simulator.problems import ProblemError, numpy_problem
 from pswire.config.experiment import ExperimentError, parse_experiment
+from tests.promises import promise
 from tests.replay.command import ps_lab
 from tests.simulator.lab import experiment, simulate
 
@@ -159,6 +160,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / "bowls.py")
 
 
+@promise("A problem of one's own gives the run of the equal built-in problem, to the bit.")
 def test_a_copy_of_a_built_in_problem_gives_its_run(module: str) -> None:
     sections = {"run": {"versions": 40}, "optimizer": {"name": "sgd", "learning_rate": 0.1}}
     options = {"noise": 0.3, "dimensions": 5}

@@ -21,6 +21,7 @@ from psserver.coordinator import JobTerms, Record
 from psserver.policies import build
 from psworker.engine import Abandon, Commit, Done, Leave, Ready, Request
 from tests.cluster.cluster import Cluster as RealCluster
+from tests.promises import promise
 from tests.simulator.lab import Kept
 
 
@@ -114,6 +115,7 @@ def told(entries: list[Any]) -> list[dict[str, Any]]:
     return found[: next(i for i, fields in enumerate(found) if fields["kind"] == "stop") + 1]
 
 
+@promise("The simulated and the real coordinator write equal logs for one schedule.")
 @pytest.mark.cluster
 @pytest.mark.parametrize(
     "flags",

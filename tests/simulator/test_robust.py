@@ -14,6 +14,7 @@ from pslab.simulator.store import ShardStore
 from psserver.policies import Commit, Done, Drop, Join, PolicyError, Ready
 from psserver.policies import build as build_policy
 from pswire.decisions import entries
+from tests.promises import promise
 from tests.simulator.lab import Outcome, experiment, simulate
 
 FAR = 1e6
@@ -50,6 +51,10 @@ def test_the_mean_follows_the_attacker() -> None:
     assert distance(attacked("k-sync", aggregate=4)) > FAR / 100
 
 
+@promise(
+    "Median, trimmed mean and Krum converge beside an attacker whom the mean follows (Yin et al. 2018, "
+    "Blanchard et al. 2017)."
+)
 @pytest.mark.parametrize(
     ("policy", "servers", "knobs"),
     [

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pswire.decisions import entries
+from tests.promises import promise
 from tests.repetitions import repetitions, usually
 from tests.simulator.lab import Outcome, experiment, long, near, simulate, timed
 
@@ -17,6 +18,10 @@ def harmonic(n: int) -> float:
     return sum(1 / k for k in range(1, n + 1))
 
 
+@promise(
+    "A barrier takes H_P times the mean for exponential times; Delta + H_P when shifted; the greatest of P for"
+    " Pareto (Dutta et al. 2018)."
+)
 @pytest.mark.parametrize("workers", [2, 5, 16])
 def test_the_barrier_costs_a_harmonic_number(workers: int) -> None:
     """The slowest of P exp(1) steps takes H_P on average (Dutta et al. 2018, order statistics)."""

@@ -8,6 +8,7 @@ from pslab.check import members as times
 from pslab.check.checker import check_log
 from pslab.runs.log import read_log
 from pswire.decisions import entries as facts
+from tests.promises import promise
 from tests.simulator.lab import Outcome, experiment, simulate
 
 
@@ -56,6 +57,7 @@ def test_steps_before_the_grant_are_told_once() -> None:
         assert (commit.pull, commit.compute, commit.before) == expected
 
 
+@promise("Simulated times fit the log exactly.")
 @pytest.mark.parametrize(
     ("policy", "sections"),
     [

@@ -15,6 +15,7 @@ from pswire.transport.codecs import FLOAT32
 from pswire.transport.rows import RowFormat
 from pswire.v1 import shard_pb2
 from psworker.errors import PayloadRefused, SessionError
+from tests.promises import promise
 from tests.service.serving import Cluster, granted, serving, wait_until
 
 SPEC = TableSpec("items", 3)
@@ -68,6 +69,10 @@ def _infinite(form: Any, arrays: list[np.ndarray]) -> list[np.ndarray]:
 BENT = {"unsorted": _swapped, "twice": _twice, "another server's": _anothers, "infinite": _infinite}
 
 
+@promise(
+    "Rows of tables harm nobody: keys that are unsorted, repeated, another server's or too many, and gradients"
+    " that are not finite, are refused before anything changes; ids without end do not fill a server."
+)
 @pytest.mark.parametrize("transport", ["grpc", "socket", "auto"])
 @pytest.mark.parametrize("bent", BENT.values(), ids=BENT)
 def test_keys_and_rows_that_make_no_sense_are_refused(
@@ -169,6 +174,7 @@ def test_few_keys_that_ask_for_large_rows_are_held_to_the_readers_memory() -> No
             wait_until(lambda: "rows being read" not in kinds(served), "the memory to be given back")
 
 
+@promise("Bytes per row: 8 + 4 dim up, 8 up and 4 dim down; one round trip for each step.")
 def test_rows_take_the_bytes_that_they_must() -> None:
     """8 + 4 dim up for each unique row, 8 up and 4 dim down for each one that is read."""
     form = RowFormat((SPEC,), FLOAT32, (50,), (40,))

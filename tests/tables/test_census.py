@@ -19,6 +19,7 @@ from pswire.model.tables import TableSpec, bucket, mix, unmix
 from pswire.table_messages import table_from_wire, table_to_wire
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import memory_pb2
+from tests.promises import promise
 from tests.replay.simulated import simulate
 
 SPEC = TableSpec("items", 2, "zeros", (), evict_age=40, evict_every=16)
@@ -33,6 +34,7 @@ def number_of(id: int) -> int:
     return int(bucket(mix(np.array([id])))[0])
 
 
+@promise("What ps-lab tables says is what a pass over all rows finds.")
 @pytest.mark.parametrize("servers", [1, 3])
 def test_figures_are_those_of_a_pass_over_all_rows(servers: int) -> None:
     plan = make_plan([VariableSpec("bias", (servers,))], servers, [SPEC])

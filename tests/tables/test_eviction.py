@@ -16,6 +16,7 @@ from psserver.optimizers.rows import rows_optimizer
 from psserver.shard.tables import Table, compute
 from pswire.model.plan import PlanError
 from pswire.model.tables import Keys, TableSpec, admitted, bucket, initial_rows, mix, split
+from tests.promises import promise
 from tests.replay.simulated import simulate
 from tests.tables.twin import advance
 
@@ -98,6 +99,10 @@ def table(spec: TableSpec) -> Table:
 UPDATES = st.lists(st.lists(st.integers(0, IDS - 1), unique=True, max_size=8), min_size=1, max_size=24)
 
 
+@promise(
+    "Who reads an older version sees an evicted row; it returns as new; the same rows go on any number of "
+    "servers."
+)
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 @settings(max_examples=40, deadline=None)
 @given(updates=UPDATES, servers=st.integers(1, 3), saved=st.integers(0, 24))
@@ -159,6 +164,7 @@ def test_keys_of_rows_that_went_count_as_memory_until_they_are_forgotten() -> No
     assert ours.gone(0).size == 0 and remembered - ours.nbytes == KEYS.nbytes
 
 
+@promise("Admission by count: the gradient with that number makes the row.")
 @pytest.mark.parametrize("after", [1, 2, 5])
 def test_the_applied_gradient_with_the_number_of_admission_makes_the_row(after: int) -> None:
     spec = replace(BASE, admit_after=after)

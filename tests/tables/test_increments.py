@@ -24,6 +24,7 @@ from psserver.shard import Shard, ShardState
 from psserver.shard.tables import Tables
 from pswire.model.plan import Plan, VariableSpec, make_plan
 from pswire.model.tables import TableSpec, canonical, mix
+from tests.promises import promise
 
 RULES: list[dict[str, object]] = [
     {"name": "sgd", "learning_rate": 0.5},
@@ -80,6 +81,10 @@ def rows_of(tables: Tables) -> dict[str, np.ndarray]:
 STEPS = st.lists(st.lists(st.integers(0, 20), max_size=5), min_size=1, max_size=14)
 
 
+@promise(
+    "A full checkpoint and increments are a full one, with evictions; one more update has equal bits for each "
+    "rule."
+)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule["name"]))
 @settings(max_examples=10, deadline=None)
 @given(steps=STEPS, every=st.integers(1, 4))
@@ -209,6 +214,7 @@ def shard_of(tables: Tables, layout: Plan) -> Any:
     )
 
 
+@promise("Copies that are made while a checkpoint is written are increments, too.")
 @pytest.mark.parametrize("first", ["the writing", "the copy"])
 def test_a_copy_that_begins_while_another_is_written_is_an_increment_and_lacks_no_row_that_went(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str

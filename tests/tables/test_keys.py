@@ -21,11 +21,16 @@ from pswire.model.tables import (
     unmix,
 )
 from pswire.model.variables import PlanError
+from tests.promises import promise
 
 EDGES = [0, 1, -1, -(2**63), 2**63 - 1]
 ids = st.lists(st.one_of(st.sampled_from(EDGES), st.integers(-(2**63), 2**63 - 1), st.integers(0, 9)))
 
 
+@promise(
+    "Any int64 is an id; keys that are unsorted, repeated, another server's or too many are refused, and "
+    "change nothing."
+)
 @given(ids)
 def test_every_id_has_a_key_of_its_own_and_comes_back(given_ids: list[int]) -> None:
     keys = mix(np.array(given_ids, np.int64))
@@ -71,6 +76,7 @@ def test_keys_of_others_unsorted_and_repeated_keys_are_named() -> None:
     assert check_keys(keys, BUCKETS // 2, BUCKETS) is not None
 
 
+@promise("Placement is even, and the same in every process.")
 def test_placement_is_even() -> None:
     """Claim 13: a batch's unique rows on 8 servers."""
     sizes = [part.stop - part.start for part in split(np.sort(mix(np.arange(20_000))), 8)]
@@ -88,6 +94,7 @@ def test_duplicates_are_added_in_the_order_of_positions(pairs: list[tuple[int, f
         assert row.tolist() == [total, -total]
 
 
+@promise("An initial row depends on seed, table, id and column only; mean and variance fit.")
 @pytest.mark.parametrize("name", ["zeros", "uniform", "normal"])
 def test_initial_rows_depend_on_nothing_else(name: str) -> None:
     """Claim 1."""

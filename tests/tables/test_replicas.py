@@ -27,6 +27,7 @@ from pswire.decisions.orders import Pin, Seal
 from pswire.model.plan import make_plan
 from pswire.model.rows import Rows
 from pswire.model.tables import TableSpec, mix
+from tests.promises import promise
 from tests.service.replicated import made_anew, newest, state_of
 from tests.service.serving import VARIABLES, Cluster, Served, granted, serving, wait_until
 from tests.tables import twin
@@ -300,6 +301,7 @@ def both_made(version: int, *servers: Served) -> None:
     wait_until(lambda: all(newest(each)[0] == version for each in servers), f"version {version}")
 
 
+@promise("Both copies of a job with replicas have the same rows; one that differs in a row is noticed.")
 def test_both_copies_have_the_same_rows_and_one_that_ended_gets_them(
     three: tuple[Cluster, psworker.Session], tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from psserver.policies import TensorParts
 from psserver.shard.tables import Table
 from psserver.shard.updater import Updater
 from pswire.model.tables import TableSpec, initial_rows, mix, split, sums, unique
+from tests.promises import promise
 from tests.tables.twin import SGD, advance, table, update
 
 IDS = 40
@@ -65,6 +66,7 @@ def test_a_table_has_the_bits_of_a_dense_variable(name: str, servers: int, backe
         assert np.concatenate(found).reshape(-1).tobytes() == now.tobytes()
 
 
+@promise("An id twice in a batch counts as in a dense gradient: 0.8300, not 0.7728.")
 def test_an_id_twice_in_a_batch_counts_as_in_a_dense_gradient() -> None:
     """Claim 5: ids (1, 1, 3), gradients 1, 2, 3, twice; Keras gives 0.7728 on slices and 0.8300 on the dense one."""
     ours = table({"name": "adagrad", "learning_rate": 0.1}, ONES)
@@ -75,6 +77,7 @@ def test_an_id_twice_in_a_batch_counts_as_in_a_dense_gradient() -> None:
     assert round(row, 4) == 0.8300 and round(row, 4) != 0.7728
 
 
+@promise("Lazy Adam's first step of a late row: one rate by row, 3.16 by version.")
 def test_the_first_step_of_a_late_row_of_adam() -> None:
     """Claim 19: one rate with the row's clock, 3.16 rates with the global one."""
     late = (mix([7]), np.array([[0.5]], np.float32), 1.0)

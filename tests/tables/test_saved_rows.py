@@ -9,12 +9,14 @@ import pslab.runs
 from pslab.runs.folder import RunError
 from psserver.checkpoint import Store
 from psworker.backends.lookups import Remote
+from tests.promises import promise
 from tests.service.serving import granted, serving, wait_until
 from tests.tables.test_sessions import ALL, DIM, ITEMS, connect, gradient, saved, step
 
 ASKED = np.array([[0, 5, -7], [5, 2**62, 39]])
 
 
+@promise("Where no server runs, a model reads its rows in a checkpoint.")
 @pytest.mark.parametrize("servers", [1, 3])
 def test_rows_of_a_checkpoint_are_those_that_servers_had(tmp_path: Path, servers: int) -> None:
     overrides = ["run.checkpoint_every=1v", "optimizer.name=adagrad", "optimizer.learning_rate=0.5"]
@@ -46,6 +48,7 @@ def test_where_there_is_no_checkpoint_with_rows_is_said(tmp_path: Path) -> None:
             pslab.runs.rows(folder)
 
 
+@promise("Rows of a worker that ends between push and commit count nowhere.")
 def test_rows_of_a_worker_that_ends_before_its_commit_count_nowhere() -> None:
     with serving(2) as cluster, connect(cluster, "stays") as session:
         assert step(session, 1)

@@ -21,6 +21,7 @@ from pswire.model.tables import Keys, TableSpec, initial_rows, mix, unique
 from psworker import loop
 from psworker.errors import PayloadRefused, Refused, Voided
 from tests.probes import SessionProbe
+from tests.promises import promise
 from tests.service.serving import Cluster, granted, serving, wait_until
 
 IDS, DIM = 40, 3
@@ -169,6 +170,7 @@ def test_rows_are_fetched_with_their_version_during_the_computation(
         session.done()
 
 
+@promise("Pulls of ids without rows make none.")
 def test_reading_makes_no_rows(tmp_path: Path) -> None:
     with serving(out=tmp_path) as cluster, connect(cluster) as session:
         grant = granted(session)
@@ -179,6 +181,7 @@ def test_reading_makes_no_rows(tmp_path: Path) -> None:
         assert [table.count for table in shard.tables.tables] == [0, 0]
 
 
+@promise("Ids may have any shape, and be none.")
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0), (), (1, 1)])
 def test_ids_may_have_any_shape_and_be_none(shape: tuple[int, ...]) -> None:
     with serving(2) as cluster, connect(cluster) as session:
@@ -189,6 +192,7 @@ def test_ids_may_have_any_shape_and_be_none(shape: tuple[int, ...]) -> None:
         session.commit(grant, samples=1)
 
 
+@promise("What rows cannot have is refused before anything starts.")
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
@@ -261,6 +265,10 @@ def saved(store: Store, version: int) -> bool:
     return False
 
 
+@promise(
+    "A checkpoint is the state at its version; a job that resumes on other servers has the bits of one that "
+    "never stopped."
+)
 @pytest.mark.parametrize("beside", [False, True])
 def test_a_job_that_resumes_on_other_servers_has_the_bits_of_one_that_did_not_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: bool

@@ -14,6 +14,7 @@ from pswire.decisions.orders import Apply, Discard, Fold, Install, Order, Pin, R
 from pswire.model.plan import Plan, VariableSpec, make_plan
 from pswire.model.tables import Floats, TableSpec, initial_rows, mix, split, unique
 from pswire.records import StateError
+from tests.promises import promise
 
 IDS, DIM = 24, 3
 SPEC = TableSpec("items", DIM, "uniform", (-1.0, 1.0), 3)
@@ -110,6 +111,10 @@ STEPS = st.lists(
 )
 
 
+@promise(
+    "A table ends with the bits of a dense variable under sgd and adagrad, on 1 to 3 servers, under each "
+    "allowed policy."
+)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["name"])
 @settings(max_examples=60, deadline=None)
 @given(servers=st.integers(1, 3), steps=STEPS)
@@ -150,6 +155,10 @@ def test_a_table_has_the_bits_of_its_dense_twin(
         assert np.array_equal(cluster.table(cluster.version), cluster.twin(cluster.version))
 
 
+@promise(
+    "Compensated rows have the bits of the dense twin, through restarts, checkpoints and copies; they are "
+    "replayed."
+)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["name"])
 @settings(max_examples=60, deadline=None)
 @given(servers=st.integers(1, 3), data=st.data())

@@ -17,6 +17,7 @@ from pslab.simulator.problems import ProblemError, numpy_problem
 from pslab.simulator.problems.clicks import Clicks, auc
 from psserver import weights_file
 from psworker.loop import train
+from tests.promises import promise
 from tests.repetitions import usually
 from tests.replay.simulated import simulate
 from tests.service.serving import serving
@@ -116,6 +117,7 @@ def test_options_of_clicks_are_checked() -> None:
         numpy_problem("clicks", {"features": 0})
 
 
+@promise("Runs replay to the bit, with admission and eviction, too.")
 @pytest.mark.parametrize(("servers", "policy"), [(1, "async"), (2, "bounded"), (2, "sync"), (2, "dc-asgd")])
 def test_a_real_run_with_tables_replays_to_the_bit(tmp_path: Path, servers: int, policy: str) -> None:
     """Two workers in threads, by the loop of `ps-worker`."""

@@ -24,6 +24,7 @@ from psserver.shard.tables.saved import joined
 from pswire.model.plan import Plan, make_plan
 from pswire.model.tables import TableSpec, canonical, mix
 from pswire.model.variables import VariableSpec
+from tests.promises import promise
 from tests.tables.test_increments import Later, about, same, shard_of
 
 JOB = "job"
@@ -71,6 +72,7 @@ class Interleaved:
 IDS = st.lists(st.integers(0, 40), max_size=12)
 
 
+@promise("Updates go on while a checkpoint's rows are copied; the copy is of its version.")
 @settings(max_examples=60, deadline=None)
 @given(
     before=st.lists(IDS, max_size=4),
@@ -127,6 +129,9 @@ def test_updates_flat_out_in_another_thread_leave_no_trace_in_a_copy(monkeypatch
     tables.drop(saved)
 
 
+@promise(
+    "A checkpoint's rows are copied in pieces of bounded memory, and so is what was saved for them freed."
+)
 def test_pieces_take_little_memory_however_many_rows_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "PIECE", 1 << 10)
     wide = make_plan([VariableSpec("bias", (1,))], 1, [TableSpec("wide", 64, optimizer=RULE)])

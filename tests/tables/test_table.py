@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from psserver.shard.tables import Table, TableState, commit, compute
 from pswire.model.tables import TableSpec, initial_rows, mix, split
+from tests.promises import promise
 from tests.repetitions import repetitions
 from tests.tables.twin import SGD, Twin, gradient, read_meanwhile, table, update
 
@@ -69,6 +70,7 @@ def test_reads_and_trials_make_no_rows() -> None:
     assert (ours.count, digest(ours), ours.version) == (2, before, 1)
 
 
+@promise("No torn reads while updates run.")
 def test_readers_in_threads_see_no_mixture() -> None:
     """Claim 6: every number of a row is that of its version while updates run."""
     ours, keys = table(spec=TableSpec("t", 3, "zeros", ())), np.sort(mix(np.arange(2000)))
@@ -78,6 +80,7 @@ def test_readers_in_threads_see_no_mixture() -> None:
             update(ours, (keys, ones, 1.0), keep=True)
 
 
+@promise("Undo is bounded by what may be read, and gone after a lease.")
 def test_undo_is_bounded_by_what_may_be_read() -> None:
     """Claim 7."""
     ours, part = table(), gradient([1, 2, 3], 0)
@@ -93,6 +96,7 @@ def test_undo_is_bounded_by_what_may_be_read() -> None:
     assert ours.undo_bytes == 0
 
 
+@promise("Growth changes no read.")
 def test_many_inserts_change_no_read() -> None:
     """Claim 12: the index grows by rebuilding; memory per row stays near what embeddings need (claim 20)."""
     ours, first = table(), mix(np.arange(1000))
@@ -108,6 +112,7 @@ def test_many_inserts_change_no_read() -> None:
     np.testing.assert_array_equal(newest, initial_rows(ours.spec, keys) - np.float32(0.25))
 
 
+@promise("Memory per row; a step is traced once; speed.")
 def test_memory_per_row() -> None:
     """Claim 20: at dim 16, row-wise Adagrad keeps 100 to 116 bytes per row, Adagrad 160 to 176, Adam 224 to 244."""
     for rule, most in (("rowwise-adagrad", 116), ("adagrad", 176), ("adam", 244)):

@@ -11,6 +11,7 @@ from pswire.model.plan import VariableSpec, make_plan
 from pswire.model.tables import TableSpec, mix, unique
 from pswire.transport.codecs import FLOAT32
 from pswire.transport.rows import RowFormat
+from tests.promises import promise
 from tests.repetitions import repetitions
 from tests.tables.twin import SGD, SPEC, gradient, read_meanwhile, update
 
@@ -38,6 +39,7 @@ def arrays(state: TableState) -> list[np.ndarray]:
     return [state.keys, state.values, state.touched, state.count, *state.slots.values()]
 
 
+@promise("Updates in place have the bits of the others, and are taken back whole.")
 @pytest.mark.parametrize(
     "config", [*IN_PLACE, *BESIDE], ids=lambda config: "-".join(map(str, config.values()))
 )

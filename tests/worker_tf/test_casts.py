@@ -12,6 +12,7 @@ from pswire.transport.codecs import ElementDecoder
 from pswire.transport.wire import codec_named
 from psworker.backends.tensorflow.flats import payload_of, rounded, tensor_of, widened
 from psworker.data.payloads import array_of
+from tests.promises import promise
 
 pytestmark = pytest.mark.tensorflow
 
@@ -39,6 +40,7 @@ def on_host(values, dtype):
         return codec_named(dtype).encode(values).view(array_dtype(dtype))
 
 
+@promise("Rounding in the graph gives the bits of rounding on the host.")
 @pytest.mark.parametrize("dtype", ["float32", *NARROW])
 def test_rounding_in_the_graph_gives_the_bits_of_rounding_on_the_host(dtype):
     values = numbers()
