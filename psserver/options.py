@@ -5,7 +5,7 @@ They stand apart from what a server loads, so that help and wrong options are an
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, SkipValidation
 
@@ -62,12 +62,10 @@ class Options(ProcessSection):
     """continue the run in `--out` from this checkpoint (task 0), also with another number of servers. auto: from the
     latest, or begin if there is none, so that a killed server can be restarted with the same command"""
 
-    log_flush: Annotated[str, Flag((SERVER,), metavar="SECONDS|wake-up|disk")] = "0.2"
-    """when the decision log is written (task 0). SECONDS: this often; a killed process loses the decisions of the last
-    SECONDS, which workers may know. wake-up: before workers learn of a decision, in one write for all decisions of a
-    moment; a killed process loses nothing that a worker knows, but a loss of power loses what the system had not
-    written
-    yet. disk: on the disk (fsync) before workers learn of a decision; then not even a loss of power loses it"""
+    log_flush: Annotated[Literal["system", "disk"], Flag((SERVER,))] = "system"
+    """how far the decision log is written before workers learn of a decision (task 0), in one write for all decisions
+    of a moment. system: to the operating system, so that a killed process loses nothing that a worker knows. disk: to
+    the disk (fsync), so that not even a loss of power does"""
 
     no_out: Annotated[bool, Flag((SERVER,))] = False
     """keep no log and no trained model"""

@@ -14,7 +14,6 @@ from psserver.options import Options
 from psserver.policies import build as build_policy
 from psserver.policy_plan import adapt_of, plan_of
 from psserver.service.job.agreement import FROM_JOB
-from psserver.service.job.run_log import LogFlush, parse_flush
 from psserver.service.life.settings import ServerSettings, new_job_name
 from psserver.service.store.host import HostOptions
 from psserver.shard.fragments import check_fragments
@@ -132,7 +131,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
         rescue=Path(run.rescue) if run.rescue else None,
         recover=_recover(cluster.recover_timeout, taken=every != Every() and options.out is not None),
         resume=options.resume if index == 0 or cluster.replicas > 1 else None,
-        log_flush=_log_flush(options.log_flush),
+        log_to_disk=options.log_flush == "disk",
         credentials=credentials,
         exposure=exposed,
         replicas=cluster.replicas,
@@ -150,13 +149,6 @@ def _check_replicas(options: Options) -> None:
     ):
         if wrong:
             raise SettingsError(f"--replicas 2: expected {what}")
-
-
-def _log_flush(text: str) -> LogFlush:
-    try:
-        return parse_flush(text)
-    except ValueError as error:
-        raise SettingsError(str(error)) from error
 
 
 def _optimizer(experiment: Experiment) -> Optimizer | None:

@@ -144,29 +144,6 @@ def test_workers_that_fetch_ahead_follow_the_server_that_leads(
         committed_once(cluster, MORE)
 
 
-@pytest.mark.parametrize("more", [(), ("--resume", "auto")])
-def test_a_log_that_is_seldom_written_has_no_gap(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
-) -> None:
-    """A copy lacks the lines before it, so they are in the file when it is given. With `auto`, server 1 begins with a
-    copy; without it, server 0 gets one when it comes back."""
-    monkeypatch.setenv("PS_REPLICAS", "2")
-    more = (*more, "--log-flush", "3600")
-    with Cluster(tmp_path) as cluster:
-        start(cluster, "sync", batches=MORE, more=more)
-        wait_for_the_gate(cluster, GATE)
-        wait_state(cluster, 0, 1, "in sync")
-        killed_and_started_again(cluster, 0, "sync", *more)
-        open_gates(cluster, "gate")
-        wait_for_the_gate(cluster, LATER)
-        wait_state(cluster, 1, 0, "in sync")
-        killed_and_started_again(cluster, 1, "sync", *more)
-        # One that comes back while the job ends would not hear of it.
-        wait_state(cluster, 0, 1, "in sync")
-        end(cluster)
-        committed_once(cluster, MORE)
-
-
 @pytest.mark.parametrize("tables", [False, True])
 def test_a_copy_that_stood_still_is_made_anew_and_leads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: bool

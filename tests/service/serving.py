@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGTERM, Signals
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 import numpy as np
@@ -148,7 +148,7 @@ def serving(
     shared: bool = False,
     resume: str | None = None,
     job_secret: str = "",
-    log_flush: str = "0.2",
+    log_flush: Literal["system", "disk"] = "system",
     security: Callable[[int], SecurityOptions] = lambda index: SecurityOptions(),
     credentials: Credentials = NO_TLS,
     **options: Any,

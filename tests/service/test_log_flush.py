@@ -12,7 +12,7 @@ import pytest
 
 from psserver.service.job import log_file
 from psserver.service.job.log_file import LogError
-from psserver.service.job.run_log import Flushing, LogFlush, RunLog, parse_flush
+from psserver.service.job.run_log import Flushing, RunLog
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from tests.promises import promise
@@ -39,17 +39,17 @@ class Disk:
         self.did.append("sync")
 
 
-def flushing(disk: Any, how: LogFlush, failed: Callable[[LogError], None]) -> Flushing:
-    run_log: RunLog = disk
-    return Flushing(run_log, how, asyncio.get_running_loop, failed)
+def flushing(files: Any, failed: Callable[[LogError], None], disk: bool = False) -> Flushing:
+    run_log: RunLog = files
+    return Flushing(run_log, disk, asyncio.get_running_loop, failed)
 
 
-@pytest.mark.parametrize(("how", "did"), [("wake-up", ["flush"]), ("disk", ["sync", "flush"])])
-def test_one_flush_for_all_that_one_turn_has_decided(how: str, did: list[str]) -> None:
+@pytest.mark.parametrize(("synced", "did"), [(False, ["flush"]), (True, ["sync", "flush"])])
+def test_one_flush_for_all_that_one_turn_has_decided(synced: bool, did: list[str]) -> None:
     disk, told = Disk(), []
 
     async def main() -> None:
-        log = flushing(disk, parse_flush(how), told.append)
+        log = flushing(disk, told.append, synced)
 
         async def commit(number: int) -> None:
             log.taken()
@@ -63,26 +63,12 @@ def test_one_flush_for_all_that_one_turn_has_decided(how: str, did: list[str]) -
     assert told == list(range(20)) and disk.did == did
 
 
-def test_seconds_tell_at_once_and_flush_when_it_is_time() -> None:
-    disk = Disk()
-
-    async def main() -> None:
-        log = flushing(disk, parse_flush("1.5"), pytest.fail)
-        log.taken()
-        assert await log.written() and not disk.did
-        for now in (10.0, 10.2, 11.4, 11.6, 11.8):
-            log.tick(now)
-
-    asyncio.run(main())
-    assert len(disk.did) == 2
-
-
 def test_whoever_waits_when_the_log_fails_is_told_so_and_one_that_gave_up_disturbs_nobody() -> None:
     disk, failures = Disk(), []
     disk.error = LogError("full")
 
     async def main() -> None:
-        log = flushing(disk, LogFlush(0.0), failures.append)
+        log = flushing(disk, failures.append)
         log.taken()
         waiting = [asyncio.create_task(log.written()) for _ in range(3)]
         await asyncio.sleep(0)
@@ -94,19 +80,12 @@ def test_whoever_waits_when_the_log_fails_is_told_so_and_one_that_gave_up_distur
     assert failures == [disk.error]
 
 
-@pytest.mark.parametrize("text", ["0", "0.1", "-1", "nan", "inf", "each", ""])
-def test_what_is_no_way_to_flush_is_said(text: str, sentences: Recorder) -> None:
-    with pytest.raises(ValueError) as refused:
-        parse_flush(text)
-    sentences.check(refused)
-
-
 @promise("What a worker is told stands in the log.")
 @pytest.mark.parametrize("way", ["session", "exchange"])
 def test_what_a_worker_is_told_is_in_the_file(tmp_path: Path, way: str) -> None:
     """Read by another process, the moment the answer comes."""
     out = tmp_path / "run"
-    with serving(out=out, log_flush="wake-up") as cluster:
+    with serving(out=out) as cluster:
         peer = Peer(cluster, "a")
         for _ in range(20):
             ticket = peer.ready().ticket
@@ -140,7 +119,7 @@ def test_nobody_hears_of_what_a_full_disk_does_not_hold(
 ) -> None:
     """The commit is answered by the end of the job, never by its fate."""
     out = tmp_path / "run"
-    with serving(out=out, log_flush="wake-up") as cluster:
+    with serving(out=out) as cluster:
         peer = Peer(cluster, "a")
         peer.step()
         grant, request = peer.ready(), step(peer)

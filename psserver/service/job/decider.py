@@ -18,7 +18,7 @@ from psserver.policies import Policy, advice
 from psserver.service.job.agreement import Agreement
 from psserver.service.job.log_file import LogError
 from psserver.service.job.routes import Routes
-from psserver.service.job.run_log import Flushing, LogFlush, RunLog
+from psserver.service.job.run_log import Flushing, RunLog
 from psserver.service.store.checkpoints import Checkpoints
 from psserver.service.store.host import ShardHost
 from psserver.shard_bounds import ShardBounds
@@ -117,13 +117,13 @@ class Decider:
         agreement: Agreement,
         host: ShardHost,
         run_log: RunLog,
-        flush: LogFlush,
+        log_to_disk: bool,
         tell_over: Callable[[], object],
     ) -> None:
         terms, policy = agreement.terms, agreement.policy
         self.agreement, self.host = agreement, host
         self.routes = Routes(run_log, host.orders, terms.grace, self.now)
-        self.flushing = Flushing(run_log, flush, lambda: host.owner.loop, self._lost_log)
+        self.flushing = Flushing(run_log, log_to_disk, lambda: host.owner.loop, self._lost_log)
         self.over = False
         # Set at most once; nothing is decided or written afterwards.
         self.failure: Failure | None = None

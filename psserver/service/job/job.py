@@ -25,7 +25,7 @@ from psserver.service.job.joining import JobModel, Joining, resume
 from psserver.service.job.log_file import LogError
 from psserver.service.job.outbox import Outbox
 from psserver.service.job.reports import Epochs, Evaluations, Progress
-from psserver.service.job.run_log import LogFlush, RunLog
+from psserver.service.job.run_log import RunLog
 from psserver.service.store.checkpoints import PATIENCE, limit
 from psserver.service.store.host import ShardHost
 from psserver.service.store.resume_point import ResumePoint
@@ -141,14 +141,14 @@ class Job:
         run_log: RunLog,
         announce: Callable[[Plan], None],
         over: Callable[[], object],
-        flush: LogFlush,
+        log_to_disk: bool,
         security: str = "",
         deciding: Callable[..., Decider] = Decider,
     ) -> None:
         """`security`: how its servers are protected, for the summary. `deciding`: makes the decider."""
         self.host, self.security = host, security
         self.agreement = Agreement(terms, policy, optimizer)
-        self.decider = decider = deciding(self.agreement, host, run_log, flush, over)
+        self.decider = decider = deciding(self.agreement, host, run_log, log_to_disk, over)
         self.routes, self.flushing, self.began = decider.routes, decider.flushing, decider.began
         self.capacity = capacity(host.memory.ledger.limit)
         self.servers = SilentServers(decider)
@@ -308,7 +308,6 @@ class Job:
         self.progress.look(self.coordinator, self.decider.now())
         present = self.coordinator.roster.present.values()
         self.routes.outboxes.end_others({(m.worker, m.incarnation) for m in present})
-        self.decider.write_or_fail(lambda: self.flushing.tick(time.monotonic()))
         self._memory.measure()
         self._reserve_rows()
 

@@ -6,9 +6,8 @@ import tempfile
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -233,66 +232,35 @@ class RunLog:
                 closing.callback(file.close)
 
 
-# Least seconds between two flushes.
-LEAST_FLUSH: Final = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class LogFlush:
-    """When the log is flushed. `seconds`: between two flushes, while workers are answered at once; 0: before any worker
-    is answered, once per turn of the loop. `disk`: also sync it to disk."""
-
-    seconds: float = LEAST_FLUSH
-    disk: bool = False
-
-    @property
-    def first(self) -> bool:
-        """Whether the log is written before any answer leaves."""
-        return not self.seconds
-
-
-def parse_flush(text: str) -> LogFlush:
-    """Parse "wake-up", "disk" or a number of seconds. Raises ValueError."""
-    if text in ("wake-up", "disk"):
-        return LogFlush(0.0, disk=text == "disk")
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not LEAST_FLUSH <= seconds < float("inf"):
-        raise ValueError(
-            f"--log-flush: expected wake-up, disk, or seconds from {LEAST_FLUSH:g} on, such as 1, got {text!r}"
-        )
-    return LogFlush(seconds)
-
-
 class Flushing:
-    """Flushes a run log as `how` says; `failed(error)` is called if that fails. The loop's thread owns it."""
+    """Writes a run log once for each turn of the loop in which it took lines, before any worker is answered.
+
+    `disk`: also sync it to the disk then. `failed(error)` is called if writing fails. The loop's thread owns it.
+    """
 
     def __init__(
         self,
         run_log: RunLog,
-        how: LogFlush,
+        disk: bool,
         loop: Callable[[], AbstractEventLoop],
         failed: Callable[[LogError], None],
     ) -> None:
-        self._log, self._how, self._loop, self._failed = run_log, how, loop, failed
+        self._log, self._disk, self._loop, self._failed = run_log, disk, loop, failed
         # Whether a flush is due at the end of this turn; and who waits for it.
         self._due = False
         self._waiting: list[Future[None]] = []
         self._whole = True
-        self._next = 0.0
 
     def taken(self) -> None:
         """Schedule a flush: the log has taken lines. Call it before any answer leaves."""
-        if self._how.first and not self._due:
+        if not self._due:
             self._due = True
             self._loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         self._due = False
         try:
-            if self._how.disk:
+            if self._disk:
                 self._log.sync()
             self._log.flush()
         except LogError as error:
@@ -310,9 +278,3 @@ class Flushing:
             self._waiting.append(future)
             await future
         return self._whole
-
-    def tick(self, now: float) -> None:
-        """Flush if it is time. `now`: seconds, monotonic. Raises LogError."""
-        if now >= self._next:
-            self._next = now + self._how.seconds
-            self._log.flush()

@@ -88,7 +88,7 @@ def make_job(
         run_log,
         planned,
         wake,
-        settings.log_flush,
+        settings.log_to_disk,
         settings.security,
     )
     _warn_of_room(settings, job.capacity)

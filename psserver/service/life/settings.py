@@ -10,7 +10,6 @@ from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.options import ProcessSection
 from psserver.policies import Policy
-from psserver.service.job.run_log import LogFlush
 from psserver.service.store.host import HostOptions
 from pswire.addresses import Address
 from pswire.security.credentials import NO_TLS, Credentials
@@ -50,7 +49,8 @@ class ServerSettings:
     behind: str = ""
     # Servers that came back at other addresses than workers were told.
     moved: frozenset[int] = frozenset()
-    log_flush: LogFlush = LogFlush()
+    # Whether the log is synced to the disk before workers learn of a decision.
+    log_to_disk: bool = False
     # Credentials of everything that it listens on and connects to.
     credentials: Credentials = NO_TLS
     # Copies of the coordinator and of the model.

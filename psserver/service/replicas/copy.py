@@ -220,7 +220,7 @@ class Copy(Holding):
             run_log,
             self._announce,
             self._changed,
-            settings.log_flush,
+            settings.log_to_disk,
             settings.security,
             deciding,
         )
