@@ -242,6 +242,15 @@ class KerasModel:
         return self._framework.fetch(value, start, stop, dtype)
 
 
+def metrics_of(model: Any) -> list[Any]:
+    """List the metrics of a Keras model, also those given to `compile` that Keras lists only after the first batch."""
+    compiled = model._compile_metrics if getattr(model, "compiled", False) else None
+    given = [] if compiled is None else [compiled._user_metrics, compiled._user_weighted_metrics]
+    listed = (each for metric in model.metrics for each in (getattr(metric, "metrics", None) or [metric]))
+    found = {id(one): one for one in [*listed, *keras.tree.flatten(given)] if isinstance(one, keras.Metric)}
+    return list(found.values())
+
+
 # The step of `fit`
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from psworker.backends.tensorflow.step import count_samples
+from psworker.backends.keras import metrics_of
 from psworker.job import Job
 from psworker.job.errors import JobError
 from psworker.tensorflow.objectives.training import Training
@@ -60,39 +61,36 @@ def _measured(job: Job, model: Any, data: Any) -> dict[str, Any]:
             "write evaluate(model)"
         )
     training = Training(job, model)
-    if training.compiled:
-        return _evaluated(model, data)
-    has_loss = getattr(model, "loss", None) is not None
+    # A metric goes on from one evaluation to the next unless it is reset.
+    for metric in metrics_of(model):
+        metric.reset_state()
+    by_keras = training.compiled or getattr(model, "loss", None) is not None
     measured: dict[str, Any] = {}
-    total, samples = 0.0, 0
-    model.reset_metrics()
     for x, y, weight in _batches(data):
-        prediction = model(x, training=False)
-        count = count_samples(x)
-        total += count * float(model.compute_loss(x, y, prediction, weight)) if has_loss else 0.0
-        samples += count
-        measured = dict(model.compute_metrics(x, y, prediction, weight))
-    measured.pop("loss", None)
-    return {"loss": total / samples, **measured} if has_loss and samples else measured
-
-
-def _evaluated(model: Any, data: Any) -> dict[str, Any]:
-    """Measure by Keras, with what the user compiled: loss, metrics, a `test_step` of the model's own."""
-    measured: dict[str, Any] = {}
-    model.reset_metrics()
-    for parts in _batches(data):
-        batch = tf.nest.map_structure(tf.convert_to_tensor, tuple(part for part in parts if part is not None))
-        # The model's metrics accumulate from batch to batch.
-        measured = model.test_step(batch)
+        if by_keras:
+            # Loss, metrics, a `test_step` of the model's own.
+            batch = tuple(part for part in (x, y, weight) if part is not None)
+            measured = model.test_step(tf.nest.map_structure(_tensor, batch))
+        else:
+            measured = model.compute_metrics(x, y, model(x, training=False), weight)
+    measured = dict(measured)
+    if not by_keras:
+        # There is no loss that Keras knows.
+        measured.pop("loss", None)
     return measured
+
+
+def _tensor(part: Any) -> Any:
+    return part if tf.is_tensor(part) else tf.convert_to_tensor(part)
 
 
 def _batches(data: Any) -> Iterator[tuple[Any, Any, Any]]:
     """Yield (x, y, weight or None): arrays in pieces that fit any memory, or the user's own batches."""
-    arrays = isinstance(data, tuple) and len(data) in (2, 3) and hasattr(data[0], "shape")
-    if arrays:
-        pieces = range(0, len(data[0]), PIECE)
-        data = [tuple(part[start : start + PIECE] for part in data) for start in pieces]
+    # A tuple of batches holds tuples.
+    whole = isinstance(data, tuple) and len(data) in (2, 3) and not isinstance(data[0], tuple)
+    if whole and all(hasattr(part, "shape") for part in tf.nest.flatten(data)):
+        pieces = range(0, int(tf.nest.flatten(data)[0].shape[0]), PIECE)
+        data = [tf.nest.map_structure(itemgetter(slice(start, start + PIECE)), data) for start in pieces]
     for batch in data:
         yield keras.utils.unpack_x_y_sample_weight(batch)
 

@@ -18,7 +18,7 @@ import keras
 import numpy as np
 
 from pswire.logs.events import event
-from psworker.backends.keras import read, replaced
+from psworker.backends.keras import metrics_of, read, replaced
 from psworker.control.epochs import EpochTotals
 from psworker.session import Session
 
@@ -67,13 +67,7 @@ class MetricSums:
     def begin(self) -> None:
         """Find the metrics to watch, before the first batch is traced."""
         if self._own is None:
-            compiled = self._model._compile_metrics
-            # Before the first batch Keras has not listed those that were given to `compile`.
-            given = [] if compiled is None else [compiled._user_metrics, compiled._user_weighted_metrics]
-            found = {id(one): one for one in [*self.metrics(), *keras.tree.flatten(given)]}
-            self._own = [
-                one for one in found.values() if isinstance(one, keras.Metric) and not _of_keras(one)
-            ]
+            self._own = [one for one in metrics_of(self._model) if not _of_keras(one)]
             self._added = {id(metric): keras.ops.convert_to_tensor(True) for metric in self._own}
 
     @contextmanager

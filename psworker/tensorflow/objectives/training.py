@@ -6,6 +6,7 @@ Everything that a model was compiled with is used, or refused.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -90,8 +91,11 @@ class Training:
                 f"job {name} has no loss: define loss(self, model, batch), loss = a Keras loss, or compile the model "
                 "in model()"
             )
-        check_names("metric", list(job.metrics))
+        metrics = metrics_given(job)
+        check_names("metric", metrics)
         if not isinstance(model, keras.Model):
+            return
+        if model in _COMPILED_HERE and optimizer is None:
             return
         loss = keras_loss(job)
         if own_step and loss is None:
@@ -103,11 +107,22 @@ class Training:
         if loss is None and not job.metrics and optimizer is None:
             return
         optimizer = optimizer or _optimizer(job) or "sgd"
-        metrics = list(job.metrics)
         model.compile(
             optimizer=optimizer, loss=loss, metrics=metrics, jit_compile=False, auto_scale_loss=False
         )
         _COMPILED_HERE.add(model)
+
+
+def metrics_given(job: Job) -> Any:
+    """Return the job's metrics as Keras' `compile` takes them: a list, or a dict by output."""
+    given = job.metrics
+    return (
+        dict(given)
+        if isinstance(given, Mapping)
+        else list(given)
+        if isinstance(given, list | tuple)
+        else [given]
+    )
 
 
 def _optimizer(job: Job) -> Any:
