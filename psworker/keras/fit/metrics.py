@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -28,6 +30,8 @@ log = logging.getLogger("ps-worker")
 ROUNDING = 1e-4
 # The most sums that the protocol takes in one report.
 MOST_SUMS = 2**16
+# The most numbers of one metric that the chief tells the others.
+MOST_PARTS = 32
 
 
 class MetricSums:
@@ -174,12 +178,8 @@ class EpochMetrics:
         `validates`: this worker measured the `val_` values of the logs for all. Returns the number of workers, 0 when
         the job is over.
         """
-        # Scalars; a metric of several numbers, by class, stays its worker's own.
-        own = {
-            name: float(value)
-            for name, value in logs.items()
-            if validates and name.startswith("val_") and np.ndim(value) == 0
-        }
+        measured = {name: value for name, value in logs.items() if validates and name.startswith("val_")}
+        own = {each: part for name, value in measured.items() for each, part in _parts(name, value)}
         self.met, sums = False, self._totals
         gathered = None if sums is None else self._gather(session, "validation", [], own, None)
         if sums is None or gathered is None:
@@ -188,7 +188,7 @@ class EpochMetrics:
         if self.awaited and not validates and not any(name.startswith("val_") for name in gathered.values):
             self._warn_of_no_validation()
         self.awaited = False
-        logs.update(gathered.values)
+        logs.update(_whole(gathered.values))
         if sums.workers > 1:
             logs.update(self._results(np.array(sums.sums), logs))
         return sums.workers
@@ -265,6 +265,27 @@ class EpochMetrics:
         for variable, value in zip(self._variables, before, strict=True):
             variable.assign(value)
         return found
+
+
+def _parts(name: str, value: Any) -> Iterator[tuple[str, float]]:
+    """Yield a number, or those of a metric of several, by class say; one of too many stays its worker's own."""
+    if np.ndim(value) == 0:
+        yield name, float(value)
+    elif np.ndim(value) == 1 and len(value) <= MOST_PARTS:
+        yield from ((f"{name}[{place}]", float(part)) for place, part in enumerate(value))
+
+
+def _whole(parts: Mapping[str, float]) -> dict[str, Any]:
+    """Put the numbers together again that `_parts` took apart."""
+    found: dict[str, Any] = {}
+    several: dict[str, dict[int, float]] = defaultdict(dict)
+    for name, value in parts.items():
+        part = re.fullmatch(r"(.+)\[(\d+)\]", name)
+        if part is None:
+            found[name] = value
+        else:
+            several[part[1]][int(part[2])] = value
+    return found | {name: np.array([each[place] for place in sorted(each)]) for name, each in several.items()}
 
 
 def _plain(value: Any) -> Any:
