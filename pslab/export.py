@@ -30,6 +30,7 @@ from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.weights_file import WeightsFileError
 from pswire.config.experiment import parse_experiment
+from pswire.decisions import entries
 from pswire.model.variables import WholeTables
 from psworker.job.job import OptimizerState
 from psworker.trainers import load_trainer
@@ -87,22 +88,39 @@ def _optimizer_of(store: Store, name: str) -> OptimizerState | None:
 
 
 def with_optimizer(run: Run, found: Weights) -> Weights:
-    """Add the optimizer's state at this version, if an intact checkpoint of the run has it."""
+    """Add the optimizer at this version: with its slots if an intact checkpoint of the run has them, else as the log
+    says."""
     store = Store(run.path / CHECKPOINTS)
     try:
-        names = reversed(store.names())
+        names = list(reversed(store.names()))
     except CheckpointError:
-        return found
+        names = []
     for name in names:
         try:
             about, arrays = weights(store, name)
             # A checkpoint of a version that a recovery has undone may have the same number.
             same = all(np.array_equal(arrays.get(each, ()), values) for each, values in found.arrays.items())
             if about.version == found.version and same:
-                return replace(found, optimizer=_optimizer_of(store, name))
+                state = _optimizer_of(store, name)
+                return replace(found, optimizer=state or _optimizer_of_log(run, found.version))
         except CheckpointError:
             continue
-    return found
+    return replace(found, optimizer=_optimizer_of_log(run, found.version))
+
+
+def _optimizer_of_log(run: Run, version: int) -> OptimizerState | None:
+    """Return the optimizer of the last version with its knobs and rate, without slots; None if the log has no job."""
+    config: Mapping[str, object] | None = None
+    rate: float | None = None
+    for line in run.decisions():
+        match line.fact:
+            case entries.Job(optimizer=given):
+                config, rate = given, None
+            case entries.Rate(learning_rate=given_rate):
+                rate = given_rate
+    if config is None:
+        return None
+    return OptimizerState(config, None if build_optimizer(config).slots else (), version, rate)
 
 
 def is_checkpoint(folder: Path) -> bool:

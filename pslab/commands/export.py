@@ -75,9 +75,9 @@ def export(
 
     The files load without this project: keras.models.load_model, tf.saved_model.load, safetensors,
     numpy.load. A Keras model is compiled with the job's Keras loss and metrics, so that evaluate works. A
-    .keras file also has the run's optimizer, so that fit continues where the run ended, if the optimizer's
-    state is known: for a checkpoint, for a version that is computed again, and for the last version of a
-    run with checkpoints (run.checkpoint_every). The other formats cannot hold it. Model formats need
+    .keras file is compiled with the run's optimizer. It also has the optimizer's state, so that fit
+    continues where the run ended, if that is known: for a checkpoint, for a version that is computed again,
+    and for the last version of a run with checkpoints (run.checkpoint_every). Model formats need
     TensorFlow and the job's module (at the path in experiment.toml, or --job); the others need neither.
     They run that module: export only folders whose author you trust.
 

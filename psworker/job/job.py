@@ -242,10 +242,10 @@ class OptimizerState:
     """The servers' optimizer at a version.
 
     `config`: the job's [optimizer], with all knobs. `slots`: for each slot, in the rule's order, an array for each
-    variable by name. `rate`: the learning rate that was set last; None: that of `config`.
+    variable by name; None: they are not known. `rate`: the learning rate that was set last; None: that of `config`.
     """
 
     config: Mapping[str, object]
-    slots: Sequence[Mapping[str, np.ndarray[Any, Any]]] = field(repr=False)
+    slots: Sequence[Mapping[str, np.ndarray[Any, Any]]] | None = field(repr=False)
     version: int
     rate: float | None = None

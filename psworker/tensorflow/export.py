@@ -82,10 +82,21 @@ def _give_optimizer(
     pairs = zip(variables.variables, variables.specs, strict=True)
     names = {id(variable): spec.name for variable, spec in pairs}
     trained = {id(variable): names[id(variable.value)] for variable in model.trainable_variables}
-    slots = [{key: slot[name] for key, name in trained.items()} for slot in state.slots]
-    assign_slots(optimizer, slots, state.version)
-    if state.rate is not None and not callable(unwrapped(optimizer)._learning_rate):
+    scheduled = callable(unwrapped(optimizer)._learning_rate)
+    if state.slots is not None:
+        slots = [{key: slot[name] for key, name in trained.items()} for slot in state.slots]
+        assign_slots(optimizer, slots, state.version)
+    elif scheduled:
+        # The rate goes on. Without a schedule the count stays 0, as it belongs to slots that are 0.
+        every = unwrapped(optimizer).gradient_accumulation_steps or 1
+        unwrapped(optimizer)._iterations.assign(state.version * every)
+    if state.rate is not None and not scheduled:
         optimizer.learning_rate = state.rate
+    if state.slots is None:
+        return (
+            f"compiled with the run's {state.config['name']}, without the optimizer's state, which begins anew: a "
+            "checkpoint has it (ps-lab run --checkpoint-every), and ps-lab export CHECKPOINT writes it"
+        )
     if state.config.get("exclude_from_weight_decay"):
         return "with the optimizer's state, but exclude_from_weight_decay, which Keras' files do not keep"
     return "with the optimizer's state"

@@ -116,9 +116,9 @@ def test_a_loss_of_the_jobs_own_is_no_hindrance(tmp_path: Path) -> None:
             {"name": "adam"},
             {"run": {"checkpoint_every": ""}},
             "model.keras",
-            "which is not known of this version",
+            "which begins anew: a checkpoint has it",
         ),
-        ({"name": "dana-zero"}, {}, "model.keras", "which is not known of this version"),
+        ({"name": "dana-zero"}, {}, "model.keras", "Keras has no dana-zero"),
         ({"name": "delayed-nesterov"}, {}, "model.keras", "Keras has no delayed-nesterov"),
         ({"name": "adam"}, {}, "model", "for which the format has no place"),
     ],
@@ -131,6 +131,29 @@ def test_where_there_is_none_it_is_said(
     said = export(run.path, tmp_path / name)
     assert "without the optimizer's state" in said and told in said
     assert (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam", "adamw", "cosine"])
+def test_without_a_checkpoint_the_model_has_the_runs_optimizer(name: str, tmp_path: Path) -> None:
+    cosine = {"schedule": "cosine", "initial_learning_rate": 0.03, "decay_steps": 90}
+    given = (
+        {"name": "adam", "learning_rate": cosine}
+        if name == "cosine"
+        else {"name": name, "learning_rate": 0.03}
+    )
+    run = trained(tmp_path / "run", given, run={"checkpoint_every": ""})
+    said = export(run.path, tmp_path / "model.keras")
+    assert f"compiled with the run's {given['name']}, without the optimizer's state" in said
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert registry.build(translate(loaded.optimizer)).config == registry.build(given).config
+    assert int(loaded.optimizer.iterations) == (EPOCHS * BATCHES if name == "cosine" else 0)
+
+
+def test_without_a_checkpoint_sgd_goes_on(tmp_path: Path) -> None:
+    """It has no slots, so all of its state is known."""
+    run = trained(tmp_path / "run", {"name": "sgd", "learning_rate": 0.02}, run={"checkpoint_every": ""})
+    assert export(run.path, tmp_path / "model.keras").endswith("with the optimizer's state\n")
+    assert_goes_on(tmp_path / "model.keras", SGD(0.02))
 
 
 @pytest.mark.parametrize("name", registry.names())
