@@ -27,6 +27,14 @@ class ModelError(Unsupported, ValueError):
     """Servers cannot train this model, or take this gradient; the text names the variable and what to do."""
 
 
+def infinite_state(name: str) -> str:
+    """Return why a variable that a step changes, and that is not trained, cannot begin with an infinite number."""
+    return (
+        f"{name!r} is not trained, begins with numbers that are not finite, and training changes it: servers hold "
+        "finite numbers only. Begin it with a finite one, as -3e38 in place of -inf (a constant may be infinite)"
+    )
+
+
 @dataclass(frozen=True)
 class StepResult:
     """The parts of one contribution."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pswire.model.plan import Plan, VariableSpec
-from psworker.backends import Landing, ModelError, StepResult
+from psworker.backends import Landing, ModelError, StepResult, infinite_state
 from psworker.backends.lookups import LookedUp
 from psworker.errors import Unsupported
 
@@ -113,14 +113,42 @@ def unique(names: list[str]) -> list[str]:
     return result
 
 
+def kept_outside(model: Any, kinds: tuple[type[Any], ...] = (keras.Variable,)) -> list[tuple[str, Any]]:
+    """(name, variable) of what layers keep in attributes of theirs and Keras does not list, as a stateful RNN does."""
+    known = {key for each in model.variables for key in (id(each), id(native(each)))}
+    found: list[tuple[str, Any]] = []
+    for layer in model._flatten_layers():
+        for name, value in vars(layer).items():
+            leaves = _leaves(value)
+            for leaf in leaves:
+                if isinstance(leaf, kinds) and not known & {id(leaf), id(native(leaf))}:
+                    known |= {id(leaf), id(native(leaf))}
+                    found.append((f"{layer.name}/{name}", leaf))
+    return found
+
+
+def _leaves(value: Any) -> list[Any]:
+    """List a value, or what is in lists, tuples and dicts; of nothing else, which has owners of its own."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [leaf for each in value for leaf in _leaves(each)] if isinstance(value, list | tuple) else [value]
+
+
 @dataclass(frozen=True)
 class KerasVariables:
     """The variables of a model that travel, trainable ones first; `specs[i]` describes `variables[i]`."""
 
     specs: tuple[VariableSpec, ...]
     variables: tuple[Any, ...]  # keras.Variable
-    local: tuple[Any, ...]  # variables that do not travel: what is not floating
+    local: tuple[Any, ...]  # those that do not travel: what is not floating, and a stateful RNN's states
     seeds: tuple[Any, ...]  # those of them that are the state of Keras' random generators
+    constants: tuple[tuple[str, Any, NDArray[Any]], ...] = ()  # those that are not finite, and their values
+
+    def check_constants(self) -> None:
+        """Raise ModelError if training has changed one that was taken for a constant."""
+        for name, variable, value in self.constants:
+            if not np.array_equal(read(variable), value, equal_nan=True):
+                raise ModelError(infinite_state(name))
 
     @property
     def trainable(self) -> int:
@@ -142,6 +170,11 @@ class KerasVariables:
         return [np.asarray(read(variable), dtype=np.float32) for variable in self.variables]
 
 
+def finite(array: NDArray[Any]) -> bool:
+    """Return whether all numbers of a floating array are finite."""
+    return bool(np.isfinite(array.astype(np.float32)).all())
+
+
 def read(value: Any) -> NDArray[Any]:
     """Read a keras.Variable's value, an array of the backend, or anything that numpy takes, on the host."""
     if isinstance(value, keras.Variable):
@@ -159,6 +192,7 @@ def collect(model: Any) -> KerasVariables:
     """
     travels: list[tuple[str, Any, Kind]] = []
     local: list[Any] = []
+    constants: list[tuple[str, Any, NDArray[Any]]] = []
     visited: set[int] = set()
     for name, variable, kind in variables_of(model):
         if id(variable) in visited:
@@ -170,6 +204,11 @@ def collect(model: Any) -> KerasVariables:
                 '(keras.config.set_floatx("float32"), dtype="float32")'
             )
         if keras.backend.is_float_dtype(variable.dtype):
+            if kind == "state" and not finite(value := np.array(read(variable))):
+                # A mask with -inf. Servers hold finite numbers, and every worker has made it alike.
+                constants.append((name, variable, value))
+                local.append(variable)
+                continue
             travels.append((name, variable, kind))
         elif kind == "trainable" and variable.dtype.startswith("complex"):
             raise ModelError(f"variable {name!r} has dtype {variable.dtype}: servers train real numbers only")
@@ -183,7 +222,9 @@ def collect(model: Any) -> KerasVariables:
         for name, (_, variable, kind) in zip(names, travels, strict=True)
     )
     seeds = tuple(each for each in local if each.name == _SEED)
-    return KerasVariables(specs, tuple(each for _, each, _ in travels), tuple(local), seeds)
+    local += [variable for _, variable in kept_outside(model)]
+    variables = tuple(each for _, each, _ in travels)
+    return KerasVariables(specs, variables, tuple(local), seeds, tuple(constants))
 
 
 class Framework(Protocol):

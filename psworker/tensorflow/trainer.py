@@ -16,6 +16,7 @@ from pswire.model.tables import Floats, Keys, TableSpec
 from pswire.model.variables import WholeTables
 from psworker.backends import ModelError, StepResult
 from psworker.backends.lookups import LookedUp, by_keys
+from psworker.backends.reductions import warn_of_reduction
 from psworker.backends.tensorflow.rows import Finder, Tables
 from psworker.backends.tensorflow.specs import Body, Traces
 from psworker.backends.tensorflow.step import Flat, FlatStep
@@ -29,6 +30,7 @@ from psworker.tensorflow.device import set_up
 from psworker.tensorflow.evaluation import evaluate, measured_names
 from psworker.tensorflow.export import NO_TABLES, save_model
 from psworker.tensorflow.initial import load
+from psworker.tensorflow.objectives.losses import keras_loss
 from psworker.tensorflow.objectives.processing import Processing
 from psworker.tensorflow.objectives.training import Training
 from psworker.work import Unit, WorkUnits
@@ -78,6 +80,7 @@ class Trainer:
         with blame(f"the model of job {self._name}"):
             self._training = Training(job, self.model)
         self._variables = collect(self.model)
+        self._fresh = self.memory()
         self._tables = self._find_tables()
         #: The sparse tables that the model's layers look up.
         self.tables: Sequence[TableSpec] = self._tables.specs
@@ -150,7 +153,7 @@ class Trainer:
         return (*(by_value.get(id(variable), variable) for variable in trained), *self._tables.scratch)
 
     def memory(self) -> list[np.ndarray]:
-        """Values of the variables that do not travel (counters, states of random generators), in order."""
+        """Values of the variables that do not travel (counters, states of random generators and RNNs), in order."""
         return [variable.numpy() for variable in self._variables.local]
 
     def remember(self, values: list[np.ndarray]) -> None:
@@ -205,6 +208,10 @@ class Trainer:
         if self._step is None:
             raise RuntimeError("attach(plan) comes before batches()")
         self._own_randomness(worker_index, seed)
+        if worker_count > 1:
+            warn_of_reduction(
+                getattr(self.model, "loss", None) if self._training.compiled else keras_loss(self.job)
+            )
         with blame(f"dataset() of job {self._name}"):
             dataset = self.job.dataset(worker_index, worker_count, seed)
 
@@ -310,9 +317,15 @@ class Trainer:
         """Return the job's metrics of the model with the weights `flats`; {} when the job measures nothing."""
         if self._plan is None:
             raise RuntimeError("attach(plan) comes before evaluate()")
+        before = self.memory()
         self._variables.assign(self._plan.gather(flats))
-        with blame(f"evaluate() of job {self._name}"):
-            return evaluate(self.job, self.model)
+        # As an exported model begins, which has none of it.
+        self.remember(self._fresh)
+        try:
+            with blame(f"evaluate() of job {self._name}"):
+                return evaluate(self.job, self.model)
+        finally:
+            self.remember(before)
 
     def evaluate_rows(self, flats: list[Flat], read: ReadRows) -> dict[str, float]:
         """Compute `evaluate` of a model with tables, whose rows `read` returns by sorted unique keys."""

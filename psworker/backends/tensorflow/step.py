@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pswire.model.plan import Plan
 from pswire.transport.wire import wire_named
-from psworker.backends import StepResult
+from psworker.backends import ModelError, StepResult, infinite_state
 from psworker.backends.lookups import LookedUp
 from psworker.backends.tensorflow.flats import FlatLayout, landing, payload_of, tensor_of
 from psworker.backends.tensorflow.specs import Body
@@ -80,12 +80,17 @@ class FlatStep:
 
     def prepare(self, batch: Any, dtypes: Sequence[str] = ("float32",)) -> None:
         """Take a step at weights of each of `dtypes`, and undo it: building the graph makes the first one slow."""
-        local = [variable.read_value() for variable in self._model.local]
+        changed = [*self._model.variables, *self._model.local]
+        before = [variable.read_value() for variable in changed]
+        constants = [(name, each, each.numpy()) for name, each in self._model.constants]
         for dtype in dtypes:
             flats = self._plan.scatter(self._model.values())
             narrow = wire_named(dtype).array_dtype
             self([flat.astype(narrow, copy=False) for flat in flats], batch)
-        for variable, value in zip(self._model.local, local, strict=True):
+        for name, variable, value in constants:
+            if variable.numpy().tobytes() != value.tobytes():
+                raise ModelError(infinite_state(name))
+        for variable, value in zip(changed, before, strict=True):
             variable.assign(value)
 
     def __call__(self, flats: list[Flat], batch: Any) -> StepResult:

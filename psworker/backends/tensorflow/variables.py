@@ -2,7 +2,7 @@
 
 Floating variables travel: those the optimizer trains as "trainable", the others
 (BatchNorm's moving averages, frozen layers) as "state". What is not floating
-(counters, seeds of random generators) stays local to the worker.
+(counters, seeds of random generators), and the states of a stateful RNN, stay local to the worker.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from pswire.model.plan import VariableSpec
 from psworker.backends import ModelError
-from psworker.backends.keras import Kind, unique, variables_of
+from psworker.backends.keras import Kind, finite, kept_outside, native, unique, variables_of
 from psworker.backends.lookups import remote_of
 from psworker.job.errors import JobError
 
@@ -33,6 +33,7 @@ class ModelVariables:
     variables: tuple[Any, ...]  # tf.Variable
     local: tuple[Any, ...]  # tf.Variables that do not travel
     seeds: tuple[Any, ...]  # those of them that are the state of Keras' random generators
+    constants: tuple[tuple[str, Any], ...] = ()  # those that are floating, and not finite
 
     @property
     def trainable(self) -> int:
@@ -59,17 +60,23 @@ def collect(model: Any) -> ModelVariables:
     """
     found: list[tuple[str, Any, Kind]] = []
     local: list[tuple[str, Any]] = []
+    constants: list[tuple[str, Any]] = []
     seen: set[int] = set()
     for name, variable, kind in _walk(model, "", set()):
         if id(variable) in seen:
             continue
         seen.add(id(variable))
-        if variable.dtype.is_floating:
+        if variable.dtype.is_floating and kind == "state" and not finite(variable.numpy()):
+            # A mask with -inf. Servers hold finite numbers, and every worker has made it alike.
+            constants.append((name, variable))
+            local.append((name, variable))
+        elif variable.dtype.is_floating:
             found.append((name, variable, kind))
         elif kind == "trainable" and variable.dtype.is_complex:
             raise JobError(f"variable {name!r} has dtype {variable.dtype.name}: servers train real ones only")
         else:
             local.append((name, variable))
+    local += _outside(model, {*seen})
     found.sort(key=lambda item: item[2] == "state")  # stable: trainable first, else in the order found
     if not found or found[0][2] == "state":
         raise JobError(f"model() returned {type(model).__name__} without a trainable floating tf.Variable")
@@ -80,7 +87,19 @@ def collect(model: Any) -> ModelVariables:
         variables=tuple(variable for _, variable, _ in found),
         local=tuple(variable for _, variable in local),
         seeds=tuple(variable for name, variable in local if name.rpartition("/")[2] == _SEED),
+        constants=tuple(constants),
     )
+
+
+def _outside(node: Any, seen: set[int], inside: frozenset[int] = frozenset()) -> list[tuple[str, Any]]:
+    """(name, variable) of what the layers at or below `node` keep and Keras does not list: a stateful RNN's states."""
+    if isinstance(node, keras.Layer):
+        pairs = [(name, native(each)) for name, each in kept_outside(node, (keras.Variable, tf.Variable))]
+        return [pair for pair in pairs if id(pair[1]) not in seen]
+    if id(node) in inside or isinstance(node, tf.Variable | keras.Variable):
+        return []
+    found = [_outside(child, seen, inside | {id(node)}) for _, child in _children(node)]
+    return list({id(each): (name, each) for several in found for name, each in several}.values())
 
 
 def named_variables(model: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from pswire.model.plan import VariableSpec
-from psworker.backends import Landing, ModelError
+from psworker.backends import Landing, ModelError, infinite_state
 from psworker.backends.torch.lanes import lane_of
 
 # So many versions are compared by value with what became of them.
@@ -22,7 +22,8 @@ _WIRE = {np.dtype(np.float32): torch.float32, np.dtype(np.float16): torch.float1
 
 class TorchModel:
     """The parameters of `trained` that need a gradient are trained. Other parameters and the buffers of `state_dict()`
-    are state; what is not floating, and other buffers, stay in this process. A shared parameter counts once.
+    are state; what is not floating, other buffers, and constants with infinite numbers (a causal mask) stay in this
+    process. A shared parameter counts once.
 
     Raises ModelError for what servers cannot hold, and for parameters of `trained` that the model does not have.
     """
@@ -39,6 +40,7 @@ class TorchModel:
         self.parameters: list[torch.Tensor] = []
         state: list[tuple[str, torch.nn.Module, str]] = []
         specs: list[VariableSpec] = []
+        self._constants: list[tuple[str, torch.nn.Module, str, torch.Tensor]] = []
         for name, owner, attribute, tensor in _tensors(model):
             if not (tensor.is_floating_point() or tensor.is_complex()):
                 continue
@@ -47,6 +49,8 @@ class TorchModel:
             if id(tensor) in wanted and tensor.requires_grad:
                 self.parameters.append(tensor)
                 specs.insert(len(self.parameters) - 1, VariableSpec(name, shape, dtype))
+            elif not torch.isfinite(tensor).all():
+                self._constants.append((name, owner, attribute, tensor.detach().clone()))
             else:
                 state.append((name, owner, attribute))
                 specs.append(VariableSpec(name, shape, dtype, "state"))
@@ -99,6 +103,10 @@ class TorchModel:
         for spec, tensor, value in zip(self.specs, self.parameters, self._kept, strict=False):
             if not torch.equal(tensor.detach().to(value.device), value):
                 raise _changed(spec.name)
+        for name, owner, attribute, value in self._constants if self._puts <= COMPARED else ():
+            now = getattr(owner, attribute).detach().to(value.device, value.dtype)
+            if not torch.allclose(now, value, rtol=0, atol=0, equal_nan=True):
+                raise ModelError(infinite_state(name))
 
     def changes(self) -> list[torch.Tensor]:
         return [

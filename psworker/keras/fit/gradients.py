@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from numpy.typing import NDArray
 
-from pswire.model.plan import Plan
+from pswire.model.plan import Plan, VariableSpec
 from pswire.transport.wire import wire_named
 from psworker.backends import StepResult
 from psworker.backends.keras import (
@@ -51,6 +51,8 @@ class GradientStep:
         self._variables, self._sums = variables, sums
         self._every = optimizer.gradient_accumulation_steps or 1
         self._taken = self._samples = 0
+        # After the first contribution.
+        self._checked = False
         self._version = version
         step = FitStep(
             *(model, variables, plan, wire_named(wire_dtype).array_dtype, self._every),
@@ -86,6 +88,9 @@ class GradientStep:
             self._taken += 1
             return self._compute.add(data), None
         result = self._compute.finish(data, self._samples)
+        if not self._checked:
+            self._variables.check_constants()
+            self._checked = True
         self._taken = self._samples = 0
         return result.logs, result
 
@@ -109,15 +114,18 @@ class GradientStep:
         self._compute.put(flats, version, new=version > self._version)
         self._version = version
 
-    def differing(self, tolerance: float = 0.0) -> str | None:
-        """Name a variable that is not what `assign` made it, up to `tolerance`; None when all are."""
+    def differing(self, tolerance: float = 0.0) -> list[VariableSpec]:
+        """List the variables that are not what `assign` made them, up to `tolerance`."""
         same = self._compute.same(tolerance)
         if self._taken:
             # In the middle of an accumulation averages have moved by themselves.
             same = same[: self._variables.trainable]
-        return next(
-            (spec.name for spec, one in zip(self._variables.specs, same, strict=False) if not one), None
-        )
+        return [spec for spec, one in zip(self._variables.specs, same, strict=False) if not one]
+
+    def variable(self, name: str) -> Any:
+        """Return the keras.Variable of this name."""
+        names = [spec.name for spec in self._variables.specs]
+        return self._variables.variables[names.index(name)]
 
     def restore(self) -> None:
         """Put the present version into the model once more, to the bit. Averages that have moved stay."""

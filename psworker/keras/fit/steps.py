@@ -13,9 +13,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
+from keras.src.models.functional import Functional
+
 from pswire.logs.events import event
 from psworker.backends.keras import FitError, KerasVariables, collect, unwrapped
 from psworker.backends.lookups import LookedUp, tables_of
+from psworker.backends.reductions import warn_of_reduction
 from psworker.engine import Grant
 from psworker.errors import SessionError, Voided
 from psworker.keras.converted import Converted
@@ -57,8 +60,11 @@ def _compilation(model: Any) -> Compilation:
 
 def is_built(model: Any) -> bool:
     """Return whether the model has all its variables. A subclassed model may say that it is built before its layers
-    have any."""
-    return bool(model.built and all(layer.built for layer in model._flatten_layers()))
+    have any. Some layers, TextVectorization say, are never built, so those count that a functional model has called."""
+    layers = list(model._flatten_layers())
+    graphs = (getattr(layer, "_functional", None) or layer for layer in layers)
+    called = {id(each) for graph in graphs if isinstance(graph, Functional) for each in graph.operations}
+    return bool(model.built and all(layer.built or id(layer) in called for layer in layers))
 
 
 class Steps:
@@ -108,6 +114,8 @@ class Steps:
         self.dealt: DealtData | None = None
         # This worker's part of the job is over.
         self.finished = False
+        # The model has been called with a batch.
+        self._called = False
 
     @property
     def session(self) -> Session:
@@ -156,6 +164,8 @@ class Steps:
             self._rate.join(session.learning_rate)
             warn_of_clipping(model.optimizer, self.optimizer, session.worker_count)
         self.duties.join(session)
+        if session.worker_count > 1:
+            warn_of_reduction(model.loss)
 
     def _translated(self, trained: Sequence[tuple[Any, str]]) -> dict[str, Any]:
         # Nobody but the worker has the norm of a gradient that is rows in part.
@@ -176,7 +186,7 @@ class Steps:
         )
 
     def _check_joins(self) -> None:
-        if not is_built(self.model):
+        if not (self._called or is_built(self.model)):
             raise FitError(
                 "the model has no variables yet: build it, or let fit see its first batch before joining"
             )
@@ -239,6 +249,8 @@ class Steps:
         """Join, and trace the step for batches such as `data`."""
         if not is_built(self.model):
             self.model._symbolic_build(data_batch=data)
+            # Layers that are not built now have nothing to build.
+            self._called = True
         if self.membership.session is None:
             self._open()
         assert self._step is not None
@@ -267,7 +279,7 @@ class Steps:
         assert self._step is not None
         if self.grant is None:
             self._next()
-        self.guard.check(self._step)
+        self.guard.check(self._step, self.session.worker_count)
         if number is None:
             number = self._step.number(self.contributions.batch)
         after, lookups = None, self.lookups
@@ -278,6 +290,7 @@ class Steps:
                 if self.grant is not None:
                     self.session.look_ahead_by_keys(self.grant, partial(lookups.keys, after))
         logs, result = self._draws.train(self._step, data, number)
+        self.guard.given.after_step()
         if result is not None and self.grant is not None:
             ahead = {} if lookups is None else lookups.keys(after)
             self.contributions.send(self.session, self.grant, result, ahead)
@@ -313,6 +326,7 @@ class Steps:
                 continue
             self.grant, self.membership.given = grant, None
             self._version = grant.version
+            self.guard.given.after_version()
             return
         self.model.stop_training = True
         self._finish(session)

@@ -1,0 +1,221 @@
+"""Layers that keep something else than weights, or nothing: `fit` trains them as plain Keras does."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import psworker.keras as pk
+from pswire.model.plan import make_plan
+from psworker import Job, JobError
+from psworker.backends import ModelError
+from psworker.tensorflow import Trainer
+from tests.keras.in_process import in_threads, servers
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600), pytest.mark.usefixtures("jobs_end")]
+
+layers = keras.layers
+WORDS = ["good", "bad", "fine", "poor"]
+TEXTS = np.array([f"{WORDS[k % 4]} {WORDS[k % 3]}" for k in range(32)])
+DICE = np.random.default_rng(3)
+Y = DICE.normal(size=(32, 1)).astype("f")
+NUMBERS = DICE.normal(size=(32, 1)).astype("f")
+
+
+def texts() -> Any:
+    words = layers.TextVectorization(vocabulary=WORDS, output_sequence_length=2)
+    inputs = keras.Input((), dtype="string")
+    ends = [words, layers.Embedding(8, 3), layers.Flatten(), layers.Dense(1)]
+    return keras.Sequential([inputs, *ends]), tf.constant(TEXTS)
+
+
+def lookups() -> Any:
+    inputs = keras.Input((1,), dtype="string")
+    x = layers.StringLookup(vocabulary=sorted(set(TEXTS.tolist())), output_mode="one_hot")(inputs)
+    return keras.Model(inputs, layers.Dense(1)(x)), tf.constant(TEXTS[:, None])
+
+
+def bins() -> Any:
+    ends = [layers.Discretization([-1.0, 0.0, 1.0]), layers.CategoryEncoding(4), layers.Rescaling(0.5)]
+    return keras.Sequential([keras.Input((1,)), *ends, layers.Dense(1)]), NUMBERS
+
+
+class Subclassed(keras.Model):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = layers.TextVectorization(vocabulary=WORDS, output_mode="multi_hot")
+        self.dense = layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        return self.dense(self.words(x))
+
+
+def subclassed() -> Any:
+    return Subclassed(), tf.constant(TEXTS)
+
+
+@pytest.mark.parametrize("make", [texts, lookups, bins, subclassed])
+def test_layers_that_are_never_built(make: Callable[[], Any]) -> None:
+    found = []
+    for distributed in (False, True):
+        keras.utils.set_random_seed(1)
+        model, x = make()
+        model.compile(keras.optimizers.SGD(0.1), loss="mse")
+        job = pk.distribute(model) if distributed else None
+        model.fit(x, Y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+        if job is not None:
+            job.close()
+        found.append(model.get_weights())
+    assert found[0]
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+class Weighed(keras.Model):  # type: ignore[misc]
+    """A loss with a weight that a callback moves, as in a VAE."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = layers.Dense(1)
+        self.beta = self.add_weight(shape=(), initializer="zeros", trainable=False, name="beta")
+        self.count = self.add_weight(shape=(), initializer="zeros", trainable=False, name="count")
+
+    def call(self, x: Any) -> Any:
+        found = self.dense(x)
+        self.add_loss(self.beta * keras.ops.mean(keras.ops.square(found)))
+        return found
+
+    def train_step(self, data: Any) -> Any:
+        self.count.assign_add(1.0)
+        return super().train_step(data)
+
+
+def weighed() -> Weighed:
+    keras.utils.set_random_seed(1)
+    model = Weighed()
+    model(NUMBERS)
+    model.compile(keras.optimizers.SGD(0.1), loss="mse")
+    return model
+
+
+def trained(
+    model: Weighed, x: Any, y: Any, moment: str = "on_epoch_begin", sets: bool = True, **more: Any
+) -> Any:
+    def act(epoch: int, logs: Any = None) -> None:
+        if sets:
+            model.beta.assign((epoch + 1) / 10)
+
+    seen: list[float] = []
+    acts = keras.callbacks.LambdaCallback(**{moment: act})
+    watches = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: seen.append(float(model.beta))
+    )
+    told = {"epochs": 3, "shuffle": False, "verbose": 0, "callbacks": [acts, watches]}
+    model.fit(x, y, **{"batch_size": 8, **told, **more})
+    return model.get_weights(), seen
+
+
+@pytest.mark.parametrize("moment", ["on_epoch_begin", "on_epoch_end", "on_train_batch_begin"])
+def test_a_callback_sets_a_variable_that_is_not_trained(moment: str) -> None:
+    expected, values = trained(weighed(), NUMBERS, Y, moment)
+    model = weighed()
+    with pk.distribute(model):
+        found, seen = trained(model, NUMBERS, Y, moment)
+    if moment == "on_epoch_begin":
+        np.testing.assert_allclose(seen, values, rtol=1e-5)
+    # What is set behind the last batch has no contribution to travel with.
+    last = len(found) - 2 if moment == "on_epoch_end" else len(found)
+    for one, other in list(zip(found, expected, strict=True))[:last]:
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("setters", [3, 1])
+def test_a_callback_of_three_workers(setters: int) -> None:
+    """Set in all workers, or in worker 0 alone, which keeps it until the servers have it."""
+    models = [weighed() for _ in range(3)]
+
+    def work(index: int) -> Any:
+        with pk.distribute(models[index], hosts, task_index=index):
+            return trained(models[index], NUMBERS, Y, sets=index < setters, epochs=2, batch_size=2)
+
+    with servers(workers=3) as hosts:
+        found = in_threads(work, 3)
+    for weights, _ in found:
+        beta = next(w for w, v in zip(weights, models[0].weights, strict=True) if v.name == "beta")
+        assert float(beta) == pytest.approx(0.2, abs=1e-3)
+    for index in range(setters):
+        # What worker 0 alone sets before it joins may not be what the job begins with.
+        assert found[index][1][16:] == pytest.approx([0.2] * 16, abs=1e-3)
+
+
+class Masked(keras.layers.Layer):
+    """A causal mask, with -inf where nobody looks; `moves`: no constant."""
+
+    def __init__(self, moves: bool = False) -> None:
+        super().__init__()
+        self.moves = moves
+        upper = np.triu(np.full((3, 3), -np.inf, "f"), 1)
+        mask = keras.initializers.Constant(upper)
+        self.mask = self.add_weight(shape=(3, 3), initializer=mask, trainable=False, name="mask")
+        self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
+
+    def call(self, x: Any) -> Any:
+        if self.moves:
+            self.mask.assign(keras.ops.maximum(self.mask, -5.0))
+        return keras.ops.softmax(self.scale * x[:, None, :] + self.mask)[:, :, 0]
+
+
+SQUARES = DICE.normal(size=(32, 3)).astype("f")
+
+
+def masked(moves: bool = False) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(3), Masked(moves), layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1), loss="mse")
+    return model
+
+
+def test_a_constant_need_not_be_finite() -> None:
+    told = {"batch_size": 8, "shuffle": False, "verbose": 0}
+    plain, model = masked(), masked()
+    plain.fit(SQUARES, Y, **told)
+    with pk.distribute(model):
+        model.fit(SQUARES, Y, **told)
+    for one, other in zip(plain.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_state_that_moves_from_infinity_is_refused() -> None:
+    model = masked(moves=True)
+    with (
+        pk.distribute(model),
+        pytest.raises(ModelError, match=r"mask' is not trained.*-3e38 in place of -inf"),
+    ):
+        model.fit(SQUARES, Y, batch_size=8, verbose=0)
+
+
+class MaskedJob(Job):
+    loss = "mse"
+    moves: bool = False
+
+    def model(self) -> Any:
+        return keras.Sequential([keras.Input((3,)), layers.Dense(3), Masked(self.moves), layers.Dense(1)])
+
+    def dataset(self, worker_index: int, worker_count: int, seed: int) -> Any:
+        return [(SQUARES, Y)]
+
+
+def test_a_constant_of_a_job() -> None:
+    trainer = Trainer(MaskedJob(), device="cpu")
+    plan = make_plan([spec for spec, _ in trainer.specs], 1)
+    trainer.attach(plan)
+    flats = plan.scatter([values for _, values in trainer.specs])
+    ((_, batch),) = trainer.batches(0, 1, 0, 1)
+    assert np.isfinite(trainer.step(flats, batch).norm) and np.isfinite(flats[0]).all()
+    moving = Trainer(MaskedJob(moves=True), device="cpu")
+    moving.attach(plan)
+    with pytest.raises(JobError, match="training changes it"):
+        next(moving.batches(0, 1, 0, 1))

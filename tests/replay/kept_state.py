@@ -1,0 +1,70 @@
+"""Jobs whose layers keep something between batches: averages, random generators, states of recurrent layers."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from psworker import Job
+
+SAMPLES, STEPS = 4, 3
+
+
+class Averages(Job):
+    loss = "mse"
+    metrics = ("mae",)
+
+    def model(self):
+        inner = [
+            keras.layers.Dense(4),
+            keras.layers.BatchNormalization(momentum=0.7),
+            keras.layers.Dropout(0.4),
+        ]
+        return keras.Sequential([keras.Input((STEPS,)), *inner, keras.layers.Dense(1)])
+
+    def dataset(self, worker_index, worker_count, seed):
+        dice = np.random.default_rng(worker_index)
+        batches = 5 + worker_index
+        return [
+            (each, each.sum(axis=1, keepdims=True)) for each in dice.normal(size=(batches, SAMPLES, STEPS))
+        ]
+
+    def heldout(self):
+        return self.dataset(7, 9, 0)
+
+
+class Recurrent(Averages):
+    """Each batch goes on where the one before ended."""
+
+    layer = keras.layers.LSTM
+
+    def model(self):
+        states = type(self).layer(3, stateful=True)
+        return keras.Sequential([keras.Input(batch_shape=(SAMPLES, STEPS, 1)), states, keras.layers.Dense(1)])
+
+    def dataset(self, worker_index, worker_count, seed):
+        return [(x[:, :, None], y) for x, y in super().dataset(worker_index, worker_count, seed)]
+
+
+class RecurrentBothWays(Recurrent):
+    @staticmethod
+    def layer(units, stateful):
+        return keras.layers.Bidirectional(keras.layers.GRU(units, stateful=stateful))
+
+
+class Counting(keras.layers.Layer):
+    """Its state is no variable that Keras lists."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = {"all": [tf.Variable(0.5, trainable=False)]}
+
+    def call(self, x, training=False):
+        (count,) = self.kept["all"]
+        if training:
+            count.assign_add(1.0)
+        return x / count
+
+
+class Counted(Averages):
+    def model(self):
+        return keras.Sequential([keras.Input((STEPS,)), Counting(), keras.layers.Dense(1)])
