@@ -48,8 +48,8 @@ def reshard(states: Sequence[ShardState], old: Plan, new: Plan) -> list[ShardSta
             pieces = _divided([state.arrays[name] for state in states], name, old, new)
         for into, piece in zip(arrays, pieces, strict=True):
             into[name] = piece
-    for into, piece in zip(arrays, _bases(states, facts.version, old, new), strict=True):
-        into.update(piece)
+    for into, bases in zip(arrays, _bases(states, facts.version, old, new), strict=True):
+        into.update(bases)
     return [
         ShardState(replace(facts, plan=new.fingerprint, server=server), into)
         for server, into in enumerate(arrays)

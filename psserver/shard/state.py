@@ -302,7 +302,7 @@ def _check_arrays(state: ShardState, shard: ShardParts) -> None:
     updater, layout = shard.updater, shard.layout
     whole, weights = (layout.elements,), (layout.trainable,)
     kinds = ("version", "payload", "update")
-    expected = {
+    expected: dict[str, tuple[int, ...]] = {
         f"slot/{k}/{name}": weights
         for k in range(len(state.facts.slot_workers))
         for name in shard.optimizer.slots

@@ -1,8 +1,8 @@
 """Gate: may this worker start its next unit of work?"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from psserver.policies.parts.view import Member, View
 from psserver.policies.policy import Waiting
@@ -98,7 +98,7 @@ class Slack(Gate):
     """
 
     slack: int
-    bounds_clocks: ClassVar[bool] = True
+    bounds_clocks: bool = field(default=True, init=False, repr=False)
 
     def admits(self, view: View, member: Member) -> bool:
         return member.clock - view.slowest_clock() <= self.slack
