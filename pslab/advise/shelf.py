@@ -68,6 +68,8 @@ def candidates(experiment: Experiment, rates: Sequence[float] = RATES) -> Iterat
     """Yield every candidate, and a sentence for each policy that this experiment cannot run."""
     cluster = experiment.cluster
     optimizer = build_optimizer(experiment.optimizer.config)
+    if ":" in experiment.policy.name:
+        yield f"{experiment.policy.name}: only built-in policies are tried, so nothing here says how yours compares"
     for rank, (name, knobs) in enumerate(settings(cluster.workers)):
         try:
             policy = build_policy(name, knobs, cluster.workers, cluster.servers)

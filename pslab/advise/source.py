@@ -79,17 +79,17 @@ class Question:
     outages: Outages = Outages()
 
 
-def load_source(path: Path, folder: Path, cluster: Path | None) -> Question:
+def load_source(path: Path, folder: Path, cluster: Path | None, *, any_pace: bool = False) -> Question:
     """Return what is to be played: with the steps' times, without run.versions. `folder` gets a file of measured ones.
 
     `cluster`: an experiment file whose cluster, links, faults and workers stand in for the source's own.
-    Raises AdviceError, RunError, ExperimentError.
+    `any_pace`: also of a run whose pace drifted. Raises AdviceError, RunError, ExperimentError.
     """
     outages = Outages()
     if path.is_dir():
         run = Run(path)
         times = step_times_of(run)
-        check_times(times)
+        check_times(times, any_pace=any_pace)
         experiment = _measured(run.experiment, times, folder)
         outages = outages_of(run) if cluster is None else outages
     else:
@@ -112,8 +112,8 @@ def load_source(path: Path, folder: Path, cluster: Path | None) -> Question:
     return Question(experiment.model_copy(update={"run": unlimited}), outages)
 
 
-def check_times(times: StepTimes) -> None:
-    """Raise AdviceError where the steps are too few, or their pace drifted."""
+def check_times(times: StepTimes, *, any_pace: bool = False) -> None:
+    """Raise AdviceError where the steps are too few, or their pace drifted, unless `any_pace` is fine."""
     for rank, own in sorted(times.by_worker.items()):
         if len(own) < LEAST_STEPS:
             raise AdviceError(
@@ -123,10 +123,11 @@ def check_times(times: StepTimes) -> None:
         halves = own[: len(own) // 2], own[len(own) // 2 :]
         early, late = map(fmean, halves)
         chance = CHANCE * math.hypot(*map(_error, halves))
-        if max(early, late) > (1 + DRIFT) * min(early, late) and abs(late - early) > chance:
+        if not any_pace and max(early, late) > (1 + DRIFT) * min(early, late) and abs(late - early) > chance:
             raise AdviceError(
                 f"worker {rank} took {early:.3g} s a step in the first half of this run and {late:.3g} s in the "
-                f"second: expected a pace that drifts by less than {DRIFT:.0%}; run on a machine without other load"
+                f"second: expected a pace that drifts by less than {DRIFT:.0%}; run on a machine without other "
+                "load, or take the steps of both halves as they are with --any-pace"
             )
 
 

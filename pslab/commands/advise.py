@@ -79,6 +79,11 @@ def _rates(context: click.Context, parameter: click.Parameter, text: str) -> tup
     metavar="DIR",
     help="Where plays, page and first choice go [default: runs/NAME-advice]. Plays in it are kept.",
 )
+@click.option(
+    "--any-pace",
+    is_flag=True,
+    help="Use a RUN whose pace drifted, too: plays draw from all its steps.",
+)
 @click.option("--json", "as_json", is_flag=True, help="JSON objects instead of lines and a table.")
 @click.pass_context
 def advise(
@@ -89,6 +94,7 @@ def advise(
     seeds: int,
     rates: tuple[float, ...],
     out: Path | None,
+    any_pace: bool,
     as_json: bool,
 ) -> None:
     """Say which policy, with which knobs and learning rate, reaches a goal first.
@@ -99,9 +105,9 @@ def advise(
     on. The first choice is the simplest of those that cannot be told from the fastest, and is written as an
     experiment file.
 
-    No advice is given where a worker has fewer than 200 steps in the RUN, where its pace drifted by a fifth, or where
-    no play reached the goal. It runs the job's module, so use it on folders whose author you trust. Ctrl-C keeps
-    what there is, and the same command goes on.
+    No advice is given where a worker has fewer than 200 steps in the RUN, where its pace drifted by a fifth (unless
+    --any-pace), or where no play reached the goal. It runs the job's module, so use it on folders whose author you
+    trust. Ctrl-C keeps what there is, and the same command goes on.
 
     \b
       ps-lab advise runs/digits-sync --goal accuracy=0.95
@@ -111,7 +117,7 @@ def advise(
         name = source.resolve().stem if source.is_file() else source.resolve().name
         folder = out or Path("runs") / f"{name}-advice"
         folder.mkdir(parents=True, exist_ok=True)
-        question = load_source(source, folder, cluster)
+        question = load_source(source, folder, cluster, any_pace=any_pace)
         experiment = question.experiment
         tried = list(candidates(experiment, rates))
         skipped = [each for each in tried if isinstance(each, str)]

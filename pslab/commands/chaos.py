@@ -15,6 +15,7 @@ from pslab.commands.failure import EPILOG, failures
 from pslab.display.progress import choose, print_json
 from pslab.launch.engines.launcher import EngineError
 from pslab.launch.experiments import load, run_local
+from pslab.launch.job_place import with_job
 from pslab.launch.restarts import NO_LIMIT
 from pslab.launch.security import observable, security_of
 from pslab.launch.tasks import Daemons
@@ -102,7 +103,7 @@ def chaos(
       ps-lab chaos examples/digits-sync.toml --set run.checkpoint_every=10v --minutes 30 --out runs/chaos
     """
     with failures(ExperimentError, RunError, EngineError):
-        loaded = load(experiment, overrides)
+        loaded = with_job(load(experiment, overrides), experiment)
         if loaded.run.engine != "local":
             raise ExperimentError(
                 f"run.engine: expected local, got {loaded.run.engine}: chaos disturbs processes of this machine"

@@ -15,6 +15,7 @@ from pslab.export import check_target, exported, needs_model
 from pslab.launch.engines.launcher import EngineError
 from pslab.launch.engines.registry import ENGINES, Options, engine_named, engines_text
 from pslab.launch.experiments import FinishedRun, checked, of_script
+from pslab.launch.job_place import with_job
 from pslab.observe.trackers import TrackerError
 from pslab.runs.folder import Run, RunError
 from psserver.optimizers import OptimizerError
@@ -133,7 +134,7 @@ def run(
 
     Shows progress as a live table on a terminal and as plain lines elsewhere. Ctrl-C ends every
     process in order, a second Ctrl-C at once. A worker that fails is reported while the others go on.
-    Paths of job modules are relative to the current directory.
+    The path of a job's file is relative to the experiment file, or else to the current folder.
 
     With --engine simulated, the same coordinator, policy and shards run on a virtual clock:
     [simulation], [links] and [faults] say how long steps take and what goes wrong. It trains the
@@ -186,7 +187,7 @@ def _experiment(arguments: Sequence[str], overrides: Sequence[str], typed: Mappi
             f"expected one EXPERIMENT, got also {arguments[1]!r}; arguments of a script need --script"
         )
     path = Path(arguments[0])
-    loaded = load_experiment(path, overrides, typed)
+    loaded = with_job(load_experiment(path, overrides, typed), path)
     if engine_named(loaded.run.engine).make is not None:
         run_options.advise(checked(loaded, path))
     return loaded

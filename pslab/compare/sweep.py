@@ -11,6 +11,7 @@ from pathlib import Path
 from pslab.display.progress import Quiet
 from pslab.launch.engines.registry import Options, Setting, engine_named, launcher_for
 from pslab.launch.experiments import FinishedRun, checked, run_real
+from pslab.launch.job_place import with_job
 from pslab.launch.simulated import run_simulated
 from pslab.runs.folder import EXPERIMENT, SUMMARY, Run, RunError
 from psserver.policies import PolicyError
@@ -163,7 +164,8 @@ def _one(path: Path, cell: Cell, folder: Path, options: Options) -> Outcome:
     if engine_named(experiment.run.engine).make is None:
         done: FinishedRun = run_simulated(experiment, out=folder, force=True, quiet=True)
     else:
-        launcher = launcher_for(Setting(checked(experiment, path), options, Path.cwd()))
+        experiment = checked(with_job(experiment, path), path)
+        launcher = launcher_for(Setting(experiment, options, Path.cwd()))
         done = run_real(experiment, Quiet(), launcher, out=folder, force=True)
     verdict = done.result.verdict
     return Outcome(cell, folder, False, int(verdict.code), verdict.reason)

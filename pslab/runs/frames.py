@@ -25,7 +25,19 @@ Row = dict[str, Any]
 
 # The columns of each frame. Times in seconds of the log; staleness in versions.
 CONTRIBUTIONS: Final = (
-    *("ticket", "worker", "base", "granted", "committed", "decided", "samples", "loss", "fate", "reason"),
+    *(
+        "ticket",
+        "worker",
+        "base",
+        "granted",
+        "committed",
+        "decided",
+        "samples",
+        "loss",
+        "norm",
+        "fate",
+        "reason",
+    ),
     *("staleness", "weight", "version"),
 )
 VERSIONS: Final = ("version", "t", "contributions", "workers", "mean_staleness", "max_staleness")
@@ -181,7 +193,9 @@ class _Log:
                     "fate": "open",
                 }
             case e.Commit(_, ticket):
-                self._row(ticket).update(committed=t, samples=fact.samples, loss=_loss(fact.loss))
+                self._row(ticket).update(
+                    committed=t, samples=fact.samples, loss=_loss(fact.loss), norm=_loss(fact.norm)
+                )
             case e.Apply():
                 self._apply(fact, t)
             case e.Leave(worker):

@@ -186,6 +186,21 @@ def test_a_pace_that_drifts_gives_no_advice():
     check_times(StepTimes({0: half + tuple(each * (1 + 0.9 * DRIFT) for each in half)}))
 
 
+def test_a_pace_that_drifts_is_taken_when_asked_for():
+    half = (0.1,) * LEAST_STEPS
+    drifted = StepTimes({0: half + tuple(3 * each for each in half)})
+    with pytest.raises(AdviceError, match="--any-pace"):
+        check_times(drifted)
+    check_times(drifted, any_pace=True)
+
+
+def test_a_policy_of_your_own_is_named_as_not_tried():
+    experiment = Experiment.model_validate({"run": {"name": "x"}, "policy": {"name": "mine:Policy"}})
+    assert [
+        each for each in candidates(experiment) if isinstance(each, str) and each.startswith("mine:Policy: ")
+    ]
+
+
 def test_chance_in_a_heavy_tail_is_neither_a_drift_nor_a_straggler():
     """One step in a hundred takes a hundred times as long; where it falls makes halves and workers differ."""
     rare = tuple(1.0 if place in (120, 180) else 0.01 for place in range(LEAST_STEPS))

@@ -38,6 +38,14 @@ def test_every_granted_ticket_is_a_row_with_its_fate(folder):
                 assert (mine.loc[fact.ticket].fate, mine.loc[fact.ticket].reason) == ("dropped", fact.reason)
 
 
+def test_a_contribution_has_the_loss_and_the_norm_of_its_commit(folder):
+    frames = pslab.runs.load(folder / "a")
+    mine = frames.contributions.set_index("ticket")
+    for line in Run(folder / "a").decisions():
+        if isinstance(line.fact, e.Commit) and line.fact.ticket in mine.index:
+            assert (mine.loc[line.fact.ticket].loss, mine.loc[line.fact.ticket].norm) == (0.5, 1.0)
+
+
 def test_versions_and_counts_are_those_of_the_summary(folder):
     frames = pslab.runs.load(folder)
     for run in runs_in(folder):
