@@ -6,6 +6,7 @@ from typing import Any
 from psserver.coordinator import Coordinator
 from psserver.policies.policy import config_of
 from pswire.model.table_figures import TableFigures, together
+from pswire.starving import uncounted
 
 
 def summarise(
@@ -47,6 +48,12 @@ def summarise(
             worker: {str(s): tally.staleness[s] for s in sorted(tally.staleness)}
             for worker, tally in sorted(tallies.items())
         },
+        **({"uncounted": said} if (said := _uncounted(coordinator)) else {}),
         "weights_sha256": sha256,
         **({"tables": found} if (found := [each.to_json() for each in together(tables)]) else {}),
     }
+
+
+def _uncounted(coordinator: Coordinator) -> str:
+    tallies = sorted(coordinator.roster.tallies.items())
+    return uncounted({name: (each.granted, each.committed, each.applied) for name, each in tallies})

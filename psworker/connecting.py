@@ -19,6 +19,7 @@ from pswire.security.names import IdentityError, Role
 from pswire.security.settings import SecurityOptions, credentials_for
 from psworker.control.joining import FIRST, Phase
 from psworker.errors import Refused, Untrusted
+from psworker.function import function_of
 from psworker.local import PLAIN
 from psworker.servers import EmbeddedServer, find_servers
 from psworker.session import Session
@@ -54,6 +55,7 @@ def connect(
     credentials: Credentials | None = None,
     phase: Phase = FIRST,
     computes: str = "",
+    function: str = "",
     tables: Sequence[TableSpec] = (),
 ) -> Session:
     """Join the job on `hosts` ("host:port,host:port", in task order) and open a session.
@@ -84,6 +86,8 @@ def connect(
     that are None (PS_TLS_CA, PS_TLS_CERT, PS_TLS_KEY, PS_TOKEN_FILE or PS_TOKEN). `credentials`: replaces them all.
     `computes`: what this worker computes with ("torch on cuda:0", at most 128 characters), for log, status and
     dashboard.
+    `function`: what decides the model's function beside its variables (`psworker.function.function_of`); of a Keras
+    model it is found. Workers whose layers, vocabularies or constants differ are refused.
     `tables`: sparse tables beside the variables; all workers name the same. Their rows come into being on the servers,
     when a gradient for them is applied.
     `phase`: for a process that trains more than once with these servers, see `psworker.control.joining.Phase`.
@@ -121,6 +125,7 @@ def connect(
             credentials=credentials,
             phase=phase,
             computes=computes,
+            function=function or ("" if server is not None else function_of(variables)),
             tables=tables,
             replicas=place is not None and place.replicas,
         )

@@ -67,6 +67,7 @@ class Session(Facts):
         credentials: Credentials = NO_TLS,
         phase: Phase = FIRST,
         computes: str = "",
+        function: str = "",
         tables: Sequence[TableSpec] = (),
         replicas: bool = False,
     ) -> None:
@@ -108,6 +109,7 @@ class Session(Facts):
             epochs,
             phase,
             computes,
+            function,
         )
         try:
             stream = self._stream = SessionStream(

@@ -110,6 +110,12 @@ class WorkUnits:
         """Batches of a unit; 0 if only the dataset shows it."""
         return -(-self.size // self.batch_size) if self.samples else self.batches
 
+    @property
+    def batches_last(self) -> int:
+        """Batches of an epoch's last unit if it has fewer than the others; else 0."""
+        last = -(-(self.samples % self.size) // self.batch_size) if self.samples else 0
+        return last if last < self.batches_each and self.count > 1 else 0
+
     def of(self, epoch: int, number: int, seed: int) -> Unit:
         """Return that unit. `seed`: the job's."""
         order = self._order(epoch, seed if self.seed is None else self.seed)
@@ -134,7 +140,9 @@ class WorkUnits:
             total = self.samples if self.samples and self.shuffle is True else self.count
             found = np.arange(total, dtype=np.int64)
             if self.shuffle:
-                np.random.default_rng([seed, epoch]).shuffle(found)
+                # A unit with fewer samples is the last of every epoch: the servers know its length by its number.
+                whole = self.samples // self.size if self.samples and self.shuffle == "units" else total
+                np.random.default_rng([seed, epoch]).shuffle(found[:whole])
             while len(self._orders) > 1:
                 del self._orders[next(iter(self._orders))]
             self._orders[epoch, seed] = found

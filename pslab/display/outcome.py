@@ -40,6 +40,8 @@ def outcome_text(finished: FinishedRun) -> Text:
             text.append(f"  | {line}\n")
     if summary is not None and summary.missing:
         text.append(f"not trained on: {summary.missing_text}\n", style="yellow")
+    if summary is not None and summary.uncounted:
+        text.append(f"did not count: {summary.uncounted}\n", style="yellow")
     if finished.result.ok:
         for warning in finished.result.warnings:
             text.append(f"warning: {warning}\n", style="yellow")
@@ -98,4 +100,5 @@ def outcome_json(finished: FinishedRun) -> dict[str, Any]:
         "metrics": dict(summary.metrics) if summary else {},
         "versions": summary.versions if summary else None,
         "missing": dict(summary.missing) if summary else {},
+        "uncounted": summary.uncounted if summary else "",
     }

@@ -89,6 +89,8 @@ class Summary:
     began_with: Mapping[str, Any] = field(default_factory=dict)
     # What each sparse table held at the end, on all servers.
     tables: tuple[TableFigures, ...] = ()
+    # Workers whose work did not count, as a sentence; empty if there is none.
+    uncounted: str = ""
 
     @property
     def missing_text(self) -> str:
@@ -149,6 +151,7 @@ class Summary:
                 success=bool(record["success"]),
                 reason=str(record["reason"]),
                 missing=dict(record.get("missing", {})),
+                uncounted=str(record.get("uncounted", "")),
                 began_with=dict(record.get("began_with", {})),
                 tables=tuple(map(TableFigures.from_json, record.get("tables", ()))),
             )

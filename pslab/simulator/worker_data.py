@@ -87,7 +87,7 @@ def dealing(units: int, batches: int, epochs: int, trainer: Trainer | None, seed
 
 
 def _terms(work: WorkUnits, epochs: int) -> WorkTerms:
-    return WorkTerms(work.count, epochs, work.batches_each, str(work), work.apart)
+    return WorkTerms(work.count, epochs, work.batches_each, str(work), work.apart, work.batches_last)
 
 
 @dataclass(slots=True)

@@ -258,6 +258,7 @@ class Coordinator(CoordinatorView):
         stays: bool = False,
         used: int = 0,
         computes: str = "",
+        function: str = "",
     ) -> tuple[Member, list[Output]]:
         """Make a worker a member. Raises JoinRefused, with nothing changed, and JoinDeferred during a trial.
 
@@ -269,13 +270,14 @@ class Coordinator(CoordinatorView):
         of the job. When all members are done, those that stay are notified, and the job continues when each of them
         has joined again or left; it ends when no member is left. `used`: for a session that joins again and does not
         go back, one past the last batch that it committed; batches of these that the log lacks are missing. `computes`:
-        what it computes with, for people.
+        what it computes with, for people. `function`: what decides its model's function beside the variables
+        (`psserver.coordinator.members.functions`); the same for all workers that name one.
         """
         if self._driver.timers.pending:
             self._driver.fire(now)
         if self.trying:
             raise JoinDeferred("a trial of an update is under way; expected the Join again in a moment")
-        member = self._membership.join(worker, session, rank, now, remembers, stays, used, computes)
+        member = self._membership.join(worker, session, rank, now, remembers, stays, used, computes, function)
         return member, self._emit(now)
 
     def unknown_session(self, worker: str, incarnation: int, session: str) -> str | None:

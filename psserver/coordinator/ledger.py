@@ -1,5 +1,6 @@
 """The coordinator's facts of a job, without its policy, and the changes that write log entries."""
 
+from psserver.coordinator.members.functions import Function
 from psserver.coordinator.members.roster import Member, Roster
 from psserver.coordinator.outputs import Output, Record, Send, Trial
 from psserver.coordinator.progress import Extent
@@ -32,6 +33,8 @@ class Ledger:
         self.resting = False
         # Why the last phase ended; and why the present one ends before its data does, until it is over.
         self.phase_ended = self.phase_ends = ""
+        # Of the models of the present phase.
+        self.function = Function()
         # The number of finished phases.
         self.phase = 0
         # The next phase's work units are not declared yet.
@@ -239,6 +242,8 @@ class Ledger:
         """End the phase, because all members are done and some stay for another; notify each of them."""
         self.resting = self.undeclared = True
         self.phase_ended = reason
+        # A further fit may compile another loss.
+        self.function = Function()
         self.started = False
         self.phase += 1
         for tally in self.roster.tallies.values():

@@ -107,11 +107,21 @@ class Lifecycle:
             self._finish(now)
 
     def finish_work(self, now: float) -> None:
-        """Succeed, because every work unit is done."""
+        """End, because every work unit is done: each part of it was applied or skipped."""
         work = self._ledger.work
         assert work is not None
         skipped = f"; {work.skipped} parts of them were skipped" if work.skipped else ""
-        self._succeed(f"all work units are done{skipped}", now)
+        missing = bool(work.skipped) and not self._ledger.terms.allow_missing
+        self._succeed(f"all work units are done{skipped}{self._nothing_applied}", now, missing=missing)
+
+    @property
+    def _nothing_applied(self) -> str:
+        """A clause of the reason of the end, if all contributions were dropped; else empty."""
+        ledger = self._ledger
+        committed = sum(tally.committed for tally in ledger.roster.tallies.values())
+        if ledger.version or not committed:
+            return ""
+        return f"; none of {committed} contributions was applied: the model is untrained"
 
     def _succeed(self, reason: str, now: float, *, missing: bool = False) -> None:
         """End the job, or the phase if members stay for another one.
@@ -171,7 +181,10 @@ class Lifecycle:
                     reason += clause
             if ledger.work is not None:
                 reason += "; not all work units were trained"
-            missing = bool(gone or lost or ledger.work is not None) and not ledger.terms.allow_missing
+            untrained = self._nothing_applied
+            reason += untrained
+            missing = bool(gone or lost or untrained or ledger.work is not None)
+            missing = missing and not ledger.terms.allow_missing
             self._succeed(reason, now, missing=missing)
         else:
             reason = "all workers are done and nothing was trained: there is no model"

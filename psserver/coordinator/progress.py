@@ -83,7 +83,7 @@ def dealt(facts: Facts) -> JobProgress:
     assert work is not None
     terms = work.terms
     if work.parts:
-        done, total = work.counted + work.skipped, terms.units * terms.epochs * work.parts
+        done, total = work.counted + work.skipped, terms.epochs * work.parts_each
         return JobProgress(_epoch(done, total, terms.epochs), terms.epochs, done, total, "parts", math.nan)
     total = terms.units * terms.epochs
     done = max(0, total - work.fresh - len(work.held) - len(work.lost))

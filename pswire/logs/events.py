@@ -50,6 +50,9 @@ EVENTS: Final[dict[str, Event]] = {
     ),
     "backend": Event(WORKER, ("backend", "device"), "the framework and device of your own loop"),
     "worker_waits": Event(SERVER, ("seconds",), "a worker has waited long; the message says for what"),
+    "worker_starves": Event(BOTH, ("worker",), "all its newest results were too old for the policy"),
+    "too_few": Event(SERVER, (), "contributions are dropped because they are too few for an update"),
+    "uncounted": Event(BOTH, (), "at the end: workers whose work did not count"),
     # Certificates
     "identity_renewed": Event(
         BOTH, ("subject",), "the files of the certificate have changed: the new one is used"
@@ -184,6 +187,7 @@ EVENTS: Final[dict[str, Event]] = {
     ),
     "contribution_void": Event(WORKER, (), "the coordinator cancelled the ticket meanwhile"),
     "batch_skipped": Event(WORKER, (), "its gradient is not finite"),
+    "function_undecided": Event(WORKER, (), "layers that cannot be compared with those of other workers"),
     "state_is_trained": Event(
         WORKER, (), "a variable that looks like state (a moving average) is trained as a weight"
     ),

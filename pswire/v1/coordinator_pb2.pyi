@@ -59,6 +59,7 @@ class JoinRequest(_message.Message):
     USED_FIELD_NUMBER: _builtins.int
     DELTAS_FIELD_NUMBER: _builtins.int
     COMPUTES_FIELD_NUMBER: _builtins.int
+    FUNCTION_FIELD_NUMBER: _builtins.int
     TABLES_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     """Empty: the coordinator picks the lowest free name ("w0", "w1", ...)."""
@@ -104,6 +105,10 @@ class JoinRequest(_message.Message):
     """The framework and the devices that the worker computes with ("jax on cpu:0"),
     for people; empty where its loop does not say.
     """
+    function: _builtins.str
+    """What decides the model's function beside its variables: a JSON list of [layer, digest of its configuration, digest
+    of what it has learned or holds]. Workers with other digests are refused. Empty: not compared.
+    """
     tables: _builtins.str
     """The model's sparse tables: a JSON list of specifications; empty: none."""
     @_builtins.property
@@ -132,11 +137,12 @@ class JoinRequest(_message.Message):
         used: _builtins.int = ...,
         deltas: _model_pb2.WireDtype.ValueType = ...,
         computes: _builtins.str = ...,
+        function: _builtins.str = ...,
         tables: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "task_index", b"task_index", "work", b"work"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "after", b"after", "computes", b"computes", "deltas", b"deltas", "job", b"job", "optimizer", b"optimizer", "plan", b"plan", "servers", b"servers", "session", b"session", "stays", b"stays", "tables", b"tables", "task_index", b"task_index", "used", b"used", "variables", b"variables", "wire_dtype", b"wire_dtype", "work", b"work", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "after", b"after", "computes", b"computes", "deltas", b"deltas", "function", b"function", "job", b"job", "optimizer", b"optimizer", "plan", b"plan", "servers", b"servers", "session", b"session", "stays", b"stays", "tables", b"tables", "task_index", b"task_index", "used", b"used", "variables", b"variables", "wire_dtype", b"wire_dtype", "work", b"work", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__task_index: _TypeAlias = _typing.Literal["task_index"]  # noqa: Y015
     _WhichOneofArgType__task_index: _TypeAlias = _typing.Literal["_task_index", b"_task_index"]  # noqa: Y015
@@ -157,14 +163,19 @@ class WorkUnits(_message.Message):
     BATCHES_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     APART_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
     units: _builtins.int
     epochs: _builtins.int
     batches: _builtins.int
-    """Batches of each unit; 0: unknown until the data ends (see Commit.unit_ends)."""
+    """Batches of each unit; 0: unknown until the data ends (see Commit.unit_ends).
+    A unit that is said to end elsewhere is refused.
+    """
     data: _builtins.str
     """A description of the units, for people and for comparing workers."""
     apart: _builtins.bool
     """Deal an epoch's units only after those of the epoch before have counted."""
+    last: _builtins.int
+    """Batches of an epoch's last unit, if it has fewer than the others; 0: as many."""
     def __init__(
         self,
         *,
@@ -173,10 +184,11 @@ class WorkUnits(_message.Message):
         batches: _builtins.int = ...,
         data: _builtins.str = ...,
         apart: _builtins.bool = ...,
+        last: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["apart", b"apart", "batches", b"batches", "data", b"data", "epochs", b"epochs", "units", b"units"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apart", b"apart", "batches", b"batches", "data", b"data", "epochs", b"epochs", "last", b"last", "units", b"units"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -228,6 +240,7 @@ class JoinReply(_message.Message):
     CHIEF_FIELD_NUMBER: _builtins.int
     PHASE_FIELD_NUMBER: _builtins.int
     PHASE_BATCH_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job's identity; every later message on every server carries it."""
     worker: _builtins.str
@@ -257,6 +270,8 @@ class JoinReply(_message.Message):
     phases of its script that are over.
     """
     phase_batch: _builtins.int
+    policy: _builtins.str
+    """The job's present policy with its knobs, as JSON, for people."""
     @_builtins.property
     def local_rule(self) -> Global___LocalRule:
         """What workers do between pull and push, as the job's policy demands."""
@@ -285,10 +300,11 @@ class JoinReply(_message.Message):
         chief: _builtins.str = ...,
         phase: _builtins.int = ...,
         phase_batch: _builtins.int = ...,
+        policy: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate", "local_rule", b"local_rule"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "chief", b"chief", "incarnation", b"incarnation", "job", b"job", "learning_rate", b"learning_rate", "local_rule", b"local_rule", "membership_token", b"membership_token", "moved", b"moved", "next_batch", b"next_batch", "phase", b"phase", "phase_batch", b"phase_batch", "seed", b"seed", "worker", b"worker", "worker_count", b"worker_count", "worker_index", b"worker_index", "worker_timeout", b"worker_timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "chief", b"chief", "incarnation", b"incarnation", "job", b"job", "learning_rate", b"learning_rate", "local_rule", b"local_rule", "membership_token", b"membership_token", "moved", b"moved", "next_batch", b"next_batch", "phase", b"phase", "phase_batch", b"phase_batch", "policy", b"policy", "seed", b"seed", "worker", b"worker", "worker_count", b"worker_count", "worker_index", b"worker_index", "worker_timeout", b"worker_timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
     _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015

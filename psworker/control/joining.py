@@ -58,9 +58,10 @@ class Registration:
         epochs: int = 1,
         phase: Phase = FIRST,
         computes: str = "",
+        function: str = "",
     ) -> None:
         """`optimizer`: the expected one, as JSON, or empty. `work`: the coordinator deals the data, for `epochs`
-        epochs. `computes`: framework and devices, for people."""
+        epochs. `computes`: framework and devices, for people. `function`: as of `psworker.function`."""
         self.session = secrets.token_hex(16)
         self._plan = plan
         self._wire = wire
@@ -71,6 +72,7 @@ class Registration:
         self._stub = stub_of(channel)
         # By the newest answer: other servers at this address are not followed.
         self._job, self._phase, self._computes = phase.of, phase, computes
+        self._function = function
 
     def join(self, used: int = 0) -> pb.JoinReply:
         """Join, or join again with the same name and part of the data.
@@ -94,6 +96,7 @@ class Registration:
             after="" if self._job else self._phase.after,
             used=used,
             computes=self._computes,
+            function=self._function,
             tables=tables_to_json(self._plan.tables),
         )
         reply: pb.JoinReply = bounded(insist(lambda: self._stub.Join(request), self._backoff))
@@ -108,7 +111,12 @@ class Registration:
 
 def _work_units(work: WorkUnits, epochs: int) -> pb.WorkUnits:
     return pb.WorkUnits(
-        units=work.count, epochs=epochs, batches=work.batches_each, data=str(work), apart=work.apart
+        units=work.count,
+        epochs=epochs,
+        batches=work.batches_each,
+        data=str(work),
+        apart=work.apart,
+        last=work.batches_last,
     )
 
 

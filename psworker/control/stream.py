@@ -15,6 +15,7 @@ from pswire.transport.connecting import stub_of
 from pswire.transport.failures import may_pass, method_failed
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.control.backoff import Backoff, bounded, translated
+from psworker.control.fates import Fates
 from psworker.control.joining import Joined, Registration
 from psworker.engine import ClientEngine, Commit, Disposition, Event, Grant, Request, Stop
 from psworker.errors import RolledBack, SessionError, Unreachable, Voided
@@ -51,6 +52,7 @@ class SessionStream:
         self._registration, self._admit = registration, admit
         reply = registration.join()
         self.joined = Joined(reply, registration.session, numbered=numbered)
+        self._fates = Fates(self.joined)
         admit(reply)
         self._backoff = backoff
         self._pointless = pointless
@@ -127,7 +129,7 @@ class SessionStream:
         with self._lock:
             self._engine.end_exchange()
             for each in events:
-                self._engine.receive(each)
+                self._take(each)
             self._after_events()
 
     def over_within(self, seconds: float) -> bool:
@@ -348,7 +350,7 @@ class SessionStream:
         for message in messages:
             known = EVENTS.from_wire(message)
             if known is not None:
-                self._engine.receive(received(known, received_at))
+                self._take(received(known, received_at))
             elif message.HasField("welcome"):
                 self._sender = sender
                 for request in self._announced.values():
@@ -356,6 +358,10 @@ class SessionStream:
                 self._backoff.reset()
                 self._send(self._engine.owed())
         self._after_events()
+
+    def _take(self, happened: Event) -> None:
+        self._engine.receive(happened)
+        self._fates.see(happened)
 
     def _after_events(self) -> None:
         engine = self._engine

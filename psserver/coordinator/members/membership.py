@@ -2,6 +2,7 @@
 
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
+from psserver.coordinator.members.functions import Function, difference
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.members.waits import waits
 from psserver.coordinator.outputs import JobOver, JobStopped, JoinRefused
@@ -29,6 +30,7 @@ class Membership:
         stays: bool = False,
         used: int = 0,
         computes: str = "",
+        function: str = "",
     ) -> Member:
         """Do what `Coordinator.join` says; the outputs are in the ledger."""
         ledger, roster = self._ledger, self._ledger.roster
@@ -50,11 +52,13 @@ class Membership:
                 f"task index {rank} belongs to worker {holder.worker!r}; {worker!r} needs another one "
                 f"(the lowest free is {roster.free_rank()})"
             )
+        agreed = self._agreed(worker, function)
         if known is not None:
             if session in roster.tally(worker).sessions:
                 raise JoinRefused(f"another process joined as {worker!r} while this one was away")
             ledger.notify(known, protocol.Refusal(f"another process joined as {worker!r}", fatal=True))
             self.depart(known, "superseded by a newer incarnation", now, replaced=True)
+        ledger.function = agreed
         # After a rollback: a process that took part in the finished phase.
         rests = ledger.resting and session in roster.tally(worker).sessions
         member = self._admit(worker, session, rank, now, remembers, computes)
@@ -65,6 +69,17 @@ class Membership:
         if rests:
             member.enter("done", now)
         return member
+
+    def _agreed(self, worker: str, function: str) -> Function:
+        """Return the function that the job's models have with this worker's. Raises JoinRefused for another one."""
+        ledger, roster = self._ledger, self._ledger.roster
+        ours, theirs = ledger.function, Function(worker, function)
+        if not function or ours.text == function:
+            return ours
+        trained = any(tally.committed for tally in roster.tallies.values())
+        if not ours.text or not (trained or any(each.worker != worker for each in roster.here())):
+            return theirs
+        raise JoinRefused(difference(ours, theirs))
 
     def _check_limits(self, worker: str) -> None:
         """Raise JoinRefused for a name that is not allowed or beyond the limit."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from psserver.coordinator.changes import ChangeState
+from psserver.coordinator.members.functions import Function
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.progress import Extent
 from psserver.coordinator.terms import Stopped
@@ -97,6 +98,7 @@ class CoordinatorState:
     # (worker, how much data it has).
     extents: list[tuple[str, Extent]] = field(default_factory=list)
     phase_ends: str = ""
+    function: Function = Function()
     # The number of updates that the shards were asked about.
     trials: int = 0
 

@@ -68,6 +68,7 @@ def save(ledger: Ledger, driver: PolicyDriver) -> CoordinatorState:
         expected=sorted(ledger.expected),
         extents=list(ledger.extents.items()),
         phase_ends=ledger.phase_ends,
+        function=ledger.function,
         trials=driver.trials,
     )
 
@@ -146,6 +147,7 @@ def restore(state: CoordinatorState, ledger: Ledger, driver: PolicyDriver, shift
     ledger.initialised, ledger.started = state.initialised, state.started
     ledger.resting, ledger.phase, ledger.undeclared = state.resting, state.phase, state.undeclared
     ledger.phase_ended, ledger.phase_ends = state.phase_ended, state.phase_ends
+    ledger.function = state.function
     ledger.resumed_at, ledger.expected = _shifted(state.resumed_at, shift), frozenset(state.expected)
     ledger.extents = dict(state.extents)
     stopped = state.stopped

@@ -11,6 +11,7 @@ from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.coordinator.tickets.table import AHEAD, Ticket
 from psserver.coordinator.work.dealer import Dealer
 from psserver.coordinator.work.queue import WorkQueue
+from psserver.coordinator.work.units import UnitPart
 from psserver.policies import Abandon, Commit, Done
 from pswire import protocol
 from pswire.decisions import entries
@@ -148,6 +149,8 @@ class Contributions:
                 refusal = member.residual_refusal(commit.residual) or rate_refusal(
                     ledger.terms.optimizer, commit.learning_rate, self._driver.aggregator
                 )
+                if refusal is None and commit.unit_ends:
+                    refusal = self._end_refusal(ticket, 1)
                 if refusal is not None:
                     ledger.refuse(member, refusal, number)
                     return
@@ -161,7 +164,7 @@ class Contributions:
     def _contribute(
         self, member: Member, ticket: Ticket, commit: protocol.Commit, norm: float, now: float
     ) -> None:
-        ledger, entry = self._ledger, _entry(ticket, commit, norm, now)
+        ledger, entry = self._ledger, _entry(ticket, commit, self._ends(member, ticket, commit), norm, now)
         ledger.tickets.commit(ticket)
         ticket.samples, ticket.loss, ticket.norm = entry.samples, entry.loss, entry.norm
         if member.remembers:
@@ -170,8 +173,6 @@ class Contributions:
         ledger.usual_step = took if usual is None else 0.9 * usual + 0.1 * took
         self._count(member, entry)
         ledger.record(entry, now)
-        if entry.ends and ledger.work is not None and ticket.part is not None:
-            ledger.work.end(member.worker, ticket.part)
         if commit.learning_rate is not None:
             self._set_rate(member, commit.learning_rate, now)
         if member.requested is not None:
@@ -183,6 +184,44 @@ class Contributions:
         self._driver.decide(event, now)
         if ticket.fate is None:
             ledger.notify(member, protocol.Disposition(ticket.number, "pending"))
+
+    # Ends of units
+
+    def _end_refusal(self, ticket: Ticket, more: int) -> str | None:
+        """Return why a unit cannot end `more` parts after the first batch of this ticket's part; None if it can."""
+        queue, part = self._ledger.work, ticket.part
+        if queue is None or part is None or not queue.parts:
+            return None
+        expected, got = queue.parts_of(part.unit), part.part + more
+        if got == expected:
+            return None
+        return (
+            f"ticket {ticket.number}: the worker says that unit {part.unit} of epoch {part.epoch} ends after {got} of "
+            f"its {expected} parts; expected as many as the job's terms say ({queue.terms})"
+        )
+
+    @property
+    def _needed(self) -> int:
+        """How many members must say what makes work of all vanish: more than the policy tolerates to be dishonest."""
+        here = self._ledger.roster.here()
+        return max(1, min(self._driver.policy.tensors.tolerated(len(here)) + 1, len(here)))
+
+    def _ends(self, member: Member, ticket: Ticket, commit: protocol.Commit) -> bool:
+        """Whether the unit ends with this commit."""
+        queue, part = self._ledger.work, ticket.part
+        if queue is None or part is None:
+            return False
+        if queue.parts:
+            return part.part + 1 == queue.parts_of(part.unit) and (
+                commit.unit_ends or queue.parts_of(part.unit) < queue.parts
+            )
+        if not commit.unit_ends:
+            return False
+        if not queue.believes(member.worker, part, part.part + 1, self._needed):
+            queue.hand_on(member.worker, part, empty=False)
+            return False
+        queue.end(member.worker, part)
+        return True
 
     def _set_rate(self, member: Member, rate: float, now: float) -> None:
         """Set the rate before the policy receives the commit, so that the resulting update uses it."""
@@ -209,6 +248,10 @@ class Contributions:
         """Handle an abandon. `ends`: the worker found that the work unit had already ended."""
         ticket = self._ledger.own(member, number, "abandon")
         if ticket is not None and ticket.state == "open":
+            refusal = self._end_refusal(ticket, 0) if ends else None
+            if refusal is not None:
+                self._ledger.refuse(member, refusal, number)
+                return
             self._give_up(member, ticket, reason, now, ends=ends and ticket.part is not None)
         self._driver.check_deadlock(now)
 
@@ -225,9 +268,9 @@ class Contributions:
         """Abandon an open ticket. `fault`: its work may be the cause; otherwise the worker is leaving."""
         ledger = self._ledger
         skipped = False
-        if fault:
-            skipped = ledger.work is not None and self._lose(ledger.work, member, ticket, ends)
-        else:
+        if fault and ledger.work is not None and ticket.part is not None:
+            skipped, ends = self._lose(ledger.work, member, ticket.part, ends)
+        elif not fault:
             ledger.deal_again(ticket)
         ledger.record(entries.Abandon(member.worker, ticket.number, reason, skipped, ends), now)
         ledger.settle(ticket, "abandon", protocol.Disposition(ticket.number, "dropped", reason=reason))
@@ -238,16 +281,19 @@ class Contributions:
             event = Abandon(member.worker, ticket.number, reason, self._driver.time(now))
             self._driver.decide(event, now)
 
-    def _lose(self, queue: WorkQueue, member: Member, ticket: Ticket, ends: bool) -> bool:
-        """Return the ticket's part to the queue, unless the unit `ends`. True: the part is skipped instead."""
-        part = ticket.part
-        if part is None:
-            return False
-        if ends:
-            queue.void()
-            queue.end(member.worker, part)
-            return False
-        return queue.lose(part, self._ledger.version, dropped=False)
+    def _lose(self, queue: WorkQueue, member: Member, part: UnitPart, ends: bool) -> tuple[bool, bool]:
+        """Return the part to the queue, unless the unit `ends`. Returns whether it is skipped instead, and whether the
+        unit has ended."""
+        worker, needed = member.worker, self._needed
+        if not ends and (needed <= 1 or not queue.ended(part, part.part, needed)):
+            lost = queue.lose(part, self._ledger.version, dropped=False, worker=worker, needed=needed)
+            return lost, False
+        if ends and not queue.believes(worker, part, part.part, needed):
+            queue.hand_on(worker, part, empty=True)
+            return False, False
+        queue.void()
+        queue.end(worker, part)
+        return False, True
 
     def _vote(self, member: Member, ends: str, now: float) -> None:
         """End the job for all if rank 0 asks, or more members than the aggregator tolerates to be dishonest.
@@ -300,8 +346,7 @@ class Contributions:
         self._lifecycle.finish_when_done(now)
 
 
-def _entry(ticket: Ticket, commit: protocol.Commit, norm: float, now: float) -> entries.Commit:
+def _entry(ticket: Ticket, commit: protocol.Commit, ends: bool, norm: float, now: float) -> entries.Commit:
     times = plausible(commit.times or protocol.UNTOLD, ticket.granted_at, ticket.former, now)
-    ends = commit.unit_ends and ticket.part is not None
     figures = (commit.batch, commit.samples, commit.loss, norm)
     return entries.Commit(ticket.worker, ticket.number, *figures, *times, ends, commit.residual)

@@ -80,19 +80,26 @@ class Dealer:
         if queue is None or ledger.stopped is not None:
             return
         while queue.standby and ledger.stopped is None:
+            queue.unbar(self._able(queue))
             standby = [ledger.roster.present[worker] for worker in queue.standby]
             if self._driver.policy.by_rank:
                 standby.sort(key=lambda each: each.rank)
             # At the beginning of an epoch each already has a unit.
-            member = next((each for each in standby if each.worker in queue.held), standby[0])
+            able = [each for each in standby if queue.available_to(each.worker) > 0]
+            member = next((each for each in standby if each.worker in queue.held), (able or standby)[0])
             if member.worker not in queue.held:
                 # Any member may take a returned part; fresh units belong to lower ranks, which will ask.
                 before = 0 if queue.lost else self._before(queue, member)
-                if queue.available <= before:
+                if queue.available_to(member.worker) <= before:
                     break
             self._resume(queue, member, now)
         if queue.complete and ledger.started:
             self._lifecycle.finish_work(now)
+
+    def _able(self, queue: WorkQueue) -> list[str]:
+        """Return the workers that take work now or later."""
+        here = self._ledger.roster.here()
+        return [each.worker for each in here if each.state != "done" or each.worker in queue.standby]
 
     def _resume(self, queue: WorkQueue, member: Member, now: float) -> None:
         ledger = self._ledger

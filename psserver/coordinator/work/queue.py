@@ -1,7 +1,7 @@
 """The queue of work units: fresh ones, returned parts, and the unit that each worker is in."""
 
 from collections import deque
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from psserver.coordinator.work.units import MAX_LOSSES, Rest, UnitPart, WorkTerms
@@ -26,6 +26,7 @@ class QueueState:
     counted: int
     skipped: int
     round: int = -1
+    claims: list[tuple[int, int, list[tuple[str, int]]]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -40,6 +41,9 @@ class WorkQueue:
 
     If units are dealt by rank, `deal_round` assigns each worker its unit before it asks, so that the order of requests
     does not matter.
+
+    A worker's word may not be enough: that a part cannot be used, or that its unit has ended. Until enough others say
+    the same, the part goes to workers that have not said so (`Rest.by`).
 
     `steps`: batches of one ticket.
     """
@@ -62,6 +66,8 @@ class WorkQueue:
     skipped: int = 0
     # The version of the last call of `deal_round`.
     round: int = -1
+    # (epoch, unit) -> worker -> how many parts the unit has at most, as the worker says; of `MAX_RETURNED` units.
+    claims: dict[tuple[int, int], dict[str, int]] = field(default_factory=dict)
     _reserved: int = 0
 
     # Questions
@@ -97,6 +103,10 @@ class WorkQueue:
         """The number of items that may be dealt and are not reserved."""
         return self._open + len(self.lost) - self._reserved
 
+    def available_to(self, worker: str) -> int:
+        """Return how many items may be dealt to the worker and are not reserved."""
+        return self.available - sum(worker in rest.by for rest in self.lost)
+
     @property
     def complete(self) -> bool:
         """Whether every part was counted or skipped."""
@@ -107,6 +117,16 @@ class WorkQueue:
         """Parts per unit, if the terms say it; 0: the data shows it."""
         return -(-self.terms.batches // self.steps)
 
+    def parts_of(self, unit: int) -> int:
+        """Return the parts of that unit of an epoch, as `parts`."""
+        last = self.terms.last if unit == self.terms.units - 1 else 0
+        return -(-last // self.steps) or self.parts
+
+    @property
+    def parts_each(self) -> int:
+        """Parts of an epoch, as `parts`."""
+        return self.parts * (self.terms.units - 1) + self.parts_of(self.terms.units - 1)
+
     # Dealing
 
     def promise(self, worker: str, before: int = 0) -> bool:
@@ -114,7 +134,7 @@ class WorkQueue:
         if worker in self.promised:
             return True
         kept = worker not in self.held
-        if kept and self.available <= before:
+        if kept and self.available_to(worker) <= before:
             return False
         self.promised[worker] = kept
         self._reserved += kept
@@ -127,8 +147,8 @@ class WorkQueue:
         self.round = version
         for worker in workers:
             reserved = self.promised.get(worker, False)
-            if worker not in self.held and (reserved or self.available > 0):
-                self.held[worker] = self._next()
+            if worker not in self.held and (reserved or self.available_to(worker) > 0):
+                self.held[worker] = self._next(worker)
                 if reserved:
                     self.promised[worker] = False
                     self._reserved -= 1
@@ -137,7 +157,7 @@ class WorkQueue:
         """Return the part that the worker was promised."""
         kept = self.promised.pop(worker)
         self._reserved -= kept
-        rest = self._next() if kept else self.held[worker]
+        rest = self._next(worker) if kept else self.held[worker]
         part = rest.take()
         if rest.over:
             self.held.pop(worker, None)
@@ -146,11 +166,15 @@ class WorkQueue:
         self.outstanding += 1
         return part
 
-    def _next(self) -> Rest:
+    def _next(self, worker: str) -> Rest:
         lost = self.lost
         if lost and (lost[0].epoch < self.epoch or not self.fresh or len(lost) > MAX_RETURNED):
-            return lost.popleft()
-        rest = Rest(self.epoch, self.unit, stop=self.parts)
+            place = next((place for place, rest in enumerate(lost) if worker not in rest.by), 0)
+            if worker not in lost[place].by or not self._open:
+                rest = lost[place]
+                del lost[place]
+                return rest
+        rest = Rest(self.epoch, self.unit, stop=self.parts_of(self.unit))
         self.unit += 1
         if self.unit == self.terms.units:
             self.epoch, self.unit = self.epoch + 1, 0
@@ -181,7 +205,9 @@ class WorkQueue:
                 stop = rest.stop
             else:
                 self.lost.append(rest)
-        self.held[worker] = Rest(first.epoch, first.unit, first.part, stop, first.losses, first.lost_at)
+        self.held[worker] = Rest(
+            *(first.epoch, first.unit, first.part, stop), first.losses, first.lost_at, first.by
+        )
 
     def release_all_but(self, workers: Container[str]) -> None:
         """Release the units of workers that did not come back."""
@@ -200,34 +226,90 @@ class WorkQueue:
         self.outstanding -= 1
         self._again(part)
 
-    def lose(self, part: UnitPart, version: int, *, dropped: bool) -> bool:
-        """Return a part that its worker abandoned, or that the policy dropped at `version`.
+    def lose(self, part: UnitPart, version: int, *, dropped: bool, worker: str = "", needed: int = 1) -> bool:
+        """Return a part that its `worker` abandoned, or that the policy dropped at `version`.
 
         True: it is skipped instead, after `MAX_LOSSES` abandons, or as many drops without a new version in between:
-        dealing it again would never end.
+        dealing it again would never end. If `needed` is above 1, a worker's abandons count once, and `needed` count.
         """
         self.outstanding -= 1
-        again = not dropped or part.lost_at == version
-        part = replace(part, losses=part.losses + again, lost_at=version if dropped else part.lost_at)
-        if part.losses >= MAX_LOSSES:
+        known = needed > 1 and worker in part.by
+        again = part.lost_at == version if dropped else not known
+        by = part.by if dropped or known or needed <= 1 else (*part.by, worker)
+        lost_at = version if dropped else part.lost_at
+        part = replace(part, losses=part.losses + again, lost_at=lost_at, by=by)
+        said = self.claims.get((part.epoch, part.unit), {})
+        enough = dropped or needed <= 1 or sum(each not in said for each in by) >= needed
+        if again and enough and part.losses >= MAX_LOSSES:
             self.skipped += 1
             return True
         self._again(part)
         return False
 
     def _again(self, part: UnitPart) -> None:
-        self.lost.append(Rest(part.epoch, part.unit, part.part, part.part + 1, part.losses, part.lost_at))
+        facts = (part.losses, part.lost_at, part.by)
+        self.lost.append(Rest(part.epoch, part.unit, part.part, part.part + 1, *facts))
+
+    def unbar(self, workers: Collection[str]) -> None:
+        """Let all `workers` have what each of them gave up: nobody else is there to try it."""
+        for rest in self.lost:
+            if rest.by and all(worker in rest.by for worker in workers):
+                rest.by = ()
+
+    # Ends of units that only the data shows
+
+    def believes(self, worker: str, part: UnitPart, length: int, needed: int) -> bool:
+        """Note that the worker says its unit has `length` parts. Return whether `needed` workers say so."""
+        if needed > 1:
+            said = self.claims.setdefault((part.epoch, part.unit), {})
+            said[worker] = min(length, said.get(worker, length))
+            if len(self.claims) > MAX_RETURNED:
+                del self.claims[next(iter(self.claims))]
+        if not self.ended(part, length, needed):
+            return False
+        for rest in [rest for rest in self.lost if (rest.epoch, rest.unit) == (part.epoch, part.unit)]:
+            # What is reserved turns out to be empty.
+            if needed > 1 and rest.part >= length and self.available > 0:
+                self.lost.remove(rest)
+        return True
+
+    def ended(self, part: UnitPart, length: int, needed: int) -> bool:
+        """Whether `needed` workers have said that the unit has `length` parts at most."""
+        said = self.claims.get((part.epoch, part.unit), {})
+        return needed <= 1 or sum(each <= length for each in said.values()) >= needed
 
     def end(self, worker: str, part: UnitPart) -> None:
         """Note that the worker's unit ends with `part`."""
-        rest = self.held.get(worker)
-        if rest is None or (rest.epoch, rest.unit) != (part.epoch, part.unit) or rest.part <= part.part:
+        rest = self._rest_behind(worker, part)
+        if rest is None:
             return
         if self.promised.get(worker) is False:
             # The policy has its request already: deal one more part, which will turn out to be empty.
             rest.stop = rest.part + 1
         else:
             del self.held[worker]
+
+    def hand_on(self, worker: str, part: UnitPart, *, empty: bool) -> None:
+        """Return what the worker says lies beyond its unit's end to the queue, for others. `empty`: `part` does too."""
+        rest = self._rest_behind(worker, part)
+        by = part.by if worker in part.by else (*part.by, worker)
+        if rest is not None:
+            del self.held[worker]
+            self.lost.append(replace(rest, by=by))
+            if self.promised.get(worker) is False:
+                # The policy has its request already: another item is reserved for it.
+                self.promised[worker] = True
+                self._reserved += 1
+        if empty:
+            self.outstanding -= 1
+            self._again(replace(part, by=by))
+
+    def _rest_behind(self, worker: str, part: UnitPart) -> Rest | None:
+        """Return what is left of the worker's unit after `part`."""
+        rest = self.held.get(worker)
+        if rest is None or (rest.epoch, rest.unit) != (part.epoch, part.unit) or rest.part <= part.part:
+            return None
+        return rest
 
     def void(self) -> None:
         """Forget a part that turned out to be empty, because its unit had ended."""
@@ -250,6 +332,7 @@ class WorkQueue:
             self.counted,
             self.skipped,
             self.round,
+            [(*place, list(said.items())) for place, said in self.claims.items()],
         )
 
     @classmethod
@@ -269,5 +352,6 @@ class WorkQueue:
             state.counted,
             state.skipped,
             state.round,
+            {(epoch, unit): dict(said) for epoch, unit, said in state.claims},
             sum(promised.values()),
         )

@@ -24,6 +24,7 @@ class WorkError(ValueError):
 class WorkTerms:
     """`units` per epoch, for `epochs` epochs. `batches`: per unit; 0: the data shows it.
 
+    `last`: batches of an epoch's last unit, if it has fewer than the others; 0: as many as they.
     `data`: the workers' description of the units. Workers with different descriptions do not belong to one job.
     `apart`: an epoch's units are dealt only when those of the epoch before are counted.
     """
@@ -33,6 +34,7 @@ class WorkTerms:
     batches: int = 0
     data: str = ""
     apart: bool = False
+    last: int = 0
 
     def check(self) -> None:
         """Raise WorkError for numbers out of bounds."""
@@ -40,6 +42,7 @@ class WorkTerms:
             ("units", 1, MAX_UNITS),
             ("epochs", 1, MAX_EPOCHS),
             ("batches", 0, MAX_BATCHES),
+            ("last", 0, self.batches),
         ):
             found = getattr(self, name)
             if not least <= found <= most:
@@ -61,10 +64,12 @@ class UnitPart(protocol.UnitPart):
     """One ticket's part of a unit.
 
     `losses`: how often it was lost (see `WorkQueue.lose`). `lost_at`: the version at its last drop; -1: never dropped.
+    `by`: workers that gave it up, and whose word is not enough.
     """
 
     losses: int = 0
     lost_at: int = -1
+    by: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -77,10 +82,11 @@ class Rest:
     stop: int = 0
     losses: int = 0
     lost_at: int = -1
+    by: tuple[str, ...] = ()
 
     def take(self) -> UnitPart:
         """Take the next part."""
-        taken = UnitPart(self.epoch, self.unit, self.part, self.losses, self.lost_at)
+        taken = UnitPart(self.epoch, self.unit, self.part, self.losses, self.lost_at, self.by)
         self.part += 1
         return taken
 

@@ -122,7 +122,7 @@ class Decider:
     ) -> None:
         terms, policy = agreement.terms, agreement.policy
         self.agreement, self.host = agreement, host
-        self.routes = Routes(run_log, host.orders, terms.grace, self.now)
+        self.routes = Routes(run_log, host.orders, terms.grace, lambda: self.coordinator.policy, self.now)
         self.flushing = Flushing(run_log, log_to_disk, lambda: host.owner.loop, self._lost_log)
         self.over = False
         # Set at most once; nothing is decided or written afterwards.

@@ -142,9 +142,10 @@ class Joining:
         stays: bool = False,
         used: int = 0,
         computes: str = "",
+        function: str = "",
     ) -> Member:
         """Admit a worker. `codec`: of its gradients; `deltas`: of the weights' changes. `stays`: its process may take
-        part in another phase. `used`: as for `Coordinator.join`.
+        part in another phase. `used`, `function`: as for `Coordinator.join`.
 
         Raises Refused if model, optimizer or work units differ, PlanError if the model cannot be planned.
         """
@@ -162,7 +163,9 @@ class Joining:
         if not decider.opened:
             decider.open(chosen)
         try:
-            member = self._admit(worker, session, rank, proposed, work, codec, stays, used, computes)
+            member = self._admit(
+                worker, session, rank, proposed, work, codec, stays, used, computes, function
+            )
         except JobOver as over:
             raise Refused(grpc.StatusCode.OUT_OF_RANGE, str(over)) from over
         except JobStopped as failed:
@@ -290,6 +293,7 @@ class Joining:
         stays: bool,
         used: int,
         computes: str,
+        function: str,
     ) -> Member:
         """Admit the member. Raises JoinRefused, with nothing changed; Refused if the job has failed."""
         admitted: list[Member] = []
@@ -303,6 +307,7 @@ class Joining:
                 stays=stays,
                 used=used,
                 computes=computes,
+                function=function,
             )
             first = self._agreement.plan is None
             if first:

@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 from psserver.coordinator import Output, Record, Send, Trial
 from psserver.coordinator.members.roster import named
+from psserver.policies import Policy
 from psserver.service.job.follower import Follower
 from psserver.service.job.outbox import Outboxes
 from psserver.service.job.run_log import RunLog
+from psserver.service.job.unheeded import Unheeded
 from psserver.service.store.executor import Executor, trial_update
 from psserver.shard import Order
 from pswire import protocol
@@ -40,11 +42,16 @@ class Routes:
     """Writes outputs, then sends them, in order. The loop's thread owns it, with the outboxes and the run log.
 
     `orders` executes this server's orders. `grace`: seconds that a lost worker has to come back, for the log's
-    sentence. `now`: the job's clock.
+    sentence. `policy`: returns the job's present one, for warnings. `now`: the job's clock.
     """
 
     def __init__(
-        self, run_log: RunLog, orders: Executor, grace: float, now: Callable[[], float] = time.monotonic
+        self,
+        run_log: RunLog,
+        orders: Executor,
+        grace: float,
+        policy: Callable[[], Policy],
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.run_log = run_log
         self.tail = LogTail()
@@ -58,6 +65,7 @@ class Routes:
         self.stopped_at: float | None = None
         self._orders = orders
         self._grace, self._now = grace, now
+        self._unheeded = Unheeded(policy)
         self._folded: set[int] = set()
 
     def go_on(self, entries: int, version: int, folded: Sequence[int], first_grant: float | None) -> None:
@@ -83,6 +91,7 @@ class Routes:
                 written.orders.append((output.index, entry.order(self._folded)))
                 self.run_log.append(output)
                 self.tail.append(output)
+                self._unheeded.see(entry)
                 if type(entry) not in _OF_EVERY_STEP or self.first_grant is None:
                     written.remarkable.append(entry)
             elif isinstance(output, Send):

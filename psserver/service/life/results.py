@@ -160,6 +160,8 @@ class Results:
         if self._job.decider.failure is None:
             found = summary(self._job, self._sha256)
             self._job.routes.run_log.write_summary({**found, "concluded": concluded})
+            if concluded and "uncounted" in found:
+                log.warning("did not count: %s", found["uncounted"], extra=event("uncounted"))
 
 
 async def _write_weights(job: Job) -> str | None:

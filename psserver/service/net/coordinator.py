@@ -13,6 +13,7 @@ from psserver import receipts
 from psserver.coordinator.epochs import EpochError, Report
 from psserver.coordinator.work.units import MAX_DESCRIPTION, WorkError, WorkTerms
 from psserver.policies import LocalRule, PolicyError
+from psserver.policies.policy import config_of
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.guard.authorization import Names, Peer
 from psserver.service.guard.rates import (
@@ -167,6 +168,7 @@ class CoordinatorRpc:
                 stays=request.stays,
                 used=request.used,
                 computes=request.computes,
+                function=request.function,
             )
         except (PlanError, WireDtypeError, WorkError) as error:
             raise invalid(str(error)) from error
@@ -204,6 +206,7 @@ class CoordinatorRpc:
             chief=self._job.epochs.chief,
             phase=self._job.coordinator.phase,
             phase_batch=self._job.coordinator.roster.tally(member.worker).phase_batch,
+            policy=json.dumps(config_of(self._job.coordinator.policy)),
         )
 
     def _check_succession(self, request: pb.JoinRequest, model: Named, work: WorkTerms | None) -> None:

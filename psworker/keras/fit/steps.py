@@ -21,6 +21,7 @@ from psworker.backends.lookups import LookedUp, tables_of
 from psworker.backends.reductions import warn_of_reduction
 from psworker.engine import Grant
 from psworker.errors import SessionError, Voided
+from psworker.function import function_of
 from psworker.keras.converted import Converted
 from psworker.keras.embedding import read_rows
 from psworker.keras.fit.callbacks import Backups
@@ -147,6 +148,8 @@ class Steps:
         more: dict[str, Any] = {"tables": tables} if tables else {}
         if self.dealt is not None:
             more |= {"work": self.dealt.work, "epochs": self.dealt.epochs}
+        if self.membership.place is not None:
+            more["function"] = function_of(model)
         session = self.membership.open(variables, self.optimizer, more, goes_on=self._goes_on)
         read_rows(model, session.lookup)
         if self._deals and session.phases_over and not self._goes_on:

@@ -1,0 +1,115 @@
+"""Workers whose models compute something else are refused, and only these."""
+
+import json
+
+import pytest
+
+from pslab.verify.harness import CoordinatorHarness
+from psserver.coordinator import Coordinator, CoordinatorState, JoinRefused
+from psserver.policies import build
+from tests.sentences import Recorder
+
+LAYERS = [
+    ["Functional 'functional'", "a0", ""],
+    ["StringLookup 'words'", "b0", "c0"],
+    ["Dense 'dense'", "d0", ""],
+]
+
+
+def text(*layers: list[str]) -> str:
+    return json.dumps(layers or LAYERS)
+
+
+def other(layer: int, part: int) -> str:
+    layers = [list(each) for each in LAYERS]
+    layers[layer][part] = "f1"
+    return text(*layers)
+
+
+def join(harness: CoordinatorHarness, worker: str, function: str, session: str = "A") -> None:
+    rank = int(worker[1:])
+    _, outputs = harness.coordinator.join(worker, session, rank, harness.now, function=function)
+    harness.take(outputs)
+    harness.connects(worker, session)
+
+
+def begun() -> CoordinatorHarness:
+    harness = CoordinatorHarness("async", workers=2, now=0.0)
+    join(harness, "w0", text())
+    return harness
+
+
+@pytest.mark.parametrize(
+    "function",
+    [other(1, 2), other(2, 1), text(*LAYERS[:2]), "[" * 5000, "{}", '"a"', "[[1, 2], [3]]"],
+    ids=["vocabulary", "configuration", "fewer layers", "deep", "object", "text", "numbers"],
+)
+def test_another_function_is_refused_with_its_layer_and_nothing_changes(
+    function: str, sentences: Recorder
+) -> None:
+    harness = begun()
+    before = harness.state(), len(harness.log)
+    with pytest.raises(JoinRefused) as refused:
+        join(harness, "w1", function)
+    sentences.check(str(refused.value))
+    assert (harness.state(), len(harness.log)) == before
+
+
+def test_the_same_function_and_none_may_join() -> None:
+    harness = begun()
+    join(harness, "w1", text())
+    join(harness, "w2", "")
+    join(harness, "w0", text(), session="B")
+    assert set(harness.coordinator.roster.present) == {"w0", "w1", "w2"}
+
+
+def test_the_first_worker_that_names_one_proposes_it() -> None:
+    harness = CoordinatorHarness("async", workers=2, now=0.0)
+    join(harness, "w0", "")
+    join(harness, "w1", text())
+    with pytest.raises(JoinRefused):
+        join(harness, "w2", other(1, 2))
+
+
+def test_a_worker_that_comes_back_alone_before_anything_is_trained_may_have_another_one() -> None:
+    harness = begun()
+    join(harness, "w0", other(1, 2), session="B")
+    with pytest.raises(JoinRefused):
+        join(harness, "w1", text())
+
+
+def test_after_a_commit_its_worker_is_refused_too() -> None:
+    harness = begun()
+    join(harness, "w1", text())
+    harness.ready("w0", "w1")
+    harness.commits("w0", ready=False)
+    harness.ready("w0", "w1")
+    harness.commits("w0")
+    harness.leaves("w0")
+    harness.leaves("w1")
+    with pytest.raises(JoinRefused):
+        join(harness, "w0", other(1, 2), session="B")
+
+
+def test_a_job_that_resumes_compares_with_what_it_had() -> None:
+    harness = begun()
+    plain = json.loads(json.dumps(harness.coordinator.state().to_json()))
+    made = Coordinator(harness.coordinator.terms, build("async", {}, 2), harness.now)
+    made.restore(CoordinatorState.from_json(plain))
+    harness.coordinator = made
+    with pytest.raises(JoinRefused):
+        join(harness, "w1", other(1, 2))
+
+
+def test_a_further_phase_may_train_with_another_loss() -> None:
+    harness = CoordinatorHarness("sync", workers=1, now=0.0)
+    _, outputs = harness.coordinator.join("w0", "A", 0, harness.now, stays=True, function=text())
+    harness.take(outputs)
+    harness.connects("w0")
+    harness.ready("w0")
+    harness.commits("w0", ready=False)
+    harness.ready("w0")
+    harness.commits("w0", ready=False)
+    harness.done("w0")
+    assert harness.coordinator.phase == 1
+    join(harness, "w0", other(2, 1), session="B")
