@@ -285,7 +285,13 @@ def _simulate(experiment: Experiment, batches: Mapping[int, int]) -> Summary:
     cluster.batches = numbered
     cluster.run()
     cluster.conclude()
-    return Summary.read(Path(SUMMARY), cluster.folder.summary)
+    summary = Summary.read(Path(SUMMARY), cluster.folder.summary)
+    if not summary.versions:
+        raise SimulationError(
+            "the prediction made no version: it is a simulation of time, in which policies see neither losses nor "
+            "norms (NaN), so a policy that goes by them cannot be predicted"
+        )
+    return summary
 
 
 def _numbers(summary: Summary) -> Numbers:

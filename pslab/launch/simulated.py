@@ -36,6 +36,12 @@ from psworker.local import Trainer
 # Seconds of the real clock between two lines of progress.
 LINE_INTERVAL = 2.0
 
+# Why a policy may make no version in a simulation of time.
+UNKNOWN = (
+    "a simulation of time has neither losses nor norms, and policies see NaN: if the policy goes by them, give "
+    "simulation.problem"
+)
+
 _REASONS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
@@ -240,8 +246,18 @@ def _verdict(cluster: Cluster) -> Verdict:
         "diverged": ExitCode.DIVERGED,
     }
     code = ExitCode.OK if stopped.success else failures.get(stopped.cause, ExitCode.JOB_FAILED)
+    if _untrained(cluster):
+        why = f"; {UNKNOWN}" if cluster.store.empty else ""
+        reason = f"no version was made, though workers have contributed ({stopped.reason}){why}"
+        return Verdict(int(ExitCode.MISSING if stopped.success else code), reason)
     return Verdict(int(code), stopped.reason)
 
 
 def _warnings(cluster: Cluster) -> tuple[str, ...]:
     return tuple(f"{w.name}: {w.failure}" for w in cluster.workers.values() if w.failure)
+
+
+def _untrained(cluster: Cluster) -> bool:
+    """Whether workers have contributed, and no version was made of it."""
+    tallies = cluster.coordinator.roster.tallies.values()
+    return not cluster.coordinator.version and any(tally.committed for tally in tallies)

@@ -94,26 +94,38 @@ class Case:
             f"policy: {named(self.policy, self.knobs)}",
             f"workers: {self.workers}",
             f"worker_timeout: {TIMEOUT:g}",
+            f"regather: {TIMEOUT:g}",
             *([f"adapt: {named_config(self.adapt)}"] if self.adapt else []),
         ]
 
     @property
     def terms(self) -> dict[str, Any]:
         """The job's terms."""
-        return {"worker_timeout": TIMEOUT, "adapt": self.adapt}
+        return {"worker_timeout": TIMEOUT, "regather": TIMEOUT, "adapt": self.adapt}
 
 
-class GuardedHarness(CoordinatorHarness):
+class TimedHarness(CoordinatorHarness):
+    """A harness whose policies are stopped when a step takes longer than `patience`."""
+
+    def __init__(self, case: Case, patience: float = PATIENCE) -> None:
+        self._patience = patience
+        super().__init__(case.policy, case.knobs, workers=case.workers, terms=case.terms, now=0.0)
+
+    def built(self, name: str, knobs: Mapping[str, object]) -> Policy:
+        return TimeLimitedPolicy(super().built(name, knobs), self._patience)
+
+
+class GuardedHarness(TimedHarness):
     """A harness that checks the invariants after every step, and whose log a shard executes.
 
     Raises InvariantViolation.
     """
 
     def __init__(self, case: Case, patience: float = PATIENCE) -> None:
-        policy = TimeLimitedPolicy(build(case.policy, case.knobs, case.workers), patience)
+        policy = build(case.policy, case.knobs, case.workers)
         self.guard = Guard(case.policy, policy.knobs, case.workers)
         self.servers = StagedShard(workers=case.workers, tensors=policy.tensors)
-        super().__init__(policy, workers=case.workers, terms=case.terms, now=0.0)
+        super().__init__(case, patience)
 
     def take(self, outputs: list[Output]) -> list[Output]:
         super().take(outputs)
@@ -124,9 +136,6 @@ class GuardedHarness(CoordinatorHarness):
         self.guard.compare(self.coordinator)
         self.servers.somebody_can_move(self.coordinator)
         return outputs
-
-    def built(self, name: str, knobs: Mapping[str, object]) -> Policy:
-        return TimeLimitedPolicy(super().built(name, knobs))
 
     def commits(self, worker: str, ticket: int | None = None, **facts: Any) -> list[Output]:
         held = self.holds(worker) if ticket is None else ticket
@@ -175,6 +184,8 @@ def possible(harness: GuardedHarness, line: str) -> bool:
     member = harness.coordinator.roster.present.get(who)
     if verb in ("seconds", "joins", "becomes", "measure"):
         return True
+    if verb in ("restart", "takes"):
+        return harness.coordinator.stopped is None and not harness.coordinator.trying
     if member is None:
         return False
     if verb in ("leaves", "reconnects"):

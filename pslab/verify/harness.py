@@ -80,22 +80,22 @@ class CoordinatorHarness:
         `servers`: how many they are from now on; 0: as many as before.
         """
         assert self.saved is not None, "nothing is saved"
-        return self._goes_on_from(self.saved, expected, servers)
-
-    def servers_restart(self, servers: int = 0) -> list[Output]:
-        """Save a checkpoint of this moment, and restart all servers from it. Raises StateError for a policy that cannot
-        be saved."""
-        return self._goes_on_from(self.coordinator.state(), (), servers)
-
-    def _goes_on_from(self, saved: CoordinatorState, expected: Sequence[str], servers: int) -> list[Output]:
-        kept, self.generation = saved.entries, self.generation + 1
+        kept, self.generation = self.saved.entries, self.generation + 1
         void, self.log = len(self.log) - kept, self.log[:kept]
         if servers:
             self.terms = {**self.terms, "servers": servers}
         self.coordinator = self._new()
-        state = reopened(saved, self._policy())
+        state = reopened(self.saved, self._policy())
         self.coordinator.restore(replace(state, servers=self.coordinator.terms.servers))
         return self.take(self.coordinator.resume(void, self.now, expected))
+
+    def servers_restart(self, servers: int = 0) -> list[Output]:
+        """Save a checkpoint now, and restart all servers from it. Does nothing if there is no version to save.
+
+        Raises StateError for a policy that cannot be saved.
+        """
+        outputs = self.take(self.coordinator.checkpoint(self.now))
+        return self.servers_crash(servers=servers) if outputs else []
 
     def copy_takes_over(self) -> None:
         """Have a copy of the coordinator decide from now on. Raises StateError for a policy that cannot be saved."""

@@ -16,11 +16,14 @@ from pslab.verify.guarded import NO_CONTROLLER, TIMEOUT, USUAL_LOSS, StagedShard
 from pslab.verify.invariants import Guard, InvariantViolation, expect
 from pslab.verify.time_limit import TimeLimitedPolicy
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send
+from psserver.coordinator.state import CoordinatorState
 from psserver.coordinator.status import report
 from psserver.policies import PolicyError, build
 from pswire import protocol
 from pswire.decisions.entries import Apply
+from pswire.generations import Generation
 from pswire.protocol import received
+from pswire.records import StateError
 from psworker.engine import Abandon, Commit, Done, Ready, Request
 
 # A policy's name and knobs.
@@ -30,6 +33,25 @@ CHANGE = 24
 # What workers and shards tell a controller. It decides at most every 20 updates, so the data are `MORE` times as long.
 TOLD = (0.5, 1.0, 2.0, 0.125)
 MORE = 80
+# Loss and norm of one commit in four; a worker may have neither.
+UNUSUAL: Sequence[tuple[float, float]] = (
+    (math.nan, 1.0),
+    (0.5, math.nan),
+    (math.nan, math.nan),
+    (0.0, 0.0),
+    (5e-324, 5e-324),
+    (1e-9, 1e-9),
+    (1e300, 1e300),
+    (3e38, 1e-3),
+    (1e-3, 3e38),
+    (-3.0, 7.5),
+    (2.0, 0.125),
+    (0.25, 40.0),
+    (0.7, 2.0),
+    (123.0, 0.3),
+    (1.0, 1e12),
+    (1e12, 1.0),
+)
 
 
 class ChoiceSource(Protocol):
@@ -88,12 +110,11 @@ class Schedule:
         self.unmeasured: list[int] = []
         self.eager, self.others, self.size = eager, others, workers
         self.now = 0.0
-        terms = JobTerms(
-            job="j", optimizer={"name": "sgd"}, workers=workers, worker_timeout=TIMEOUT, adapt=adapt
-        )
-        self.policy = TimeLimitedPolicy(build(policy, knobs, workers))
+        self.generation = 0
+        self.case = (policy, knobs)
+        self.coordinator = self._begun(1)
+        self.policy = self.coordinator.policy
         self.guard = Guard(policy, self.policy.knobs, workers)
-        self.coordinator = Coordinator(terms, self.policy, self.now)
         self.servers = StagedShard(workers=workers, tensors=self.policy.tensors) if servers else None
         self.log: list[Record] = []
         self.acts: list[str] = []
@@ -106,6 +127,21 @@ class Schedule:
             client.phases = [client.batches, *(choices.pick(5) for _ in range(phases - 1))]
         self.take(self.coordinator.opening())
         self.names = list(self.clients)
+
+    def _begun(self, servers: int) -> Coordinator:
+        """Return a new coordinator of the job."""
+        terms = JobTerms(
+            job=Generation("j", self.generation).name,
+            optimizer={"name": "sgd"},
+            servers=servers,
+            workers=self.size,
+            worker_timeout=TIMEOUT,
+            regather=TIMEOUT,
+            generation=self.generation,
+            adapt=self.adapt,
+        )
+        policy = TimeLimitedPolicy(build(*self.case, self.size))
+        return Coordinator(terms, policy, self.now)
 
     def take(self, outputs: list[Output]) -> list[Output]:
         """Check and execute the log's new entries, and send the notices on their way."""
@@ -158,6 +194,8 @@ class Schedule:
             self.wait(0.2 * self.choices.pick(4))
         elif chance == 61:
             self.wait(TIMEOUT)
+        elif chance == 63 and self.phases == 1:
+            self.servers_change(self.choices.pick(4))
         else:
             self.adversary().join_again(client.worker)
 
@@ -185,17 +223,12 @@ class Schedule:
 
     def deliver(self, client: Client, request: Request) -> bool:
         """Hand a request to the coordinator. Return False if it is a commit whose payload has to wait for its turn."""
+        norm = 1.0
         if isinstance(request, Commit):
             if self.servers is not None and not self.servers.push(request.ticket):
                 client.up.appendleft(request)
                 return False
-            if self.choices.pick(64) == 63:
-                request = replace(request, loss=math.nan)
-            elif self.adapt:
-                # Losses fall, so that a controller that follows them has something to do.
-                loss = TOLD[self.choices.pick(4)] / (1 + self.coordinator.version // 16)
-                request = replace(request, loss=loss)
-        norm = TOLD[self.choices.pick(4)] if self.adapt and isinstance(request, Commit) else 1.0
+            request, norm = self._measured(request)
         self._note(client, request, norm)
         outputs = self.coordinator.handle(client.worker, client.incarnation, request, self.now, norm=norm)
         refused = [o for o in outputs if isinstance(o, Send) and isinstance(o.notice, protocol.Refusal)]
@@ -205,6 +238,19 @@ class Schedule:
         expect(not (refused and honest), f"{client.worker} is refused: {refused}")
         self.take(outputs)
         return True
+
+    def _measured(self, commit: Commit) -> tuple[Commit, float]:
+        """Return the commit with a loss, and the norm of its gradient."""
+        chance = self.choices.pick(64)
+        if not self.adapt:
+            usual = chance < 64 - len(UNUSUAL)
+            loss, norm = (commit.loss, 1.0) if usual else UNUSUAL[63 - chance]
+            return replace(commit, loss=loss), norm
+        if chance == 63:
+            return replace(commit, loss=math.nan), TOLD[self.choices.pick(4)]
+        # Losses fall, so that a controller that follows them has something to do.
+        loss = TOLD[self.choices.pick(4)] / (1 + self.coordinator.version // 16)
+        return replace(commit, loss=loss), TOLD[self.choices.pick(4)]
 
     def measure(self, version: int, square: float) -> None:
         """Have the shards tell the square of an update."""
@@ -332,6 +378,40 @@ class Schedule:
         except PolicyError:
             return
         self.take(outputs)
+
+    def servers_change(self, servers: int) -> None:
+        """Save a checkpoint and restart the job from it as so many servers; 0: a copy takes over.
+
+        A policy that cannot be saved goes on.
+        """
+        former = self.coordinator
+        if former.stopped is not None:
+            return
+        try:
+            former.state()
+        except StateError:
+            return
+        if not servers:
+            self.acts.append("copy takes over")
+            self._go_on(former.state())
+            for worker, member in list(self.coordinator.roster.present.items()):
+                if member.absent_since is None:
+                    self.acts.append(f"{worker} disconnects")
+                    self.take(self.coordinator.disconnect(worker, member.incarnation, self.now))
+        elif outputs := former.checkpoint(self.now):
+            self.acts.append(f"servers restart {servers}")
+            self.take(outputs)
+            self.generation += 1
+            self._go_on(former.state(), servers)
+            self.take(self.coordinator.resume(0, self.now))
+
+    def _go_on(self, state: CoordinatorState, servers: int = 0) -> None:
+        """Begin another coordinator with the state. All connections break."""
+        servers = servers or state.servers
+        self.coordinator = self._begun(servers)
+        self.coordinator.restore(replace(CoordinatorState.from_json(state.to_json()), servers=servers))
+        for client in self.clients.values():
+            client.hang_up()
 
     def wait(self, seconds: float) -> None:
         """Let time pass; where a timer is set, perhaps just until it is due."""

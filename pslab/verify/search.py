@@ -4,11 +4,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pslab.verify.guarded import NO_CONTROLLER, Case, decisions, play
-from pslab.verify.harness import CoordinatorHarness
+from pslab.verify.guarded import NO_CONTROLLER, Case, TimedHarness, decisions, play
 from pslab.verify.invariants import InvariantViolation
 from pslab.verify.schedule import MORE, Named, Schedule, Seeded
-from pslab.verify.time_limit import PATIENCE, TimeLimitedPolicy, timed
+from pslab.verify.time_limit import PATIENCE, timed
 from pslab.verify.trace_format import write_trace
 from psserver.policies import PolicyError, build
 from psserver.policies.controllers import CONTROLLERS, Controller
@@ -109,7 +108,10 @@ def _plainer(line: str) -> list[str]:
         return [f"{who} leaves", f"{who} joins"]
     if verb == "commits-its-last":
         return [f"{who} commits"]
-    return [f"{who} {verb}"] if verb in ("commits", "abandons") and rest else []
+    if verb not in ("commits", "abandons") or not rest:
+        return []
+    fewer = [" ".join([who, verb, *rest[:at], *rest[at + 1 :]]) for at in range(len(rest))]
+    return list(dict.fromkeys([f"{who} {verb}", *fewer]))
 
 
 def _in_order(case: Case, acts: list[str], shows: Shows) -> list[str]:
@@ -285,6 +287,5 @@ def _finding(
 
 def _trace_of(case: Case, acts: Sequence[str], fault: str, patience: float) -> str:
     # Without checks, so that the trace shows the fault.
-    policy = TimeLimitedPolicy(build(case.policy, case.knobs, case.workers), patience)
-    harness = CoordinatorHarness(policy, workers=case.workers, terms=case.terms, now=0.0)
+    harness = TimedHarness(case, patience)
     return write_trace([f"# {' '.join(fault.split())}", *case.head], acts, harness)

@@ -13,6 +13,8 @@ comment. A replay reads only the head and the acts:
     policy becomes async    or "policy becomes bounded max_staleness=2": an operator changes it while the job runs
     shards measure 3 0.5    the square of the update of version 3, for the controller that "adapt" in the head names
     servers crash           all restart from the newest checkpoint; the log after it is void, and workers join again
+    servers restart 3       the same from a checkpoint of this moment, as three servers
+    copy takes over         another server, which has a copy of what was decided, decides from now on
 """
 
 import re
@@ -128,6 +130,10 @@ def _do(harness: CoordinatorHarness, line: str) -> Iterator[str]:
             harness.coordinator.measured(int(version), float(square))
         case "crash", []:
             harness.servers_crash()
+        case "restart", [servers]:
+            harness.servers_restart(int(servers))
+        case "takes", ["over"]:
+            harness.copy_takes_over()
         case "waits", ["why?"]:
             yield explain(harness.coordinator, harness.member(who), harness.now)[0]
         case _:

@@ -2,6 +2,7 @@
 
 import random
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 
 from psserver.policies import (
@@ -162,6 +163,34 @@ class Endless(Wrapped):
     def step(self, event: Event) -> list[Decision]:
         decisions = super().step(event)
         return decisions + [Drop(0, "")] * 20_000 if isinstance(event, Leave) else decisions
+
+
+class RaisesOnNorm(Wrapped):
+    """Knows gradients of norm 1 only."""
+
+    def step(self, event: Event) -> list[Decision]:
+        if isinstance(event, Commit) and event.norm > 1e6:
+            raise OverflowError("the norm is too large")
+        return super().step(event)
+
+
+class RaisesWithoutNorm(Wrapped):
+    """Counts on a norm, which not every commit has."""
+
+    def step(self, event: Event) -> list[Decision]:
+        if isinstance(event, Commit):
+            int(event.norm)
+        return super().step(event)
+
+
+class LosesItsState(Wrapped):
+    """Saves nothing, and says that it can be saved."""
+
+    def state(self) -> dict[str, object]:
+        return {}
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        pass
 
 
 class NoKnobs(Wrapped):

@@ -1,0 +1,37 @@
+"""A simulation that makes no version is no success, and says why."""
+
+from pathlib import Path
+
+from pslab.launch.simulated import UNKNOWN, run_simulated
+from psserver.policies import Commit, Decision, Drop, Event, Grant, Policy, Ready, Waiting
+from pswire.config.experiment import parse_experiment
+from pswire.exits import ExitCode
+
+
+class ByNorm(Policy):
+    """Applies nothing whose norm it does not know."""
+
+    def __init__(self, *, workers: int) -> None:
+        pass
+
+    def step(self, event: Event) -> list[Decision]:
+        match event:
+            case Ready(worker, ticket):
+                return [Grant(worker, ticket)]
+            case Commit(_, ticket):
+                return [Drop(ticket, "no norm")]
+        return []
+
+    def explain(self, worker: str) -> Waiting | None:
+        return None
+
+
+def test_a_simulation_of_time_without_versions_fails_and_names_loss_and_norm(tmp_path: Path) -> None:
+    document = {
+        "policy": {"name": f"{__name__}:ByNorm"},
+        "cluster": {"workers": 2},
+        "simulation": {"problem": "none", "batches": 3, "compute": "constant(1)"},
+    }
+    done = run_simulated(parse_experiment(document, "a test"), out=tmp_path / "run", quiet=True)
+    assert done.result.verdict.code == ExitCode.MISSING
+    assert UNKNOWN in done.result.verdict.reason
