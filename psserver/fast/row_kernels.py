@@ -12,8 +12,10 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from psserver.fast.compiler import cached
+from psserver.optimizers import row_kernels
 from psserver.optimizers.row_kernels import (
     BUCKET_BITS,
+    SPREAD,
     Floats,
     JoinedPlaces,
     Keys,
@@ -152,26 +154,29 @@ _PLACE = 12
 
 
 @numba.njit(inline="always")  # type: ignore[untyped-decorator]
-def _first(key: Any, bits: Any) -> Any:
+def _first(key: Any, bits: Any, salt: Any) -> Any:
     """Return the number of the first place of a key, in a part of ``2 ** bits``."""
-    return np.int64((key << np.uint64(BUCKET_BITS)) >> np.uint64(64 - bits))
+    spread = (key ^ salt) * np.uint64(SPREAD)
+    spread ^= spread >> np.uint64(32)
+    spread *= salt | np.uint64(1)
+    return np.int64(spread >> np.uint64(64 - bits))
 
 
 @numba.njit(inline="always")  # type: ignore[untyped-decorator]
-def _expect_place(addresses: Any, bits: Any, keys: Keys, i: int) -> None:
+def _expect_place(addresses: Any, bits: Any, salt: Any, keys: Keys, i: int) -> None:
     """Prefetch the first place of key `i`, if there is one."""
     if i < keys.size:
         part = np.int64(keys[i] >> np.uint64(64 - BUCKET_BITS)) & (addresses.size - 1)
-        _prefetch(addresses[part] + _PLACE * _first(keys[i], bits[part]))
+        _prefetch(addresses[part] + _PLACE * _first(keys[i], bits[part], salt))
 
 
 @numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
-def _search(addresses: Any, bits: Any, keys: Keys, out: Slots) -> None:
+def _search(addresses: Any, bits: Any, salt: Any, keys: Keys, out: Slots) -> None:
     for i in range(keys.size):
-        _expect_place(addresses, bits, keys, i + AHEAD)
+        _expect_place(addresses, bits, salt, keys, i + AHEAD)
         key = keys[i]
         part = np.int64(key >> np.uint64(64 - BUCKET_BITS)) & (addresses.size - 1)
-        base, at, last = addresses[part], _first(key, bits[part]), (1 << bits[part]) - 1
+        base, at, last = addresses[part], _first(key, bits[part], salt), (1 << bits[part]) - 1
         found = _slot_at(base + _PLACE * at)
         while found >= 0 and _key_at(base + _PLACE * at) != key:
             at = (at + 1) & last
@@ -179,41 +184,45 @@ def _search(addresses: Any, bits: Any, keys: Keys, out: Slots) -> None:
         out[i] = found
 
 
-@_compiled(_READ_ADDRESSES, _READ_ADDRESSES, _READ_ADDRESSES, _READ_KEYS, _READ_ADDRESSES, _SLOTS)
-def _find_all(addresses: Any, bits: Any, starts: Any, keys: Keys, ends: Any, out: Slots) -> None:
+@_compiled(
+    _READ_ADDRESSES, _READ_ADDRESSES, types.uint64, _READ_ADDRESSES, _READ_KEYS, _READ_ADDRESSES, _SLOTS
+)
+def _find_all(
+    addresses: Any, bits: Any, salt: Any, starts: Any, keys: Keys, ends: Any, out: Slots
+) -> None:
     for k in range(ends.size - 1):
         own, begin, end = slice(starts[k], starts[k + 1]), ends[k], ends[k + 1]
-        _search(addresses[own], bits[own], keys[begin:end], out[begin:end])
+        _search(addresses[own], bits[own], salt, keys[begin:end], out[begin:end])
 
 
-@_compiled(_READ_ADDRESSES, _READ_ADDRESSES, _READ_KEYS, _SLOTS)
-def _find(addresses: Any, bits: Any, keys: Keys, out: Slots) -> None:
-    _search(addresses, bits, keys, out)
+@_compiled(_READ_ADDRESSES, _READ_ADDRESSES, types.uint64, _READ_KEYS, _SLOTS)
+def _find(addresses: Any, bits: Any, salt: Any, keys: Keys, out: Slots) -> None:
+    _search(addresses, bits, salt, keys, out)
 
 
 @numba.njit(inline="always")  # type: ignore[untyped-decorator]
-def _add(base: Any, bits: Any, key: Any, slot: Any) -> None:
+def _add(base: Any, bits: Any, salt: Any, key: Any, slot: Any) -> None:
     """Add a key to the part at `base`."""
-    at, last = _first(key, bits), (1 << bits) - 1
+    at, last = _first(key, bits, salt), (1 << bits) - 1
     while _slot_at(base + _PLACE * at) >= 0:
         at = (at + 1) & last
     _take_place(base + _PLACE * at, key, slot)
 
 
-@_compiled(_READ_ADDRESSES, _READ_ADDRESSES, _READ_KEYS, _READ_SLOTS)
-def _insert(addresses: Any, bits: Any, keys: Keys, new: Slots) -> None:
+@_compiled(_READ_ADDRESSES, _READ_ADDRESSES, types.uint64, _READ_KEYS, _READ_SLOTS)
+def _insert(addresses: Any, bits: Any, salt: Any, keys: Keys, new: Slots) -> None:
     for i in range(keys.size):
-        _expect_place(addresses, bits, keys, i + AHEAD)
+        _expect_place(addresses, bits, salt, keys, i + AHEAD)
         part = np.int64(keys[i] >> np.uint64(64 - BUCKET_BITS)) & (addresses.size - 1)
-        _add(addresses[part], bits[part], keys[i], new[i])
+        _add(addresses[part], bits[part], salt, keys[i], new[i])
 
 
-@_compiled(types.int64, types.int64, types.int64, types.int64)
-def _move(part: int, places: int, larger: int, bits: int) -> None:
+@_compiled(types.int64, types.int64, types.int64, types.int64, types.uint64)
+def _move(part: int, places: int, larger: int, bits: int, salt: int) -> None:
     for i in range(places):
         slot = _slot_at(part + _PLACE * i)
         if slot >= 0:
-            _add(larger, bits, _key_at(part + _PLACE * i), slot)
+            _add(larger, bits, salt, _key_at(part + _PLACE * i), slot)
 
 
 _PLACES = (_READ_ADDRESSES, types.int64, types.int64)
@@ -338,16 +347,17 @@ class CompiledRowKernels:
     rowwise_adagrad = staticmethod(_rowwise_adagrad)
 
     def find(self, places: Places, keys: Keys, out: Slots) -> None:
-        _find(places.addresses, places.bits, keys, out)
+        _find(places.addresses, places.bits, row_kernels.SALT, keys, out)
 
     def find_all(self, joined: JoinedPlaces, keys: Keys, ends: NDArray[np.int64], out: Slots) -> None:
-        _find_all(joined.addresses, joined.bits, joined.starts, keys, ends, out)
+        _find_all(joined.addresses, joined.bits, row_kernels.SALT, joined.starts, keys, ends, out)
 
     def insert(self, places: Places, keys: Keys, new: Slots) -> None:
-        _insert(places.addresses, places.bits, keys, new)
+        _insert(places.addresses, places.bits, row_kernels.SALT, keys, new)
 
     def move(self, part: Words, larger: Words) -> None:
-        _move(part.ctypes.data, len(part), larger.ctypes.data, len(larger).bit_length() - 1)
+        bits = len(larger).bit_length() - 1
+        _move(part.ctypes.data, len(part), larger.ctypes.data, bits, row_kernels.SALT)
 
     def gather(self, memory: Memory, first: int, slots: Slots, out: Words) -> None:
         width, at = out.shape[1], out.ctypes.data

@@ -4,6 +4,7 @@ Each exists twice, in numpy here and compiled in `psserver.fast.row_kernels`; bo
 of 32-bit words, [n, words], whatever they mean.
 """
 
+import secrets
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
@@ -15,6 +16,11 @@ from numpy.typing import NDArray
 _BLOCK = 1 << 15
 # The upper bits of a key, which tell its bucket.
 BUCKET_BITS = 12
+# Hashing of keys has a secret of this process, so that nobody can choose ids that all want the same places. Where a key
+# lies decides nothing else: results, files and orders do not depend on it.
+SALT = np.uint64(secrets.randbits(64))
+# Spreads bits upwards; any odd number with bits all over does.
+SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
 Keys = NDArray[np.uint64]
 Slots = NDArray[np.int32]
 Words = NDArray[np.uint32]
@@ -49,8 +55,7 @@ class Places(NamedTuple):
     """The places of an index: one part for all keys, or one for each bucket; and address and size of each part.
 
     A part is an array of ``2 ** bits`` places, [places, 3]: two words of a key, and its slot, all ones where there is
-    none. The first place of a key is given by the bits that follow its bucket's, so that keys in their order have
-    places in their order.
+    none. A hash of the key with `SALT` gives its first place.
     """
 
     parts: tuple[Words, ...]
@@ -278,7 +283,10 @@ def _by_part(places: Places, keys: Keys) -> Iterator[tuple[Words, NDArray[np.int
 
 def _first(part: Words, keys: Keys) -> NDArray[np.int64]:
     bits = len(part).bit_length() - 1
-    return ((keys << np.uint64(BUCKET_BITS)) >> np.uint64(64 - bits)).astype(np.int64)
+    spread = (keys ^ SALT) * SPREAD
+    spread ^= spread >> np.uint64(32)
+    spread *= SALT | np.uint64(1)
+    return (spread >> np.uint64(64 - bits)).astype(np.int64)
 
 
 def _keys(places: Words) -> Keys:
