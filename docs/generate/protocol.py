@@ -5,12 +5,12 @@ from itertools import groupby
 
 from docs.generate.table import code, table
 from psserver.service.guard.authorization import ROLES
-from pswire.bounds import TABLE, Bound, Closed, Data, Many, Nested, Real, Text, Whole
+from pswire.bounds import LARGEST, TABLE, Bound, Closed, Data, Many, Nested, Real, Text, Whole
 
 INTRODUCTION = """# The protocol
 
-Made from `protos/pswire/v1`. A server admits a call only from its callers, and checks each field of a message
-before it acts on it; a worker checks what it receives in the same way.
+Made from `protos/pswire/v1`. A server admits a call only from its callers, refuses a message of more bytes before it
+parses it, and checks each field before it acts on it; a worker checks what it receives in the same way.
 
 ## Methods
 
@@ -19,11 +19,15 @@ before it acts on it; a worker checks what it receives in the same way.
 
 def pages() -> dict[str, str]:
     methods = [
-        (code(path.lstrip("/")), ", ".join(sorted(roles)))
+        (code(path.lstrip("/")), ", ".join(sorted(roles)), str(LARGEST[path]))
         for path, roles in ROLES.items()
         if path.startswith("/pswire.v1.")
     ]
-    return {"protocol.md": INTRODUCTION + table(("method", "callers"), methods) + "".join(_messages())}
+    return {
+        "protocol.md": INTRODUCTION
+        + table(("method", "callers", "bytes of a message, at most"), methods)
+        + "".join(_messages())
+    }
 
 
 def _messages() -> Iterator[str]:

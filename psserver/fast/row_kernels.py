@@ -187,9 +187,7 @@ def _search(addresses: Any, bits: Any, salt: Any, keys: Keys, out: Slots) -> Non
 @_compiled(
     _READ_ADDRESSES, _READ_ADDRESSES, types.uint64, _READ_ADDRESSES, _READ_KEYS, _READ_ADDRESSES, _SLOTS
 )
-def _find_all(
-    addresses: Any, bits: Any, salt: Any, starts: Any, keys: Keys, ends: Any, out: Slots
-) -> None:
+def _find_all(addresses: Any, bits: Any, salt: Any, starts: Any, keys: Keys, ends: Any, out: Slots) -> None:
     for k in range(ends.size - 1):
         own, begin, end = slice(starts[k], starts[k + 1]), ends[k], ends[k + 1]
         _search(addresses[own], bits[own], salt, keys[begin:end], out[begin:end])

@@ -11,6 +11,10 @@ class Refused(Exception):
         self.code = code
         self.message = message
 
+    def afresh(self) -> "Refused":
+        """Return the same refusal without its traceback, whose frames have what was refused."""
+        return Refused(self.code, self.message)
+
 
 class MembershipOver(Refused):
     """A refusal of a request from a former member, whose stream then releases what it holds."""

@@ -76,6 +76,10 @@ class Row:
     why: str
 
 
+# The most bytes of a message to a method that declares nothing else, and of whatever comes before or beside payloads.
+MESSAGE_BYTES: Final = 2**16
+HEADER_BYTES: Final = 2**19
+
 _FILES: Final = (model_pb2, memory_pb2, coordinator_pb2, shard_pb2)
 _REAL: Final = (FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FLOAT)
 _CLOSED: Final = (FieldDescriptor.TYPE_BOOL, FieldDescriptor.TYPE_ENUM)
@@ -130,3 +134,15 @@ def _single(option: Any, kind: int) -> Bound:
     if kind == FieldDescriptor.TYPE_STRING:
         return Text(meant.most, not meant.unprintable, meant.ascii)
     return Data(meant.most) if kind == FieldDescriptor.TYPE_BYTES else Whole(meant.most, meant.least)
+
+
+def _largest() -> Iterator[tuple[str, int]]:
+    for file in _FILES:
+        for service in file.DESCRIPTOR.services_by_name.values():
+            for method in service.methods:
+                declared = method.GetOptions().Extensions[options_pb2.largest]
+                yield f"/{service.full_name}/{method.name}", declared or MESSAGE_BYTES
+
+
+# The most bytes of a message to each of our methods, by path.
+LARGEST: Final = dict(_largest())

@@ -149,6 +149,7 @@ Global___Bound: _TypeAlias = Bound  # noqa: Y015
 BOUND_FIELD_NUMBER: _builtins.int
 MEANS_FIELD_NUMBER: _builtins.int
 CALLERS_FIELD_NUMBER: _builtins.int
+LARGEST_FIELD_NUMBER: _builtins.int
 bound: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.FieldOptions, Global___Bound]
 """The bound of the field; its receiver checks it before acting on the message.
 Truth values, enumerations and single messages need none.
@@ -157,3 +158,7 @@ means: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.EnumValueOption
 """The meaning of a shared bound."""
 callers: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, _containers.RepeatedScalarFieldContainer[Global___Caller.ValueType]]
 """The roles that may call the method."""
+largest: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, _builtins.int]
+"""The most bytes of one message to the method, checked before it is parsed; 0: 65536. A
+parsed message can take thirty times the memory of its bytes.
+"""

@@ -15,6 +15,7 @@ import pytest
 
 from psserver.coordinator import Coordinator
 from psserver.coordinator.outputs import Record
+from psserver.service.errors import Refused
 from psserver.service.job.job import Job
 from psserver.service.life import results
 from psserver.service.net import registration
@@ -198,9 +199,10 @@ def late_status(monkeypatch: pytest.MonkeyPatch) -> None:
         await _turns()
         await refuse(*arguments)
 
-    async def served(*arguments: Any) -> None:
-        await serve(*arguments)
+    async def served(*arguments: Any) -> Refused | None:
+        refusal: Refused | None = await serve(*arguments)
         await _turns()
+        return refusal
 
     monkeypatch.setattr(registration, "abort", refused)
     monkeypatch.setattr(Registration, "_served", served)

@@ -15,6 +15,7 @@ from psserver.service.net.orders import Execution
 from psserver.service.net.registration import Call, bounded, parsed
 from psserver.service.store.host import ShardHost
 from psserver.service.store.resume_point import FOLDER
+from pswire.bounds import HEADER_BYTES
 from pswire.exits import ExitCode
 from pswire.generations import follows
 from pswire.logs.events import event
@@ -148,7 +149,7 @@ class FollowNobody:
 
 async def next_request(call: Call) -> shard_pb2.FollowRequest | None:
     """Receive a message of a coordinator; None at the end. Raises Refused."""
-    message = await call.receive()
+    message = await call.receive(None if call.spoken else HEADER_BYTES)
     return None if message is None else bounded(parsed(shard_pb2.FollowRequest, message))
 
 
@@ -164,7 +165,7 @@ class NoReplicas:
 
     async def replicate(self, call: Call) -> None:
         """Refuse the call."""
-        data = await call.receive()
+        data = await call.receive(HEADER_BYTES)
         if data is not None:
             bounded(parsed(shard_pb2.ReplicateRequest, data))
         raise precondition(

@@ -251,7 +251,7 @@ class _Outcome(Generic[Made]):
     """The result of a piece of work, or the exception that it raised."""
 
     def __init__(self, made: Made | None, error: BaseException | None) -> None:
-        self._made, self.error = made, error
+        self._made, self._error = made, error
 
     @classmethod
     def of(cls, work: Callable[[], Made]) -> "_Outcome[Made]":
@@ -260,9 +260,18 @@ class _Outcome(Generic[Made]):
         except BaseException as error:
             return cls(None, error)
 
+    def take_error(self) -> BaseException | None:
+        """Return the exception, once. Its traceback has frames that have this object, and the arrays that the work was
+        about: kept here, they would stay until a collection."""
+        error, self._error = self._error, None
+        return error
+
     def result(self) -> Made:
-        if self.error is not None:
-            raise self.error
+        if (error := self.take_error()) is not None:
+            try:
+                raise error
+            finally:
+                del error
         return cast(Made, self._made)
 
 
@@ -315,12 +324,15 @@ class HeavyWork:
                 cancelled, ended = error, loop.create_future()
         if cancelled is not None:
             # The cancellation outweighs what the work raised.
-            raise cancelled
+            try:
+                raise cancelled
+            finally:
+                del cancelled
         return outcomes[0].result()
 
     def start(self, work: Callable[[], object], ended: Callable[[BaseException | None], object]) -> None:
         """Run the work on the pool; `ended` is called on the loop with its error, if any."""
-        self._submit(work, lambda outcome: ended(outcome.error))
+        self._submit(work, lambda outcome: ended(outcome.take_error()))
 
     def _submit(self, work: Callable[[], Made], over: "Callable[[_Outcome[Made]], object]") -> None:
         """Run the work on the pool, and `over` on the loop in the first turn after it. A future of the pool would

@@ -22,6 +22,7 @@ from psserver.service.store.host import ShardHost
 from psserver.service.store.shared_memory import Attachment
 from psserver.shard import Shard
 from psserver.shard.staging import Slot
+from pswire.bounds import HEADER_BYTES
 from pswire.model.groups import Part
 from pswire.model.rows import WantedRows
 from pswire.patience import CHUNK_SECONDS
@@ -33,6 +34,10 @@ from pswire.v1 import shard_pb2
 
 # Codecs that the shard decodes and checks in a single pass.
 _FUSED: tuple[Codec, ...] = (FLOAT32, BFLOAT16)
+
+
+# The first byte of a PushRequest with a header.
+_HEADER = b"\n"
 
 
 class _Decoder(Protocol):
@@ -333,6 +338,8 @@ async def _header(call: Call) -> shard_pb2.PushHeader:
 
 
 def _parse_push(message: bytes) -> shard_pb2.PushHeader | frames.ChunkView:
+    if len(message) > HEADER_BYTES and message[:1] == _HEADER:
+        raise invalid(f"expected a header of at most {HEADER_BYTES} bytes, got one of {len(message)}")
     try:
         return frames.parse_push(message)
     except frames.FrameError as error:
@@ -352,6 +359,10 @@ def parse_request(received: Message) -> tuple[shard_pb2.ExchangeRequest, frames.
     try:
         if len(received) > frames.SMALL:
             rest, chunk = frames.split_chunk(received)
+            if len(rest) > HEADER_BYTES:
+                raise invalid(
+                    f"expected at most {HEADER_BYTES} bytes beside a chunk at the end, got {len(rest)}"
+                )
             request = shard_pb2.ExchangeRequest.FromString(bytes(rest))
         else:
             request = shard_pb2.ExchangeRequest.FromString(bytes(received))

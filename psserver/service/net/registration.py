@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -24,7 +24,7 @@ from psserver.service.guard.rates import (
     Buckets,
     Turns,
 )
-from pswire.bounds import BoundError, check
+from pswire.bounds import LARGEST, MESSAGE_BYTES, BoundError, check
 from pswire.security.identity import fingerprint_of_pem
 from pswire.transport.framed_socket import Parts
 
@@ -80,9 +80,10 @@ def bounded(message: Any) -> Any:
     return message
 
 
-async def abort(context: "Context", refused: Refused) -> NoReturn:
+async def abort(context: "Context", refused: Refused) -> None:
+    """End the call with that status. gRPC keeps the exception that it raises here in a cycle with the frames that it
+    passes, so it must be raised behind the method, where no request is at hand."""
     await context.abort(refused.code, clipped(refused.message))
-    raise AssertionError("abort raises")
 
 
 def clipped(message: str) -> str:
@@ -104,13 +105,14 @@ First = Callable[[Any, "Call"], None]
 class Call:
     """A call as its method sees it: messages each way, in bytes. The call's task owns it.
 
-    `patience`: seconds that the peer may take to read that many bytes.
+    `patience`: seconds that the peer may take to read that many bytes. `most`: bytes of one message, at most.
     """
 
     context: "Context"
     caller: Caller
     watch: Watch
     patience: Callable[[int], float]
+    most: int = MESSAGE_BYTES
     spoken: bool = False
     # A message is being sent that the peer has not taken yet.
     sending: bool = False
@@ -123,22 +125,27 @@ class Call:
         shown = list(self.context.auth_context().get("x509_pem_cert", ()))
         return fingerprint_of_pem(shown[0].decode()) if shown else b""
 
-    async def receive(self) -> bytes | None:
-        """Return the next message, or None at the end of the stream. The first one must arrive in time."""
+    async def receive(self, most: int | None = None) -> bytes | None:
+        """Return the next message, or None at the end of the stream. The first one must arrive in time.
+
+        Raises Refused for one of more than `most` bytes; None: as many as the method takes.
+        """
         if self.spoken:
-            return await self._read()
+            return await self._read(most)
         with self.watch.first_message(self.caller):
-            message = await self._read()
+            message = await self._read(most)
             if self.turns is not None:
                 await self.turns.wait(self.caller.address)
         self.spoken = True
         return message
 
-    async def _read(self) -> bytes | None:
+    async def _read(self, most: int | None = None) -> bytes | None:
         message = await self.context.read()
         if message is grpc.aio.EOF:
             return None
         data: bytes = message
+        if len(data) > (most := most or self.most):
+            raise invalid(f"expected a message of at most {most} bytes, got {len(data)}")
         self.watch.set_message(self.caller, len(data))
         return data
 
@@ -228,42 +235,52 @@ class Registration:
         """
 
         async def serve(_: object, context: "Context") -> None:
-            task = asyncio.current_task()
-            assert task is not None
             try:
-                peer = self._authorizer.admit(path, context)
-            except Refused as refused:
-                await abort(context, refused)
-            calling = Caller(task.cancel, peer=peer, address=address_of(context.peer()))
-            with self._watch.watching(calling) as caller:
-                throttled = caller.address and not self._refusals.allows(caller.address)
-                turns = self._turns if throttled else None
-                call = Call(context, caller, self._watch, self._patience, turns=turns)
-                try:
-                    await self._served(function, call, task)
-                except grpc.aio.InternalError as error:
-                    # The transport accepts nothing more for this call. gRPC learns a moment later that the peer has
-                    # gone, and would log a traceback.
-                    raise asyncio.CancelledError(f"the peer has gone: {error}") from error
+                refusal = await self._called(path, function, context)
+                if refusal is not None:
+                    await abort(context, refusal)
+            except grpc.aio.InternalError as error:
+                # The transport accepts nothing more for this call. gRPC learns a moment later that the peer has
+                # gone, and would log a traceback.
+                raise asyncio.CancelledError(f"the peer has gone: {error}") from error
 
         return grpc.stream_stream_rpc_method_handler(serve, None, None)
 
+    async def _called(
+        self, path: str, function: Callable[[Call], Awaitable[None]], context: "Context"
+    ) -> Refused | None:
+        """Serve a call; return the refusal that it is to end with, if any, which keeps nothing of the call."""
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            peer = self._authorizer.admit(path, context)
+        except Refused as refused:
+            return refused.afresh()
+        calling = Caller(task.cancel, peer=peer, address=address_of(context.peer()))
+        with self._watch.watching(calling) as caller:
+            throttled = caller.address and not self._refusals.allows(caller.address)
+            turns = self._turns if throttled else None
+            most = LARGEST.get(path, MESSAGE_BYTES)
+            call = Call(context, caller, self._watch, self._patience, most, turns=turns)
+            return await self._served(function, call, task)
+
     async def _served(
         self, function: Callable[[Call], Awaitable[None]], call: Call, task: "asyncio.Task[Any]"
-    ) -> None:
+    ) -> Refused | None:
         try:
             await function(call)
         except Refused as refused:
             if refused.code in STRANGE and call.caller.address:
                 self._refusals.spend(call.caller.address)
-            await abort(call.context, refused)
+            return refused.afresh()
         except asyncio.CancelledError:
             if call.sending or not call.caller.cut_off:
                 # The peer has gone or does not read, so it would not get the reason either. A call that ends
                 # without one makes the transport free what it holds for it.
                 raise
             task.uncancel()
-            await abort(call.context, Refused(grpc.StatusCode.CANCELLED, "the server ended this call"))
+            return Refused(grpc.StatusCode.CANCELLED, "the server ended this call")
+        return None
 
     def unary(
         self,

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from psserver.service.errors import invalid
+from psserver.service.errors import Refused, invalid
 from psserver.service.guard.calls import ConcurrentCalls
 from psserver.service.guard.limits import FOREIGN
 from psserver.service.net.registration import Call, Registration
@@ -76,7 +76,7 @@ class ServicerContext:
         await self._call.reply(reply)
 
     async def abort(self, code: grpc.StatusCode, details: str = "") -> None:
-        await self._call.context.abort(code, details)
+        raise Refused(code, details)
 
 
 async def _messages(parse: Callable[[bytes], Any], call: Call) -> AsyncIterator[Any]:

@@ -322,7 +322,7 @@ class SocketListener:
         try:
             await serve(connection)
         except Refused as refused:
-            return refused
+            return refused.afresh()
         except SocketError:
             raise
         except Exception as error:

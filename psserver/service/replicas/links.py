@@ -21,6 +21,7 @@ from psserver.service.replicas.bodies import Bodies, Body, Lies, Overwritten
 from psserver.service.replicas.link import Link
 from psserver.service.store.shared_memory import from_wire, to_wire
 from pswire.addresses import Address, parse_address
+from pswire.bounds import HEADER_BYTES
 from pswire.exits import ExitCode
 from pswire.security.credentials import Credentials
 from pswire.transport import segments
@@ -151,7 +152,7 @@ class Links:
 
     async def replicate(self, call: Call) -> None:
         """Serve another server's stream, or the socket that is offered on it."""
-        data = await call.receive()
+        data = await call.receive(HEADER_BYTES)
         if data is None:
             return
         first = next(iter(bounded(parsed(shard_pb2.ReplicateRequest, data)).parts), shard_pb2.ReplicatePart())
@@ -197,7 +198,7 @@ class Links:
             while (frame := await connection.receive()) is not None:
                 self._take_all(stream, bytes(frame))
         except Refused as refused:
-            stream.refused = refused
+            stream.refused = refused.afresh()
             raise
         finally:
             self._ended(stream)
