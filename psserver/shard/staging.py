@@ -193,6 +193,10 @@ class Staging:
         """Return the complete payload of a ticket without removing it."""
         return self._complete[ticket].values
 
+    def all_rows(self) -> list[Rows]:
+        """Return the rows of all complete payloads that have some."""
+        return [slot.rows for slot in list(self._complete.values()) if slot.rows]
+
     def rows(self, ticket: int) -> Rows:
         """Return the rows of a ticket's complete payload."""
         return self._complete[ticket].rows

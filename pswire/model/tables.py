@@ -7,7 +7,7 @@ batches may have compiled loops, with the same bits.
 
 import hashlib
 import json
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
@@ -35,7 +35,10 @@ INITIALIZERS: Final[Mapping[str, Mapping[str, float]]] = {
     "uniform": {"low": -0.05, "high": 0.05},
     "normal": {"mean": 0.0, "stddev": 0.05},
 }
+# Draws of "normal" are within so many standard deviations.
+NORMAL_REACH: Final = 6
 _SHIFT: Final = np.uint64(52)
+_LARGEST: Final = sys.float_info.max
 _LARGEST_SINGLE: Final = float(np.finfo(np.float32).max)
 
 
@@ -88,7 +91,14 @@ class TableSpec:
             low, high = self.numbers
             _need(low <= high and _single(high - low), "initializer's numbers", self.numbers, "low <= high")
         if self.initializer == "normal":
-            _need(self.numbers[1] >= 0, "stddev", self.numbers[1], "0 or more")
+            mean, stddev = self.numbers
+            _need(stddev >= 0, "stddev", stddev, "0 or more")
+            _need(
+                _single(abs(mean) + NORMAL_REACH * stddev),
+                "initializer's numbers",
+                self.numbers,
+                f"so small that rows, within {NORMAL_REACH} standard deviations of the mean, are finite float32",
+            )
         _need(_single(self.admit) and 0 < self.admit <= 1, "admit", self.admit, "a number above 0, at most 1")
         for what, limit in (
             ("admit_after", self.admit_after),
@@ -218,11 +228,13 @@ def _need(good: bool, what: str, got: object, expected: str) -> None:
 
 
 def _number(given: object) -> bool:
-    return isinstance(given, int | float) and not isinstance(given, bool)
+    """Return whether this is a finite number that a float64 can be."""
+    known = isinstance(given, int | float) and not isinstance(given, bool)
+    return known and -_LARGEST <= given <= _LARGEST  # type: ignore[operator]
 
 
 def _single(given: object) -> bool:
-    return _number(given) and math.isfinite(given) and abs(given) <= _LARGEST_SINGLE  # type: ignore[arg-type]
+    return _number(given) and -_LARGEST_SINGLE <= given <= _LARGEST_SINGLE  # type: ignore[operator]
 
 
 def _whole(given: object, least: int, most: int) -> bool:
@@ -380,6 +392,8 @@ def sums(inverse: NDArray[np.int32], gradients: Floats, rows: int) -> Floats:
 # Initial rows
 
 _GOLDEN: Final = 0x9E3779B97F4A7C15
+# Draws that are made at a time: 256 KiB, and a few times that between them and the rows.
+_DRAWN: Final = 1 << 15
 
 
 def initial_rows(spec: TableSpec, keys: Keys) -> Floats:
@@ -391,17 +405,27 @@ def initial_rows(spec: TableSpec, keys: Keys) -> Floats:
     """
     if spec.initializer == "zeros":
         return np.zeros((keys.size, spec.dim), np.float32)
-    first, second = map(np.float32, spec.numbers)
-    per = 1 if spec.initializer == "uniform" else 3
-    draws = _draws(spec, keys, spec.dim * per)
-    if spec.initializer == "uniform":
-        share = (draws >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
-        return share * (second - first) + first
+    draw, per = (_uniform, 1) if spec.initializer == "uniform" else (_normal, 3)
+    rows = np.empty((keys.size, spec.dim), np.float32)
+    block = max(1, _DRAWN // (per * spec.dim))
+    for start in range(0, keys.size, block):
+        rows[start : start + block] = draw(spec, _draws(spec, keys[start : start + block], spec.dim * per))
+    return rows
+
+
+def _uniform(spec: TableSpec, draws: Keys) -> Floats:
+    low, high = map(np.float32, spec.numbers)
+    share = (draws >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+    return share * (high - low) + low
+
+
+def _normal(spec: TableSpec, draws: Keys) -> Floats:
+    mean, stddev = map(np.float32, spec.numbers)
     quarters = np.zeros(draws.shape, np.int64)
     for shift in (0, 16, 32, 48):
         quarters += ((draws >> np.uint64(shift)) & np.uint64(0xFFFF)).astype(np.int64)
-    total = quarters.reshape(keys.size, spec.dim, per).sum(axis=2) - 6 * 0xFFFF
-    rows: Floats = total.astype(np.float32) * np.float32(2.0**-16) * second + first
+    total = quarters.reshape(len(draws), spec.dim, 3).sum(axis=2) - 6 * 0xFFFF
+    rows: Floats = total.astype(np.float32) * np.float32(2.0**-16) * stddev + mean
     return rows
 
 

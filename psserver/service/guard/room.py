@@ -228,16 +228,20 @@ class ShardMemory:
         return others + (using + 1 - staging.next_is_held()) * nbytes <= self.ledger.limit
 
     def refuses_rows(self, rows: Rows) -> str | None:
-        """Return why the tables have no room for rows that a payload would make, or None."""
+        """Return why there is no room for an update with a payload's rows, and with all others that wait, or None."""
         shard = self.shard
         assert shard is not None
         room = self.ledger.limit - self.ledger.total
-        if shard.tables.growth(rows, exact=False) <= room or shard.tables.growth(rows) <= room:
+        several = [rows, *shard.staging.all_rows(), *(each for each, _ in shard.tables.added)]
+        if sum(shard.tables.demand(each, exact=False) for each in several) <= room:
+            return None
+        if (demand := sum(map(shard.tables.demand, several))) <= room:
             return None
         return (
-            f"server {self._server} has no memory for new rows of its tables: expected at most "
+            f"server {self._server} has no memory for an update of rows of its tables: expected at most "
             f"{self.ledger.limit / MIB:.1f} MiB in all (--memory-limit), of which {max(room, 0) / MIB:.1f} are free, "
-            f"got rows that would take {shard.tables.growth(rows) / MIB:.1f}; {MORE_ROOM}"
+            f"got rows that would take {demand / MIB:.1f}, with the rows that wait for the same update; {MORE_ROOM}, "
+            "and fewer rows in one batch need less"
         )
 
     def admit_name(self, kept: int) -> None:

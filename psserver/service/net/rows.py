@@ -28,6 +28,8 @@ NextChunk = Callable[[], Awaitable[frames.ChunkView]]
 _LOOKUPS = count(1)
 # Kind of memory of rows that are being received.
 KIND = "rows being received"
+# Bytes of a row's place in slots, masks and what the search remembers.
+_READING_BYTES = 64
 # Kind of memory of rows that are being read and sent.
 READ_KIND = "rows being read"
 
@@ -176,8 +178,7 @@ async def read_rows(
     """
     tables = tuple(table.spec for table in shard.tables.tables)
     format = RowFormat(tables, codec, tuple(keys.size for keys in wanted))
-    # As they are read, and as they are sent.
-    nbytes, ledger = 2 * most_changes(format), host.memory.ledger
+    nbytes, ledger = reading_bytes(format), host.memory.ledger
     refusal = ledger.take(worker, READ_KIND, nbytes, host.memory.share)
     if refusal is not None:
         raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"no memory for rows: {refusal}; {MORE_ROOM}")
@@ -187,6 +188,13 @@ async def read_rows(
     except BaseException:
         given()
         raise
+
+
+def reading_bytes(form: RowFormat) -> int:
+    """Return the bytes that reading rows takes: as they are found, as they were if they have changed since, with
+    their places and keys, and as they are sent."""
+    elements = sum(n * table.dim for n, table in zip(form.counts, form.tables, strict=bool(form.counts)))
+    return 2 * 4 * elements + _READING_BYTES * sum(form.counts) + most_changes(form)
 
 
 async def _read(

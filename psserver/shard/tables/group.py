@@ -107,6 +107,7 @@ class Tables:
         """The memory of rows, indexes, undo records and contributions."""
         return (
             sum(table.nbytes + table.undo_bytes + table.saved_bytes for table in self.tables)
+            + sum(self.tables[family[0]].store.spare_bytes for family in self._families)
             + self._added_bytes
         )
 
@@ -114,12 +115,15 @@ class Tables:
         """Return what each table holds here and how its rows are used."""
         return [table.figures() for table in self.tables]
 
-    def growth(self, rows: Rows, *, exact: bool = True) -> int:
-        """Return the bytes that a payload's new rows would take; not `exact`: as if all were new."""
+    def demand(self, rows: Rows, *, exact: bool = True) -> int:
+        """Return the bytes that an update with a payload's rows would take, and its new rows from then on.
+
+        Not `exact`: as if all rows were new.
+        """
         total = 0
         for (keys, _), table in zip(rows, self.tables, strict=bool(rows)):
             new = table.missing(keys) if exact else keys.size
-            total += new * table.row_bytes
+            total += new * table.row_bytes + keys.size * table.update_bytes
         return total
 
     def wrong(self, keys: WantedRows) -> str | None:

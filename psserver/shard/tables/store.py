@@ -55,6 +55,11 @@ class RowStore:
         self._free = np.concatenate([self._free, slots])
 
     @property
+    def spare_bytes(self) -> int:
+        """The memory that is kept for rows as they were before an update."""
+        return self._spare.nbytes
+
+    @property
     def row_bytes(self) -> int:
         """The memory of a row, without its place in an index."""
         return 4 * self._rows.ends[-1]

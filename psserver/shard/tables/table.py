@@ -9,7 +9,7 @@ One thread at a time updates (`psserver.shard.tables.updates`), forgets and rest
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Final
 
@@ -34,6 +34,10 @@ from pswire.model.tables import BUCKETS, Floats, Keys, TableSpec, bucket, check_
 _GROUPS: Final = 64
 # Rows that are restored at a time.
 RESTORED: Final = 1 << 18
+# Bytes of a row in keys, slots, masks, and in an index that grows, of which two are there meanwhile.
+_UPDATE_BYTES: Final = 128
+# Numbers of new rows that are made at a time.
+_MADE: Final = 1 << 18
 Contribution = tuple[Keys, Floats, float]
 """Sorted unique keys, their gradients ([n, dim]), and a factor."""
 
@@ -107,6 +111,12 @@ class Table:
     def row_bytes(self) -> int:
         """The memory of a row, without its place in the index."""
         return self.store.row_bytes
+
+    @property
+    def update_bytes(self) -> int:
+        """The memory of a row while an update computes it: saved as it was, its gradient as it is summed, the result,
+        and its place in keys, slots and index."""
+        return 2 * self.store.row_bytes + 3 * 4 * self.spec.dim + _UPDATE_BYTES
 
     def missing(self, keys: Keys) -> int:
         """Return how many of `keys` have no row, and would have one after a gradient of one worker."""
@@ -424,8 +434,15 @@ def fresh(tables: Sequence[Table], keys: Sequence[Keys], slots: Slots, rows: Flo
     if absent.any():
         start = 0
         for table, each in zip(tables, keys, strict=True):
-            at = np.flatnonzero(absent[start : start + each.size])
-            if at.size:
+            missing = np.flatnonzero(absent[start : start + each.size])
+            for at in in_blocks(missing, table.spec.dim):
                 rows[start + at] = initial_rows(table.spec, each[at])
             start += each.size
     return rows
+
+
+def in_blocks(places: NDArray[np.intp], dim: int) -> Iterator[NDArray[np.intp]]:
+    """Yield places of new rows, so many at a time that what is between keys and rows takes little memory."""
+    step = max(1, _MADE // dim)
+    for start in range(0, places.size, step):
+        yield places[start : start + step]

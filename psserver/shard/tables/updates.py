@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from psserver.optimizers.row_kernels import RowUpdate, Saved, Slots
 from psserver.optimizers.rows import RowStep
 from psserver.shard.tables.store import Counts, RowStore, WholeRows
-from psserver.shard.tables.table import Contribution, Table, fresh
+from psserver.shard.tables.table import Contribution, Table, fresh, in_blocks
 from psserver.shard.tables.undo import Undo
 from psserver.shard.tables.waiting import occurrences
 from pswire.model.adjacent import joined
@@ -252,7 +252,7 @@ class _Written:
         self._saved: Saved = store.save_to(np.empty((asked.slots.size, store.dim), np.float32))
         if self._made.size:
             self._slots = asked.slots.copy()
-            self._slots[self._made] = store.make(self._initial())
+            self._make()
         if keep:
             for part in asked.parts:
                 rows = self._saved.values[part.start : part.stop]
@@ -260,15 +260,14 @@ class _Written:
                 part.table.publish(record)
         self.finite, self._counts = store.advance(run, self._slots, asked.totals, self._saved, step)
 
-    def _initial(self) -> Floats:
-        """Return the initial rows of those that do not exist yet."""
-        bounds = np.searchsorted(self._made, [0, *(part.stop for part in self._asked.parts)]).tolist()
-        return np.concatenate(
-            [
-                initial_rows(part.table.spec, part.keys[self._made[begin:end] - part.start])
-                for part, begin, end in zip(self._asked.parts, bounds, bounds[1:], strict=False)
-            ]
-        )
+    def _make(self) -> None:
+        """Make rows that do not exist yet, of which nobody knows."""
+        parts = self._asked.parts
+        bounds = np.searchsorted(self._made, [0, *(part.stop for part in parts)]).tolist()
+        for part, begin, end in zip(parts, bounds, bounds[1:], strict=False):
+            for at in in_blocks(self._made[begin:end], part.table.spec.dim):
+                rows = initial_rows(part.table.spec, part.keys[at - part.start])
+                self._slots[at] = self._store.make(rows)
 
     def back(self) -> None:
         # The records stay: what they have are rows of the version that goes on.

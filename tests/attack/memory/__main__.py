@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.attack.memory import by_members, by_strangers
+from tests.attack.memory import by_members, by_rows, by_strangers
 from tests.attack.memory.target import LIMIT, MIB, Target, target
 
 MOST = 2**30
@@ -26,6 +26,8 @@ class Attack:
     mebibytes: float = 1.0
     options: tuple[str, ...] = ()
     trained: bool = True
+    # Somebody else takes part in the job, whose model is another one.
+    joined: bool = False
 
 
 DANA = ("--optimizer", "dana-zero")
@@ -44,6 +46,10 @@ ATTACKS = (
     Attack("notices that nobody reads", by_members.unread_notices),
     Attack("statuses that nobody reads", by_strangers.unread_status),
     Attack("large joins at once", by_strangers.large_joins, trained=False),
+    Attack("joins of empty fields", by_rows.joins_of_empty_fields, trained=False, joined=True),
+    Attack("reads of unknown rows", by_rows.reads_of_unknown_rows, trained=False, joined=True),
+    Attack("updates of unknown rows", by_rows.updates_of_unknown_rows, trained=False, joined=True),
+    Attack("ids that were chosen", by_rows.chosen_ids, trained=False, joined=True),
 )
 
 
@@ -62,7 +68,8 @@ def measure(attack: Attack) -> Measured:
     with target(attack.mebibytes, *attack.options, trained=attack.trained) as found:
         before = found.resident
         told = attack.attack(found)
-        found.step()
+        if not attack.joined:
+            found.step()
         memory = found.cluster.status().servers[0].memory
         return Measured(before, found.peak, memory.total, told)
 
