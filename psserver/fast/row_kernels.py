@@ -216,7 +216,7 @@ def _insert(addresses: Any, bits: Any, salt: Any, keys: Keys, new: Slots) -> Non
 
 
 @_compiled(types.int64, types.int64, types.int64, types.int64, types.uint64)
-def _move(part: int, places: int, larger: int, bits: int, salt: int) -> None:
+def _move(part: int, places: int, larger: int, bits: int, salt: Any) -> None:
     for i in range(places):
         slot = _slot_at(part + _PLACE * i)
         if slot >= 0:
