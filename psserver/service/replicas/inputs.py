@@ -12,7 +12,7 @@ from psserver.coordinator.work.units import WorkError, WorkTerms
 from psserver.policies import Policy, PolicyError
 from psserver.policies.succession import successor
 from pswire import protocol
-from pswire.messages import REQUESTS
+from pswire.messages import EXACT_REQUESTS
 from pswire.records import to_plain
 from pswire.v1 import coordinator_pb2 as pb
 
@@ -124,7 +124,7 @@ _KIND: Final = "\0"
 def _plain(value: object) -> object:
     """Return what stands for a value that JSON does not know."""
     if isinstance(value, protocol.Request):
-        request = base64.b64encode(REQUESTS.to_wire(value).SerializeToString())
+        request = base64.b64encode(EXACT_REQUESTS.to_wire(value).SerializeToString())
         return {_KIND: "request", "bytes": request.decode()}
     if isinstance(value, Mapping):
         return {str(name): each for name, each in value.items()}
@@ -144,7 +144,7 @@ def _value(plain: dict[str, Any]) -> object:
     if kind is None:
         return plain
     if kind == "request":
-        return REQUESTS.from_wire(pb.SessionRequest.FromString(base64.b64decode(plain["bytes"])))
+        return EXACT_REQUESTS.from_wire(pb.SessionRequest.FromString(base64.b64decode(plain["bytes"])))
     return (_Named if kind == "policy" else _RECORDS[kind])(**plain)
 
 
