@@ -6,6 +6,7 @@ They identify themselves as an observer, or as an admin for notes.
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import click
@@ -17,7 +18,7 @@ from pslab.display.status import SampleRate, status_json, status_line, status_vi
 from pslab.display.watch import History, watch_view
 from pslab.launch.security import options_for
 from pslab.launch.status_client import INTERVAL, StatusClient, StatusError
-from pslab.runs.folder import EXPERIMENT, RunError, address_of
+from pslab.runs.folder import EXPERIMENT, RunError, address_of, job_of
 from pswire.addresses import Address, AddressError, parse_hosts
 from pswire.command.options import security_options
 from pswire.config.experiment import ExperimentError, load_experiment
@@ -57,7 +58,12 @@ def status_client(
     Failure."""
     hosts, folder = servers_of(target)
     credentials = observer_credentials(options, folder, trusted=trusted, role=role)
-    return StatusClient(",".join(map(str, hosts)), credentials=credentials)
+    return StatusClient(",".join(map(str, hosts)), credentials=credentials, job=job_in(folder))
+
+
+def job_in(folder: Path | None) -> Callable[[], str]:
+    """Return a function that says which job a run's folder is of; empty while nobody knows."""
+    return (lambda: "") if folder is None else partial(job_of, folder)
 
 
 def servers_of(target: str) -> tuple[list[Address], Path | None]:

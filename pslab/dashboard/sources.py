@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from pslab.dashboard.playground.pool import Pool
 from pslab.dashboard.playground.settings import NOTHING, Own, SettingsError, experiment_of
 from pslab.dashboard.runs import RunPages
 from pslab.launch.status_client import StatusClient, StatusError, StatusUntrusted
-from pslab.runs.folder import RunError, address_of
+from pslab.runs.folder import RunError, address_of, job_of
 from pswire.addresses import AddressError, parse_hosts
 from pswire.config.experiment import ExperimentError, load_experiment
 from pswire.config.toml import apply_overrides, read_toml
@@ -85,7 +86,7 @@ def _running(folder: Path, credentials: Credentials) -> Source | None:
     """Return the live cluster of a run; None if no server answers. Raises StatusUntrusted."""
     address = live_address(folder)
     try:
-        return _live(address, credentials) if address else None
+        return _live(address, credentials, partial(job_of, folder)) if address else None
     except StatusUntrusted:
         raise
     except (AddressError, StatusError):
@@ -98,12 +99,12 @@ def _read(path: Path, trusted: bool) -> RunPages:
     return pages
 
 
-def _live(target: str, credentials: Credentials) -> Source:
+def _live(target: str, credentials: Credentials, job: Callable[[], str] = lambda: "") -> Source:
     try:
         local = all(is_loopback(each.host) for each in parse_hosts(target))
     except AddressError as error:
         raise AddressError(f"{error} (and no run folder or file has that name)") from error
-    client = StatusClient(target, credentials=credentials)
+    client = StatusClient(target, credentials=credentials, job=job)
     # Ask once, so that a wrong address fails here and not on the page.
     client.ask()
     return Source("live", client.address, observer=Observer(client.ask, local=local))

@@ -32,7 +32,7 @@ from pslab.launch.restarts import AGREEING, RestartQueue, RestartRules, Restarts
 from pslab.launch.security import Protection, credentials_of
 from pslab.launch.status_client import StatusPoller
 from pslab.launch.tasks import Daemons, Tasks
-from pslab.runs.folder import EXPERIMENT, LOGS, later_jobs
+from pslab.runs.folder import EXPERIMENT, LOGS, job_of, later_jobs
 from psserver.checkpoint.resumption import AUTO
 from pswire.config.experiment import Experiment
 from pswire.config.run_sections import RECOVER
@@ -98,6 +98,8 @@ class RealRun:
             self._servers, self._exits, self._restarts, saves=self._saves, copies=copies
         )
         self._queue = RestartQueue()
+        # The job that server 0 has begun; with replicas, where another one may lead, the log says which it is.
+        self._begun = ""
         # Consecutive status answers by which the job can never start.
         self._too_few = 0
         # When servers that still run are told that the job is over, on the monotonic clock.
@@ -174,8 +176,13 @@ class RealRun:
         if several:
             self._warn_of_one_node()
         asked = [self._addresses[name] for name in (self._servers if several else self._servers[:1])]
-        self._poller = StatusPoller(",".join(asked), self._events, self._credentials)
+        self._poller = StatusPoller(",".join(asked), self._events, self._credentials, self._job)
         return None
+
+    def _job(self) -> str:
+        """Return the job whose status is asked; empty while it is not known."""
+        alone = self._experiment.cluster.replicas == 1
+        return (self._begun if alone else "") or job_of(self._folder)
 
     def _warn_of_one_node(self) -> None:
         """Warn if both copies of a part are on one node."""
@@ -298,6 +305,7 @@ class RealRun:
                 if record.get("event") == "ready" and name in self._servers:
                     self._addresses[name] = str(record.get("address"))
                     self._moving.discard(name)
+                    self._begun = str(record.get("job", "")) or self._begun
                     self._describe_later_job(str(record.get("out", "")))
                     # Observers need the folder to find the run's certificates.
                     record = {**record, "run": str(self._folder)}

@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import grpc
@@ -12,6 +12,7 @@ from pslab.launch.events import EventQueue, StatusAnswer, StatusFailure
 from pswire.addresses import AddressError, parse_address, parse_hosts
 from pswire.bounds import BoundError, check
 from pswire.exits import ExitCode
+from pswire.generations import Generation
 from pswire.logs.lines import escaped
 from pswire.model.plan import MAX_VOTERS
 from pswire.security.credentials import NO_TLS, Credentials
@@ -46,6 +47,10 @@ class StatusUntrusted(StatusError):
     code = ExitCode.UNTRUSTED
 
 
+class AnotherJob(StatusError):
+    """Another job answers, because its server has taken the port."""
+
+
 class ChangeRefused(StatusError):
     """The job refused a change, for the reason in the text."""
 
@@ -58,10 +63,19 @@ _DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 class StatusClient:
     """A client of one coordinator; of a job with replicas, of whichever server leads. Close it when done."""
 
-    def __init__(self, hosts: str, timeout: float = 5.0, credentials: Credentials = NO_TLS) -> None:
+    def __init__(
+        self,
+        hosts: str,
+        timeout: float = 5.0,
+        credentials: Credentials = NO_TLS,
+        job: Callable[[], str] = lambda: "",
+    ) -> None:
         """`hosts`: the coordinator's address, or those of any servers of a job with replicas. `timeout`: seconds to
-        wait for each answer. Raises AddressError."""
-        self._timeout, self._credentials = timeout, credentials
+        wait for each answer. `job`: the job that is asked, as far as it is known; no other one's answer is taken.
+        Raises AddressError."""
+        self._timeout, self._credentials, self._job = timeout, credentials, job
+        # The newest generation that has answered.
+        self._newest: Generation | None = None
         options = CHANNEL_OPTIONS(max(timeout, 1.0))
         self._leader = Leader(parse_hosts(hosts), lambda each: open_channel(str(each), options, credentials))
         self._stub = stub_of(self._leader)
@@ -79,6 +93,7 @@ class StatusClient:
         request = pb.StatusRequest(entries_from=entries_from, evaluations_from=evaluations_from)
         try:
             reply = printable(self._call("Status", request))
+            self._recognise(reply.job)
             if any(each.state == "leads" for each in reply.servers):
                 self._leader.add(parse_address(each.address) for each in reply.servers[:MAX_VOTERS])
             return reply
@@ -86,6 +101,26 @@ class StatusClient:
             raise self._explained(error) from error
         except (AddressError, BoundError) as error:
             raise StatusError(f"{self.address} is no ps-server: its answer is malformed: {error}") from error
+
+    def _recognise(self, answered: str) -> None:
+        """Raise AnotherJob unless this is the job that is asked, in a generation no older than one that answered."""
+        expected, got = Generation.named(self._job()), Generation.named(answered)
+        if expected.job and (got.job != expected.job or got.number < expected.number):
+            raise AnotherJob(
+                f"{self.address} serves {escaped(answered) or "a job without a name"}, not {expected.name}: the server of that job has "
+                "ended, and another one has taken its port"
+            )
+        if self._newest is not None and self._newest.follows(got):
+            raise AnotherJob(
+                f"{self.address} serves {escaped(answered)}, and the job has gone on as {self._newest.name}: an old "
+                "server answers; stop it"
+            )
+        self._newest = got
+
+    def recognise(self) -> None:
+        """Ask which job answers, where it is known which one should. Raises StatusError, AnotherJob among them."""
+        if self._job():
+            self.ask()
 
     def _call(self, method: str, request: Any) -> Any:
         """Call a method that changes nothing: again, where another server may lead."""
@@ -116,6 +151,7 @@ class StatusClient:
 
     def note(self, text: str) -> None:
         """Append a remark to the job's decision log. Raises StatusError."""
+        self.recognise()
         self._leader.seek()
         try:
             self._stub.Note(pb.NoteRequest(text=text), timeout=self._timeout)
@@ -128,6 +164,7 @@ class StatusClient:
         `rate`: factor of the job's learning rate from then on; 0: as it is.
         """
         request = pb.ChangePolicyRequest(name=name, knobs=json.dumps(knobs), why=why, rate=rate)
+        self.recognise()
         self._leader.seek()
         try:
             reply = self._stub.ChangePolicy(request, timeout=self._timeout)
@@ -197,8 +234,14 @@ class StatusPoller:
     `hosts`: as for `StatusClient`.
     """
 
-    def __init__(self, hosts: str, events: EventQueue, credentials: Credentials = NO_TLS) -> None:
-        self._client = StatusClient(hosts, timeout=1.0, credentials=credentials)
+    def __init__(
+        self,
+        hosts: str,
+        events: EventQueue,
+        credentials: Credentials = NO_TLS,
+        job: Callable[[], str] = lambda: "",
+    ) -> None:
+        self._client = StatusClient(hosts, timeout=1.0, credentials=credentials, job=job)
         self._events = events
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._poll, daemon=True)

@@ -414,6 +414,17 @@ def later_jobs(path: Path) -> list[Path]:
     return [found[number] for number in sorted(found, key=int)]
 
 
+def job_of(path: Path) -> str:
+    """Return the name of a run's newest job, of its first generation; empty while no log says it."""
+    newest = [path, *later_jobs(path)][-1]
+    try:
+        with (newest / DECISIONS).open(encoding="utf-8", errors="replace") as log:
+            first = next(read_log(log), None)
+    except OSError:
+        return ""
+    return str(first.record.get("job", "")) if isinstance(first, Line) and first.kind == "job" else ""
+
+
 def address_of(path: Path) -> str:
     """Return the address of server 0 of a running run, for its newest job; with replicas a list of all servers'.
 
