@@ -37,6 +37,10 @@ class SettingsError(ValueError):
     """Options that make no valid server. The text names the option and what was expected."""
 
 
+# Where servers of a job find its secret.
+JOB_SECRET = "PS_JOB_SECRET"
+
+
 class UntrustedError(ValueError):
     """A certificate that peers would reject. The text says why."""
 
@@ -53,12 +57,31 @@ def chosen_options(given: Mapping[str, Any], overrides: Sequence[str], task_inde
         task_index=chosen_task_index(task_index, "ps-server"),
         overrides=(*overrides_of(keys), *overrides),
         typed=typed_options(keys),
-        job_secret=os.environ.get("PS_JOB_SECRET", ""),
+        job_secret=job_secret(os.environ),
         environment=os.environ,
     )
     if options.no_out and options.out is not None:
         raise SettingsError("--out and --no-out exclude each other")
     return options
+
+
+def job_secret(environment: Mapping[str, str]) -> str:
+    """Return the secret that PS_JOB_SECRET has; empty if it is not set. Raises SettingsError for one that is none."""
+    secret = environment.get(JOB_SECRET)
+    if secret is None:
+        return ""
+    if not secret:
+        raise SettingsError(
+            f"{JOB_SECRET}: expected a secret, got an empty text; unset it for a job without a secret, or give all "
+            "servers of the job the same one"
+        )
+    try:
+        secret.encode()
+    except UnicodeEncodeError as error:
+        raise SettingsError(
+            f"{JOB_SECRET}: expected text in UTF-8, got other bytes; `openssl rand -hex 32` makes a secret"
+        ) from error
+    return secret
 
 
 def usual_threads() -> int:

@@ -104,15 +104,16 @@ class StatusClient:
 
     def _recognise(self, answered: str) -> None:
         """Raise AnotherJob unless this is the job that is asked, in a generation no older than one that answered."""
+        named = escaped(answered) or "a job without a name"
         expected, got = Generation.named(self._job()), Generation.named(answered)
         if expected.job and (got.job != expected.job or got.number < expected.number):
             raise AnotherJob(
-                f"{self.address} serves {escaped(answered) or "a job without a name"}, not {expected.name}: the server of that job has "
+                f"{self.address} serves {named}, not {expected.name}: the server of that job has "
                 "ended, and another one has taken its port"
             )
         if self._newest is not None and self._newest.follows(got):
             raise AnotherJob(
-                f"{self.address} serves {escaped(answered)}, and the job has gone on as {self._newest.name}: an old "
+                f"{self.address} serves {named}, and the job has gone on as {self._newest.name}: an old "
                 "server answers; stop it"
             )
         self._newest = got

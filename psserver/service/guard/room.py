@@ -232,6 +232,9 @@ class ShardMemory:
         shard = self.shard
         assert shard is not None
         room = self.ledger.limit - self.ledger.total
+        if shard.tables.demand(rows, exact=False) <= room // max(1, len(shard.members)):
+            # Its member's share of what is free, which nobody else may take: large payloads hold up no small ones.
+            return None
         several = [rows, *shard.staging.all_rows(), *(each for each, _ in shard.tables.added)]
         if sum(shard.tables.demand(each, exact=False) for each in several) <= room:
             return None
