@@ -99,8 +99,9 @@ def load(path: Path) -> Saved:
             return Saved(arrays, _names(metadata, ORDER), rows)
     except KeyError as error:
         raise WeightsFileError(f"it lacks {error} of a table that it names") from error
-    except SafetensorError as error:
-        raise WeightsFileError(str(error)) from error
+    except (SafetensorError, ValueError, OverflowError, MemoryError) as error:
+        # Also a shape without elements that no array can have.
+        raise WeightsFileError(str(error) or type(error).__name__) from error
 
 
 def _names(metadata: Mapping[str, str], key: str) -> tuple[str, ...] | None:
@@ -108,7 +109,7 @@ def _names(metadata: Mapping[str, str], key: str) -> tuple[str, ...] | None:
         return None
     try:
         names = json.loads(metadata[key])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WeightsFileError(f"its list of variables is not JSON: {error}") from error
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise WeightsFileError("its list of variables is not a list of names")

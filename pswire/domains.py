@@ -28,6 +28,15 @@ LARGEST_SINGLE: Final[float] = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 LARGEST_DOUBLE: Final = sys.float_info.max
 
 
+def in_range(value: object, least: float = -LARGEST_DOUBLE, most: float = LARGEST_DOUBLE) -> bool:
+    """Return whether this is a number from `least` to `most`, and no truth value.
+
+    For whatever comes from a file, a person or another process. It is compared before anything computes with it: no
+    float is as large as a whole number of 400 digits. NaN is in no range.
+    """
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most
+
+
 @dataclass(frozen=True, slots=True)
 class Formula:
     """A bound that depends on other numbers: the sum of ``coefficient * name``, plus a constant, over a divisor.

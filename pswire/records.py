@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from pswire.domains import in_range
+
 R = TypeVar("R")
 
 # JSON cannot represent these.
@@ -133,7 +135,7 @@ def _scalar(hint: Any, data: object, where: str) -> object:
     if hint is float:
         if isinstance(data, str) and data in _NOT_FINITE:
             return _NOT_FINITE[data]
-        fits = isinstance(data, (int, float)) and not isinstance(data, bool)
+        fits = in_range(data)
     else:
         fits = type(data) is hint
     if not fits:

@@ -28,6 +28,7 @@ from pslab.launch.policy_change import ChangeError
 from pslab.launch.status_client import StatusError
 from pslab.runs.folder import RunError
 from psserver.policies import names
+from pswire.domains import in_range
 
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 # Bytes of a change of the policy.
@@ -202,7 +203,7 @@ class Pages:
             asked = json.loads(text)
             to, overrides, why, rate = asked["to"], asked["set"], asked["why"], asked.get("rate", 0)
             texts = all(isinstance(each, str) for each in (to, why, *overrides))
-            if not texts or type(rate) not in (int, float):
+            if not texts or not in_range(rate):
                 raise TypeError
         except (ValueError, KeyError, TypeError, RecursionError):
             return PlainTextResponse(

@@ -28,6 +28,7 @@ from pslab.runs.growing import Problem, count_lines, end_of
 from pslab.runs.log import Line, Malformed, loads, printable, read_log
 from pswire.config.experiment import Experiment, load_experiment
 from pswire.decisions.entries import Grant
+from pswire.domains import in_range
 from pswire.model.table_figures import TableFigures
 
 EXPERIMENT = "experiment.toml"
@@ -139,7 +140,7 @@ class Summary:
                 versions=int(record["versions"]),
                 samples=int(record["samples"]),
                 wall_seconds=float(record["wall_seconds"]),
-                metrics=dict(record["metrics"]),
+                metrics=_numbers(record["metrics"]),
                 contributions={
                     worker: Contribution(**counts) for worker, counts in record["contributions"].items()
                 },
@@ -155,8 +156,16 @@ class Summary:
                 began_with=dict(record.get("began_with", {})),
                 tables=tuple(map(TableFigures.from_json, record.get("tables", ()))),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise RunError(f"{file}: is no summary: {_short(error)}") from error
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return metrics by name; None for one that is not finite. Raises ValueError for what is no number."""
+    for name, value in metrics.items():
+        if value is not None and not in_range(value):
+            raise ValueError(f"expected a number as the metric {name!r}, got {str(value)[:40]!r}")
+    return dict(metrics)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pswire.decisions.entries import KINDS, Entry
-from pswire.decisions.records import FieldError, from_json, number, text, whole
+from pswire.decisions.records import FieldError, from_json, seconds, text, whole
 from pswire.logs.lines import escaped
 
 
@@ -65,7 +65,7 @@ def printable(value: Any) -> Any:
 
 
 # The fields that every line has besides those of its kind.
-_HEAD: Mapping[str, Callable[[Any], Any]] = {"i": whole, "t": number, "kind": text}
+_HEAD: Mapping[str, Callable[[Any], Any]] = {"i": whole, "t": seconds, "kind": text}
 
 
 def read_log(lines: Iterable[str]) -> Iterator[Line | Malformed]:

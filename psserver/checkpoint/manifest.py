@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from psserver.checkpoint.disk import CheckpointError
+from pswire.decisions.records import MOST_SECONDS
+from pswire.domains import in_range
 from pswire.model.plan import Plan, make_plan
 from pswire.model.tables import tables_from_json
 from pswire.model.variables import VariableSpec
@@ -90,6 +92,12 @@ def parse(path: Path, text: bytes) -> Manifest:
         got = plain.get("format") if isinstance(plain, dict) else plain
         raise CheckpointError(f"{path}: expected format {FORMAT}, got {got!r}: another release wrote it")
     try:
-        return from_plain(Manifest, plain, path.name)
+        made = from_plain(Manifest, plain, path.name)
     except StateError as error:
         raise CheckpointError(f"{path}: {error}") from error
+    for name, seconds in (("t", made.t), ("clock", made.clock)):
+        if not in_range(seconds, 0, MOST_SECONDS):
+            raise CheckpointError(
+                f"{path}: {name} should be seconds from 0 to {MOST_SECONDS:g}, got {seconds:g}"
+            )
+    return made

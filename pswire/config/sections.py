@@ -155,7 +155,7 @@ class SimulationSection(Section):
     batches: Annotated[int, Field(ge=0, le=2**40)] = 0
     """time only: batches of each worker and epoch, 0: endless; with `units`: batches of each unit, 0: one"""
 
-    units: Annotated[int, Field(ge=0, le=2**40)] = 0
+    units: Annotated[int, Field(ge=0, le=2**24)] = 0
     """time only, or a problem: work units per epoch, which the coordinator deals to workers on demand; for a problem,
     unit i has the data of worker i of `units`; 0: each worker has its own data"""
 

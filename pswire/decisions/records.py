@@ -25,11 +25,15 @@ from typing import (
     get_type_hints,
 )
 
+from pswire.domains import LARGEST_INTEGER, in_range
+
 T = TypeVar("T")
 R = TypeVar("R", bound="Record")
 
 # Decimals of times in seconds.
 MICROSECONDS: Final = 6
+# Seconds that a time can be: arithmetic with it stays exact to a second, and nanoseconds of it finite.
+MOST_SECONDS: Final = 1e15
 
 
 def about(
@@ -243,16 +247,23 @@ def from_json(kind: type[R], data: Mapping[str, Any], where: str) -> R:
 
 def whole(value: Any) -> int:
     """Read a whole number. Raises FieldError."""
-    if type(value) is int and value >= 0:
+    if type(value) is int and 0 <= value <= LARGEST_INTEGER:
         return value
-    raise _expected("a whole number >= 0", value)
+    raise _expected(f"a whole number from 0 to {LARGEST_INTEGER}", value)
 
 
 def number(value: Any) -> float:
     """Read a finite number. Raises FieldError."""
-    if type(value) in (int, float) and value - value == 0:
+    if in_range(value):
         return value  # type: ignore[no-any-return]
     raise _expected("a finite number", value)
+
+
+def seconds(value: Any) -> float:
+    """Read a time, in seconds since a job began. Raises FieldError."""
+    if in_range(value, 0, MOST_SECONDS):
+        return value  # type: ignore[no-any-return]
+    raise _expected(f"seconds from 0 to {MOST_SECONDS:g}", value)
 
 
 def text(value: Any) -> str:
@@ -317,4 +328,9 @@ def _reader(hint: Any, *, null: bool) -> Callable[[Any], Any]:
 
 
 def _expected(noun: str, value: Any) -> FieldError:
-    return FieldError(f"{noun}, got {json.dumps(value)[:60]}")
+    try:
+        text = json.dumps(value)
+    except ValueError:
+        # A whole number of more digits than Python writes.
+        text = "a number that is too long to show"
+    return FieldError(f"{noun}, got {text[:60]}")

@@ -7,7 +7,6 @@ batches may have compiled loops, with the same bits.
 
 import hashlib
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
@@ -18,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pswire.domains import in_range
 from pswire.model.adjacent import Cut, joined
 from pswire.model.variables import PlanError
 from pswire.values import value
@@ -38,7 +38,6 @@ INITIALIZERS: Final[Mapping[str, Mapping[str, float]]] = {
 # Draws of "normal" are within so many standard deviations.
 NORMAL_REACH: Final = 6
 _SHIFT: Final = np.uint64(52)
-_LARGEST: Final = sys.float_info.max
 _LARGEST_SINGLE: Final = float(np.finfo(np.float32).max)
 
 
@@ -105,7 +104,8 @@ class TableSpec:
             ("evict_age", self.evict_age),
             ("evict_capacity", self.evict_capacity),
         ):
-            _need(limit is None or _whole(limit, 1, 2**32 - 1), what, limit, "a whole number from 1, or none")
+            absent = limit is None and what != "admit_after"
+            _need(absent or _whole(limit, 1, 2**32 - 1), what, limit, "a whole number from 1, or none")
         _need(
             self.admit == 1 or self.admit_after == 1,
             *(
@@ -228,13 +228,11 @@ def _need(good: bool, what: str, got: object, expected: str) -> None:
 
 
 def _number(given: object) -> bool:
-    """Return whether this is a finite number that a float64 can be."""
-    known = isinstance(given, int | float) and not isinstance(given, bool)
-    return known and -_LARGEST <= given <= _LARGEST  # type: ignore[operator]
+    return in_range(given)
 
 
 def _single(given: object) -> bool:
-    return _number(given) and -_LARGEST_SINGLE <= given <= _LARGEST_SINGLE  # type: ignore[operator]
+    return in_range(given, -_LARGEST_SINGLE, _LARGEST_SINGLE)
 
 
 def _whole(given: object, least: int, most: int) -> bool:

@@ -273,7 +273,7 @@ class Job:
         """Build the policy that is to take over, with its knobs as JSON. Raises PolicyError if it cannot."""
         try:
             given = json.loads(knobs or "{}")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise PolicyError(
                 f"knobs of policy {name}: expected a JSON object, got {knobs[:80]!r}"
             ) from error
