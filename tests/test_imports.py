@@ -113,7 +113,11 @@ RULES = (
         ),
         never=IMPURE,
     ),
-    Rule("psserver.optimizers", only=(*STDLIB, "numpy", "psserver.optimizers", *KNOBS), never=IMPURE),
+    Rule(
+        "psserver.optimizers",
+        only=(*STDLIB, "numpy", "psserver.optimizers", *KNOBS, "pswire.salt"),
+        never=IMPURE,
+    ),
     Rule(
         "psserver.checkpoint",
         only=(

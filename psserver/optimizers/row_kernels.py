@@ -4,7 +4,6 @@ Each exists twice, in numpy here and compiled in `psserver.fast.row_kernels`; bo
 of 32-bit words, [n, words], whatever they mean.
 """
 
-import secrets
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
@@ -12,13 +11,15 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pswire import salt
+
 # Elements that stay in the cache from one ufunc to the next.
 _BLOCK = 1 << 15
 # The upper bits of a key, which tell its bucket.
 BUCKET_BITS = 12
 # Hashing of keys has a secret of this process, so that nobody can choose ids that all want the same places. Where a key
 # lies decides nothing else: results, files and orders do not depend on it.
-SALT = np.uint64(secrets.randbits(64))
+SALT = np.uint64(salt.SALT)
 # Spreads bits upwards; any odd number with bits all over does.
 SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
 Keys = NDArray[np.uint64]
