@@ -124,6 +124,7 @@ RULES = (
             *(*STDLIB, "numpy", "psserver.checkpoint", "psserver.coordinator", "psserver.policies"),
             *("psserver.shard", "pswire.model", "pswire.records", "pswire.generations", "pswire.own_files"),
             "pswire.decisions",
+            "pswire.domains",
         ),
         never=IMPURE,
     ),
