@@ -29,6 +29,7 @@ from psserver.checkpoint.contents import (
 )
 from psserver.checkpoint.disk import CheckpointError, Disk, UnwritableError
 from psserver.checkpoint.fence import FolderLock
+from psserver.checkpoint.increments import restore_bytes
 from psserver.checkpoint.manifest import FileFacts, Manifest
 from psserver.checkpoint.resumption import (
     check_same_job,
@@ -63,6 +64,7 @@ __all__ = [
     "name_of",
     "needed_by",
     "part_of",
+    "restore_bytes",
     "plan_of",
     "shards_of",
     "newest",

@@ -66,6 +66,12 @@ def row_files(about: Manifest, server: int) -> list[str]:
     return sorted(file for file in about.files if file.startswith(f"server-{server}-rows-"))
 
 
+def restore_bytes(about: Manifest, servers: Iterable[int]) -> int:
+    """Return the bytes that the rows of these servers take while they are restored: once as they are read and merged,
+    and once in their table."""
+    return 2 * sum(about.files[file].bytes for server in servers for file in row_files(about, server))
+
+
 def load_rows(store: Store, name: str, about: Manifest, server: int) -> dict[str, NDArray[Any]]:
     """Read a server's rows; none from a checkpoint without files of rows. Raises CheckpointError."""
     found: dict[str, NDArray[Any]] = {}

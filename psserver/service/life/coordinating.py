@@ -12,6 +12,7 @@ from psserver.checkpoint.resumption import AUTO
 from psserver.checkpoint.rewind import Mark
 from psserver.receipts import new_secret, opening
 from psserver.service.guard.authorization import Names
+from psserver.service.guard.ledger import default_limit
 from psserver.service.guard.limits import Capacity
 from psserver.service.job.follower import LOST, Follower
 from psserver.service.job.job import Job
@@ -161,7 +162,8 @@ def resume_point(settings: ServerSettings) -> ResumePoint | None:
     """Return the checkpoint to resume from, if any. Raises CheckpointError, RewindError."""
     if settings.out is None or settings.resume is None:
         return None
-    return find(settings.out, settings.resume, settings.terms, settings.policy, settings.optimizer)
+    room = settings.host.memory_limit or default_limit()
+    return find(settings.out, settings.resume, settings.terms, settings.policy, settings.optimizer, room)
 
 
 class Coordinating:

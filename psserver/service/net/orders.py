@@ -9,15 +9,16 @@ from collections.abc import Awaitable, Callable
 
 import grpc
 
-from psserver.checkpoint import CheckpointError, part_of
+from psserver.checkpoint import CheckpointError, Store, needed_by, part_of, restore_bytes
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.policies.declarations import from_config
 from psserver.service.errors import Refused, invalid, precondition
+from psserver.service.guard.ledger import MODEL
 from psserver.service.net.status import memory_to_wire
 from psserver.service.store.host import ShardHost
 from psserver.service.store.shard_part import Part
-from psserver.shard import Apply, Order
+from psserver.shard import Apply, Order, ShardState
 from pswire.logs.events import event
 from pswire.messages import ORDERS, specs_from_wire
 from pswire.model.plan import Plan, PlanError, make_plan
@@ -129,13 +130,26 @@ class Execution:
                 raise CheckpointError(
                     "it has no folder: give every server the same --out, on a disk that all share"
                 )
-            state = await asyncio.to_thread(part_of, store, message.checkpoint, plan, self._host.server)
+            state = await asyncio.to_thread(self._read, store, message.checkpoint, plan)
             self._host.take_up(state, message.entries)
         except (CheckpointError, StateError) as error:
             raise precondition(
                 f"server {self._host.server} cannot take up {message.checkpoint}: {error}"
             ) from error
         self.next_entry = message.entries
+
+    def _read(self, store: Store, name: str, plan: Plan) -> ShardState:
+        """Read this server's part of a checkpoint. Raises CheckpointError, also for one that memory has no room for."""
+        server, ledger = self._host.server, self._host.memory.ledger
+        about = store.manifest(name)
+        nbytes = restore_bytes(about, needed_by(server, self._servers)(about))
+        refusal = ledger.take(MODEL, "rows of a checkpoint", nbytes)
+        if refusal is not None:
+            raise CheckpointError(refusal)
+        try:
+            return part_of(store, name, plan, server)
+        finally:
+            ledger.give(MODEL, "rows of a checkpoint", nbytes)
 
     def progress(self) -> shard_pb2.FollowReply:
         """Return how far this shard is, with what was not reported before."""

@@ -2,12 +2,14 @@
 
 import json
 import logging
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from psserver.checkpoint import (
     Checkpoint,
     CheckpointError,
+    Manifest,
     Store,
     check_same_job,
     choose,
@@ -15,6 +17,7 @@ from psserver.checkpoint import (
     mark_of,
     name_of,
     needed_by,
+    restore_bytes,
 )
 from psserver.checkpoint.resumption import AUTO, LATEST
 from psserver.checkpoint.rewind import (
@@ -30,6 +33,7 @@ from psserver.checkpoint.rewind import (
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy
+from psserver.service.guard.ledger import MIB
 from psserver.service.life.settings import ServerSettings
 from pswire.generations import Generation
 from pswire.logs.events import event
@@ -134,11 +138,20 @@ def succeeded(folder: Path) -> str | None:
     return None
 
 
+class _NoRoomError(Exception):
+    """A checkpoint is too large for this server. An older one is not taken in its place."""
+
+
 def find(
-    folder: Path, which: str, terms: JobTerms, policy: Policy, optimizer: Optimizer | None
+    folder: Path,
+    which: str,
+    terms: JobTerms,
+    policy: Policy,
+    optimizer: Optimizer | None,
+    room: float = math.inf,
 ) -> ResumePoint | None:
-    """Choose the checkpoint. Returns None if there is nothing to resume or to put aside. Raises CheckpointError,
-    RewindError."""
+    """Choose the checkpoint. Returns None if there is nothing to resume or to put aside. `room`: the bytes that rows of
+    tables may take. Raises CheckpointError, RewindError."""
     store = Store(folder / FOLDER)
     if which == AUTO and not (folder / DECISIONS).is_file():
         if store.written():
@@ -157,9 +170,23 @@ def find(
             )
         return ResumePoint(None, BEGINNING, index, store) if index.entries or index.damage else None
     auto, which = which == AUTO, LATEST if which == AUTO else which
-    found, passed = choose(
-        store, which, lambda m: index.lacks(m.entry, m.job, m.version), needed_by(0, terms.servers)
-    )
+    wanted_parts = needed_by(0, terms.servers)
+
+    def lacks(about: Manifest) -> str | None:
+        reason = index.lacks(about.entry, about.job, about.version)
+        nbytes = restore_bytes(about, wanted_parts(about))
+        if reason is None and nbytes > room:
+            raise _NoRoomError(
+                f"the rows of the checkpoint of version {about.version} take {nbytes / MIB:.1f} MiB while they are "
+                f"restored, expected at most {room / MIB:.1f} (--memory-limit): give the servers more memory, or "
+                "resume on more of them"
+            )
+        return reason
+
+    try:
+        found, passed = choose(store, which, lacks, wanted_parts)
+    except _NoRoomError as error:
+        raise CheckpointError(str(error)) from error
     for sentence in passed:
         log.warning("passed over checkpoint %s", sentence, extra=event("checkpoint_passed_over"))
     about = found.manifest
