@@ -14,6 +14,7 @@ from pswire.logs.events import event
 from pswire.model.plan import VariableSpec
 from pswire.model.tables import TableSpec
 from pswire.nearest import did_you_mean
+from pswire.patience import SERVER_TIMEOUT
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.names import IdentityError, Role
 from pswire.security.settings import SecurityOptions, credentials_for
@@ -40,7 +41,7 @@ def connect(
     name: str | None = None,
     task_index: int | None = None,
     wire_dtype: str = "float32",
-    server_timeout: float = 60.0,
+    server_timeout: float = SERVER_TIMEOUT,
     transport: str = "auto",
     prefetch: bool = False,
     local_rules: bool = False,

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pswire.addresses import Address
+from pswire.patience import SERVER_TIMEOUT
 from pswire.transport.wire import wire_named
 from psworker.backends import Model, computes, cut, log_backend, payloads
 from psworker.connecting import connect
@@ -54,7 +55,7 @@ class Remote:
         task_index: int | None = None,
         wire_dtype: str | None = None,
         transport: str | None = None,
-        server_timeout: float = 60.0,
+        server_timeout: float = SERVER_TIMEOUT,
     ) -> None:
         place = find_servers(hosts, os.environ, policy=policy, seed=seed, out=out)
         self.config = optimizer(1 if place is None else place.parts)

@@ -7,17 +7,19 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
 
+from pswire import running
 from pswire.config.distributions import DelayError, parse, stream
 from pswire.config.experiment import Experiment
 from pswire.config.flags import WORKER, Flag
 from pswire.config.sections import Section
 from pswire.exits import ExitCode
 from pswire.logs.events import event, last_words
+from pswire.patience import SERVER_TIMEOUT
 from pswire.security.credentials import NO_TLS, Credentials
 from psworker.backends import computes
 from psworker.connecting import connect
@@ -38,7 +40,6 @@ log = logging.getLogger("ps-worker")
 # Seconds between progress lines.
 PROGRESS_EVERY = 2.0
 # Seconds.
-SERVER_TIMEOUT: Final = 60.0
 
 
 class WorkerOptions(Section):
@@ -76,7 +77,7 @@ class Reporter:
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
-        self._last = time.monotonic()
+        self._last = running.now()
         self._steps = 0
         self._counts: dict[str, int] = {}
 
@@ -93,7 +94,7 @@ class Reporter:
     def progress(self, steps: int, loss: float, fates: list[Disposition]) -> None:
         for fate in fates:
             self._counts[fate.fate] = self._counts.get(fate.fate, 0) + 1
-        now = time.monotonic()
+        now = running.now()
         if now - self._last < PROGRESS_EVERY:
             return
         rate = (steps - self._steps) / (now - self._last)

@@ -81,7 +81,7 @@ def test_decisions_read_no_wall_clock() -> None:
         for line, what in wall_clocks(path.read_text(encoding="utf-8"))
     }
     new = [f"{path}:{found[path, what]}: {what}" for path, what in found.keys() - ALLOWED.keys()]
-    assert not new, f"use time.monotonic, or say in the table why a jump does no harm: {sorted(new)}"
+    assert not new, f"use pswire.running.now, or say in the table why a jump does no harm: {sorted(new)}"
     assert not ALLOWED.keys() - found.keys(), "not there any more; correct the table"
 
 

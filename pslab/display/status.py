@@ -22,6 +22,7 @@ from pswire.v1 import memory_pb2
 # Terminal colours by state of a worker or server.
 STYLES = {
     "computing": "green",
+    "transferring": "green",
     "ready": "green",
     "waiting": "yellow",
     "lost": "red",
@@ -204,7 +205,7 @@ def _workers(status: pb.StatusReply) -> Table:
     for title in ("committed", "applied", "dropped", "staleness mean", "max"):
         table.add_column(title, justify="right", no_wrap=True)
     for w in status.workers:
-        busy = w.state == "computing"
+        busy = w.state in ("computing", "transferring")
         table.add_row(
             escape(w.name) + (f" #{w.incarnation}" if w.incarnation else ""),
             Text(w.state, style=STYLES.get(w.state, "")),

@@ -18,7 +18,15 @@ from pswire.v1 import coordinator_pb2 as pb
 # Columns of a lane or curve at most, the newest on the right, and seconds of each column.
 COLUMNS, COLUMN = 60, 1.0
 # Marks by state of a worker, told apart without colours too. A blank means that the worker is absent.
-MARKS = {"computing": "█", "waiting": "░", "joined": "▒", "lost": "×", "left": "×", "done": "·"}
+MARKS = {
+    "computing": "█",
+    "transferring": "▓",
+    "waiting": "░",
+    "joined": "▒",
+    "lost": "×",
+    "left": "×",
+    "done": "·",
+}
 BARS = "▁▂▃▄▅▆▇█"
 # Lines of the screen beside those of workers and servers.
 OTHER_LINES = 14

@@ -229,6 +229,12 @@ def newest(
     return None, passed
 
 
+def part_nbytes(about: Manifest, server: int) -> int:
+    """Return the bytes of one server's part."""
+    mine = {*_files(server), *row_files(about, server)}
+    return sum(facts.bytes for file, facts in about.files.items() if file in mine)
+
+
 def load_part(store: Store, name: str, about: Manifest, server: int) -> ShardState:
     """Read one server's part. Raises CheckpointError."""
     arrays, facts = _files(server)

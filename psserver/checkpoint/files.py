@@ -67,9 +67,13 @@ def _forget(disk: Disk, path: Path) -> None:
 class Reader:
     """Reads a file once, from its beginning, and computes the digest of what it reads. Raises CheckpointError."""
 
-    def __init__(self, file: BinaryIO, path: Path, size: int) -> None:
+    def __init__(
+        self, file: BinaryIO, path: Path, size: int, came: Callable[[int], object] = lambda nbytes: None
+    ) -> None:
+        """`came`: called with the number of bytes of each piece that was read."""
         self.path = path
         self.left = size
+        self._came = came
         self._file = file
         self._digest = hashlib.sha256()
 
@@ -94,6 +98,7 @@ class Reader:
             if not found:
                 raise CheckpointError(f"{self.path}: ends early")
             self._digest.update(found)
+            self._came(len(found))
             into[: len(found)] = found
             into = into[len(found) :]
 

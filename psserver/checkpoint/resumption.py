@@ -4,7 +4,16 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from psserver.checkpoint.contents import Checkpoint, Wanted, every_part, load, load_part, look, newest
+from psserver.checkpoint.contents import (
+    Checkpoint,
+    Wanted,
+    every_part,
+    load,
+    load_part,
+    look,
+    newest,
+    part_nbytes,
+)
 from psserver.checkpoint.disk import CheckpointError
 from psserver.checkpoint.manifest import Manifest
 from psserver.checkpoint.rewind import LogIndex, Mark
@@ -120,6 +129,14 @@ def part_of(store: Store, name: str, plan: Plan, server: int) -> ShardState:
     if plan.fingerprint == about.plan:
         return load_part(store, name, about, server)
     return shards_of(load(store, name), plan)[server]
+
+
+def nbytes_for(store: Store, name: str, plan: Plan, server: int) -> int:
+    """Return the bytes that `part_of` reads. Raises CheckpointError."""
+    about = store.manifest(name)
+    if plan.fingerprint == about.plan:
+        return part_nbytes(about, server)
+    return sum(facts.bytes for facts in about.files.values())
 
 
 def shards_of(checkpoint: Checkpoint, plan: Plan) -> Mapping[int, ShardState]:

@@ -56,6 +56,8 @@ class Store:
         self.disk = disk or RealDisk()
         # Two writers of one file, of which one was given up, do not share a file that is being written.
         self._writer = os.urandom(4).hex()
+        # Bytes that were read, for whoever waits for it.
+        self.read = 0
 
     # Writing
 
@@ -215,12 +217,15 @@ class Store:
             raise CheckpointError(f"{path}: is not JSON: {error}") from error
         return found
 
+    def _count(self, nbytes: int) -> None:
+        self.read += nbytes
+
     @contextlib.contextmanager
     def _open(self, path: Path) -> Iterator[files.Reader]:
         try:
             size = self.disk.size(path)
             with self.disk.open(path) as file:
-                yield files.Reader(file, path, size)
+                yield files.Reader(file, path, size, self._count)
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
 

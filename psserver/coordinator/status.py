@@ -114,6 +114,16 @@ def explain(coordinator: Coordinator, member: Member, now: float) -> tuple[str, 
     return (f"{event} ({'; '.join(parts)})" if parts else event), releasers[:NAMED_LIMIT]
 
 
+def standstill(coordinator: Coordinator, now: float) -> str:
+    """Return what the present members do, longest first, for a job in which no version comes."""
+    present = sorted(coordinator.roster.present.values(), key=lambda member: member.since)
+    busy = [member for member in present if member.state != "done"]
+    parts = [_doing(coordinator, member.worker, now) for member in busy[:NAMED_LIMIT]]
+    if len(busy) > NAMED_LIMIT:
+        parts.append(f"and {len(busy) - NAMED_LIMIT} more")
+    return "; ".join(parts)
+
+
 def _timer(coordinator: Coordinator, member: Member, now: float) -> float | None:
     """Return the seconds until the timer fires that the policy names for a waiting member; None if there is none."""
     if not coordinator.started:

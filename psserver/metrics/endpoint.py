@@ -6,7 +6,6 @@ import socket
 import ssl
 import sys
 import threading
-import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from psserver.service.guard.authorization import ANYBODY, METRICS, Authorizer, P
 from psserver.service.guard.limits import METRICS_CONNECTIONS, METRICS_PER_ADDRESS
 from psserver.service.job.job import Job
 from psserver.service.store.host import ShardHost
+from pswire import running
 from pswire.addresses import Address
 from pswire.own_files import write_file
 from pswire.security.credentials import NO_TLS, Credentials
@@ -100,7 +100,7 @@ class ConnectionServer(ThreadingMixIn, HTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Start the connection's thread. If that fails, the caller closes the connection and continues."""
-        due = time.monotonic() + self._deadline
+        due = running.now() + self._deadline
         thread = threading.Thread(
             target=self.process_request_thread, args=(request, client_address),
             name="metrics-connection", daemon=True,
@@ -109,7 +109,7 @@ class ConnectionServer(ThreadingMixIn, HTTPServer):
         self._served.append(_Served(request, client_address[0], thread, due))
 
     def service_actions(self) -> None:
-        now = time.monotonic()
+        now = running.now()
         for served in self._served:
             if now >= served.due:
                 self._cut(served.request)
@@ -174,9 +174,9 @@ class Metrics:
     def text(self) -> bytes:
         """Return the metrics in Prometheus's text format, at most AGE seconds old."""
         with self._rendering:
-            if time.monotonic() - self._rendered > AGE:
+            if running.now() - self._rendered > AGE:
                 self._text = generate_latest(self._registry)
-                self._rendered = time.monotonic()
+                self._rendered = running.now()
             return self._text
 
     def write(self, file: Path) -> None:

@@ -16,8 +16,6 @@ from psserver.replication.state import Replica
 #: Seconds without a question after which a primary takes itself for one that no client reaches. Each client asks about
 #: twice a second.
 UNASKED: Final = 3.0
-#: Most seconds that count between two looks: one that stood still itself has missed questions that are about to arrive.
-STEP: Final = 0.25
 #: Seconds for which a client's word counts, and between two words of a follower.
 COUNTS: Final = 1.0
 #: Seconds of a rest: long enough to be taken for silent, and for an attempt and another one; and between two rests.
@@ -27,12 +25,14 @@ BETWEEN: Final = 30.0
 
 @dataclass(slots=True)
 class Reach:
-    """What clients have asked one server, and when. `began`: now."""
+    """What clients have asked one server, and when. `began`: now.
+
+    Times count while this server runs: one that stood still has missed questions that are about to arrive.
+    """
 
     began: float
-    # Seconds since the last question, as far as they count, and when that was found.
-    _unasked: float = 0.0
-    _looked: float | None = None
+    # When a client asked last, or this server began to lead.
+    _asked: float | None = None
     _missed_epoch: int = -1
     _missed: float = 0.0
     _told: float | None = None
@@ -40,14 +40,15 @@ class Reach:
 
     def asked(self, now: float, unreached: int | None) -> None:
         """Note a client's question. `unreached`: the epoch of the primary that it has not reached, if it says so."""
-        self._unasked = 0.0
+        self._asked = now
         if unreached is not None:
             self._missed_epoch, self._missed = unreached, now
 
-    def look(self, now: float) -> None:
-        """Let time pass. Call it some ten times a second."""
-        self._unasked += min(STEP, now - (self.began if self._looked is None else self._looked))
-        self._looked = now
+    def look(self, replica: Replica, now: float, *, formed: bool = True) -> None:
+        """Let time pass. Call it some ten times a second: nobody is missed by a server that does not lead, or before
+        all servers have met (`formed`)."""
+        if not replica.leads or not formed:
+            self._asked = now
 
     def tells(self, replica: Replica, now: float) -> bool:
         """Return whether to tell the primary now that clients reach this server and not that one."""
@@ -66,7 +67,7 @@ class Reach:
         if not leads or all(each.server != sender for each in config.members):
             return False
         rested = self._rested is not None and now - self._rested < BETWEEN
-        if rested or self._unasked < UNASKED:
+        if rested or now - (self.began if self._asked is None else self._asked) < UNASKED:
             return False
         self._rested = now
         return True

@@ -20,7 +20,7 @@ from psserver.service.life.listeners import Listeners, Reminders, name_warning
 from psserver.service.life.settings import Announce, ServerSettings
 from psserver.service.net.exchange import ExchangeRpc
 from psserver.service.net.follow import FollowNobody, FollowRpc, NoReplicas
-from psserver.service.net.loop import Owner
+from psserver.service.net.loop import Owner, RunningLoop
 from psserver.service.net.pulls import PullRpc
 from psserver.service.net.pushes import PushRpc
 from psserver.service.net.registration import Registration
@@ -100,7 +100,7 @@ class Server:
         Raises BindError, FolderError, ResourcesError.
         """
         try:
-            loop = asyncio.new_event_loop()
+            loop = RunningLoop()
             check_threads()
             self.host.heavy.begin()
             self.sockets.begin()

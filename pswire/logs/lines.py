@@ -5,10 +5,11 @@ fill a disk by provoking the same line again and again.
 """
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TextIO
+
+from pswire import running
 
 # Lines from one place in the code that are printed within `PERIOD` seconds; further ones are counted.
 BURST: Final = 50
@@ -60,7 +61,7 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
         stream: TextIO | None = None,
         burst: int = BURST,
         period: float = PERIOD,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = running.now,
     ) -> None:
         super().__init__(stream)
         self._burst, self._period, self._clock = burst, period, clock

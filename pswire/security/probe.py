@@ -53,6 +53,17 @@ def find_problem(address: Address, credentials: Credentials, patience: float = P
         return None
 
 
+def nobody_listens(address: Address, patience: float = PATIENCE) -> bool:
+    """Return whether the system at the address refuses connections: no process has the port. False for silence."""
+    try:
+        with socket.create_connection((address.host, address.port), patience):
+            return False
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+
+
 class _Closed(ssl.SSLSocket):
     """Closes at its first failure: `wrap_socket` leaves it open if the peer resets before the handshake."""
 

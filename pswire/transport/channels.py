@@ -1,11 +1,12 @@
 """gRPC channel and server options on which both ends must agree.
 
-Liveness: each side pings a connection on which it received nothing for three tenths of `worker_timeout`. The server
-that hosts the coordinator waits as long again for the answer, so it notices a dead worker within six tenths of
-`worker_timeout`, which is the longest that the others are promised to wait. It then allows a third of it for the worker
-to come back; the remainder is for noticing and deciding. Everybody else is patient: a server that stalls for less than
-`worker_timeout` loses nobody. gRPC never sends two pings within a second, so a `worker_timeout` below 3 s is kept only
-to within a second. A server must accept pings at that rate, or it would close the connection for "too many pings".
+Liveness: each side pings a connection on which it received nothing for `pswire.patience.PING` of `worker_timeout`. The
+server that hosts the coordinator notices a dead worker within six tenths of `worker_timeout`, which is the longest that
+the others are promised to wait. It then allows a third of it for the worker to come back; the remainder is for noticing
+and deciding. A worker's control connection waits less for an answer, so that it has dialled again before the server
+gives the worker up. Servers among themselves, and connections for payloads, are patient. gRPC never sends two pings
+within a second, so a `worker_timeout` below 7 s is kept only to within a second. A server must accept pings at that
+rate, or it would close the connection for "too many pings".
 
 A slow link is not a dead peer: frames are so small that one arrives well within the interval, and a ping behind a
 payload allows for the payload's time.
@@ -13,7 +14,7 @@ payload allows for the payload's time.
 
 from typing import Final
 
-from pswire.patience import SLOWEST_LINK, ping_interval, transfer
+from pswire.patience import SERVER_ANSWER, SLOWEST_LINK, longest_pause, ping_interval, silence, transfer
 
 Options = list[tuple[str, int]]
 
@@ -29,6 +30,11 @@ UNREAD_BYTES: Final = 2**20
 # Seconds after which a connection without a call is closed; the next call opens it again. When descriptors run out,
 # idle connections must not keep newcomers out.
 IDLE_CONNECTION: Final = 60.0
+# Seconds that an attempt to connect may take, at most between two attempts, and at least between two questions for the
+# address of a name.
+DIAL: Final = 3.0
+MOST_BACKOFF: Final = 1.0
+RESOLVE: Final = 0.5
 # Seconds that a gRPC server gives a new connection for TLS and the first HTTP/2 frames. Its own default is two minutes,
 # which silent connections could use to occupy all descriptors.
 HANDSHAKE_SECONDS: Final = 10.0
@@ -39,9 +45,9 @@ def _shared(worker_timeout: float, answer: float) -> Options:
     if not worker_timeout > 0:
         raise ValueError(f"worker_timeout: expected seconds > 0, got {worker_timeout}")
     interval, patience = _milliseconds(ping_interval(worker_timeout)), _milliseconds(answer)
-    # Larger frames cost less, but at least one must arrive in half the time between two pings, or a payload in transit
-    # would look like silence.
-    frame = int(ping_interval(worker_timeout) * SLOWEST_LINK / 2)
+    # Larger frames cost less, but at least one must arrive in half the time that an answer may take, or a payload in
+    # transit would look like silence.
+    frame = int(silence(worker_timeout) * SLOWEST_LINK / 2)
     return [
         ("grpc.max_send_message_length", MESSAGE_BYTES),
         ("grpc.http2.max_frame_size", min(max(frame, 2**14), 2**24 - 1)),
@@ -65,7 +71,7 @@ def SERVER_OPTIONS(worker_timeout: float, *, liveness: bool = True) -> Options:
 
     `liveness`: this server decides which workers are dead. Other servers wait `worker_timeout` for an answer.
     """
-    answer = ping_interval(worker_timeout) if liveness else worker_timeout
+    answer = SERVER_ANSWER * worker_timeout if liveness else worker_timeout
     return [
         *_shared(worker_timeout, answer),
         # A message is in memory before anything can check it, whoever sends it.
@@ -86,13 +92,15 @@ def SERVER_OPTIONS(worker_timeout: float, *, liveness: bool = True) -> Options:
     ]
 
 
-def CHANNEL_OPTIONS(worker_timeout: float, *, payloads: bool = False) -> Options:
+def CHANNEL_OPTIONS(worker_timeout: float, *, payloads: bool = False, session: bool = False) -> Options:
     """Return options for `grpc.insecure_channel`; `worker_timeout` in seconds. Raises ValueError unless it is > 0.
 
     `payloads`: a ping on the channel may wait behind everything in transit; and a stream is never moved to another
-    connection.
+    connection. `session`: it carries a worker's session, which must be dialled again before the server gives it up.
     """
-    answer = transfer(RECEIVED_BYTES, worker_timeout) if payloads else worker_timeout
+    answer = silence(worker_timeout) if session else worker_timeout
+    if payloads:
+        answer = transfer(RECEIVED_BYTES, worker_timeout)
     # By default gRPC announces a window of 4 MiB at once. On a slow link the server's pings would wait behind all of it
     # for longer than the server waits for the answer. Without the probe, the window is what the message being read
     # needs.
@@ -107,7 +115,10 @@ def CHANNEL_OPTIONS(worker_timeout: float, *, payloads: bool = False) -> Options
         ("grpc.max_receive_message_length", MESSAGE_BYTES),
         # Servers of a cluster are reached directly, whatever proxy the environment names.
         ("grpc.enable_http_proxy", 0),
-        # Reconnect within two seconds to a server that comes back.
+        # Reconnect soon to a server that comes back. A restarted server may have another address: by default gRPC tries
+        # a dead one for 20 s, and asks for the address of a name at most every 30 s.
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.max_reconnect_backoff_ms", 2000),
+        ("grpc.max_reconnect_backoff_ms", _milliseconds(min(longest_pause(worker_timeout), MOST_BACKOFF))),
+        ("grpc.min_reconnect_backoff_ms", _milliseconds(DIAL)),
+        ("grpc.dns_min_time_between_resolutions_ms", _milliseconds(RESOLVE)),
     ]

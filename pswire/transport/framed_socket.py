@@ -15,10 +15,10 @@ import socket
 import ssl
 import struct
 import threading
-import time
 from collections.abc import Sequence
 from typing import Final
 
+from pswire import running
 from pswire.transport.tls_socket import TlsSocket
 
 # A socket that carries frames.
@@ -96,7 +96,7 @@ class FramedSocket:
 
         Raises SocketError for a frame of more than `most` bytes, and if TLS gives a reason.
         """
-        deadline = time.monotonic() + HANDSHAKE_TIMEOUT
+        deadline = running.now() + HANDSHAKE_TIMEOUT
         try:
             head = self._exactly(HEAD.size, deadline)
             if len(head) < HEAD.size:
@@ -120,7 +120,7 @@ class FramedSocket:
         data = b""
         while len(data) < size:
             # One deadline for all bytes, not one for each.
-            left = deadline - time.monotonic()
+            left = deadline - running.now()
             if left <= 0:
                 raise TimeoutError
             self._socket.settimeout(left)

@@ -2,13 +2,13 @@
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import grpc
 
+from pswire import running
 from pswire.addresses import Address, AddressError, parse_address
 from pswire.bounds import BoundError, check
 from pswire.transport.connecting import stub_of
@@ -54,7 +54,7 @@ class Leader(grpc.Channel):
         self._channels = {address: open_channel(address) for address in hosts}
         self.address, self._epoch = hosts[0], 0
         # When it answered last, and the epoch in which others name it while it does not.
-        self._reached = time.monotonic()
+        self._reached = running.now()
         self._unreached: int | None = None
         # Servers that had ANSWER for the last question and gave none.
         self._slow: frozenset[Address] = frozenset()
@@ -87,7 +87,7 @@ class Leader(grpc.Channel):
     def _note(self, newest: pb.FindCoordinatorReply | None, *, reached: bool) -> None:
         """Note whether the server that others name has answered."""
         with self._one:
-            now = time.monotonic()
+            now = running.now()
             self._reached = now if reached else self._reached
             named = newest is not None and newest.address == str(self.address)
             late = named and now - self._reached > UNREACHED
@@ -144,6 +144,16 @@ class Leader(grpc.Channel):
         self._told(address, reply.epoch)
         former.close()
         return True
+
+    def reopen(self) -> None:
+        """Open all channels anew, as they are opened now. Calls under way end."""
+        with self._one:
+            if self._closed:
+                return
+            former = list(self._channels.values())
+            self._channels = {address: self._open(address) for address in self._channels}
+        for channel in former:
+            channel.close()
 
     def watch(self, closing: threading.Event) -> None:
         """Ask again and again, in a thread of its own: a leader that stands still breaks no connection."""

@@ -11,10 +11,10 @@ check it first.
 import socket
 import ssl
 import threading
-import time
 from contextlib import suppress
 from typing import Final
 
+from pswire import running
 from pswire.security.identity import peer_fingerprint
 
 Data = bytes | bytearray | memoryview
@@ -139,7 +139,7 @@ class TlsSocket:
     def _more(self) -> bool:
         """Receive ciphertext. Return False if the other end has closed."""
         if self._deadline is not None:
-            left = self._deadline - time.monotonic()
+            left = self._deadline - running.now()
             if left <= 0:
                 raise TimeoutError
             self._socket.settimeout(left)
@@ -179,7 +179,7 @@ class TlsSocket:
 
     def settimeout(self, seconds: float | None) -> None:
         """Limit the time of all waiting from now on, however many pieces arrive; None: no limit."""
-        self._deadline = None if seconds is None else time.monotonic() + seconds
+        self._deadline = None if seconds is None else running.now() + seconds
         self._socket.settimeout(seconds)
 
     def getsockopt(self, level: int, name: int) -> int:

@@ -1574,7 +1574,7 @@ class WorkerStatus(_message.Message):
     name: _builtins.str
     incarnation: _builtins.int
     state: _builtins.str
-    """"joined", "waiting", "computing", "done", "lost", "left" """
+    """"joined", "waiting", "computing", "transferring" (a payload), "done", "lost", "left" """
     seconds: _builtins.float
     """Seconds since it entered that state."""
     waiting_for: _builtins.str
@@ -1635,7 +1635,7 @@ class ServerStatus(_message.Message):
     task_index: _builtins.int
     address: _builtins.str
     state: _builtins.str
-    """"connecting", "ready", "lost"; with replicas "leads", "in sync", "learns", "votes", "lost" """
+    """"connecting", "reading" (its checkpoint), "ready", "lost"; with replicas "leads", "in sync", "learns", "votes", "lost" """
     bytes: _builtins.int
     executed: _builtins.int
     """The number of log entries that it has executed."""

@@ -970,6 +970,7 @@ class Open(_message.Message):
     RECOVER_TIMEOUT_FIELD_NUMBER: _builtins.int
     FOLDER_FIELD_NUMBER: _builtins.int
     LEADS_IN_FIELD_NUMBER: _builtins.int
+    AGAIN_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     epoch: _builtins.int
     """The number of the job's generation: how often its servers have restarted from
@@ -996,6 +997,10 @@ class Open(_message.Message):
     """With replicas: the epoch in which the sender leads. The part of the model goes on
     under the coordinator of a later one.
     """
+    again: _builtins.bool
+    """This coordinator was accepted before, and its connection broke. A server that
+    has started anew holds nothing of the job, and refuses.
+    """
     def __init__(
         self,
         *,
@@ -1008,10 +1013,11 @@ class Open(_message.Message):
         recover_timeout: _builtins.float = ...,
         folder: _builtins.int = ...,
         leads_in: _builtins.int = ...,
+        again: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "folder", b"folder", "job", b"job", "leads_in", b"leads_in", "proof", b"proof", "recover_timeout", b"recover_timeout", "secret", b"secret", "servers", b"servers", "task_index", b"task_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "epoch", b"epoch", "folder", b"folder", "job", b"job", "leads_in", b"leads_in", "proof", b"proof", "recover_timeout", b"recover_timeout", "secret", b"secret", "servers", b"servers", "task_index", b"task_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1440,6 +1446,8 @@ class FollowReply(_message.Message):
     SAVED_FIELD_NUMBER: _builtins.int
     MEASURES_FIELD_NUMBER: _builtins.int
     LAG_FIELD_NUMBER: _builtins.int
+    READ_FIELD_NUMBER: _builtins.int
+    TO_READ_FIELD_NUMBER: _builtins.int
     executed: _builtins.int
     """Entries [0, executed) of the log have been executed."""
     error: _builtins.str
@@ -1454,6 +1462,9 @@ class FollowReply(_message.Message):
     largest: _builtins.float
     lag: _builtins.int
     """With replicas: the items of the part's log that a copy has not executed yet, at most."""
+    read: _builtins.int
+    """While it reads its part of a checkpoint: how many bytes it has read, of how many."""
+    to_read: _builtins.int
     @_builtins.property
     def memory(self) -> _memory_pb2.Memory:
         """Sent from time to time."""
@@ -1480,10 +1491,12 @@ class FollowReply(_message.Message):
         saved: _abc.Iterable[Global___Saved] | None = ...,
         measures: _abc.Iterable[Global___Measure] | None = ...,
         lag: _builtins.int = ...,
+        read: _builtins.int = ...,
+        to_read: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "diverged", b"diverged", "error", b"error", "executed", b"executed", "finite", b"finite", "lag", b"lag", "largest", b"largest", "measures", b"measures", "memory", b"memory", "saved", b"saved", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "diverged", b"diverged", "error", b"error", "executed", b"executed", "finite", b"finite", "lag", b"lag", "largest", b"largest", "measures", b"measures", "memory", b"memory", "read", b"read", "saved", b"saved", "to_read", b"to_read", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

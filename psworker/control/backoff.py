@@ -3,7 +3,6 @@
 import logging
 import random
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -11,9 +10,11 @@ from typing import TypeVar
 import grpc
 from google.protobuf.message import Message
 
+from pswire import running
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
 from pswire.logs.events import event
+from pswire.patience import LONGEST_PAUSE
 from pswire.security.credentials import Credentials
 from pswire.security.probe import Problem, find_problem
 from pswire.transport.failures import may_pass, reason
@@ -43,7 +44,7 @@ MEANING: dict[grpc.StatusCode, type[SessionError]] = {
     grpc.StatusCode.NOT_FOUND: JobStopped,
 }
 # Seconds.
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+FIRST_PAUSE = 0.1
 # A server that is about to end may look like one that refuses this process. After this many probes in a row that find
 # the same problem it does refuse.
 CONVINCING = 3
@@ -89,7 +90,7 @@ class Contact:
 
 @dataclass(slots=True)
 class Backoff:
-    """Pauses between retries that double up to `LONGEST_PAUSE`, with jitter, for `patience` seconds.
+    """Pauses between retries that double up to `longest_pause`, with jitter, for `patience` seconds.
 
     `closing`: set by any thread when nobody needs the answer any more. `contact`: None if TLS cannot be the reason.
     `silent`: servers that were said to be silent; shared by all backoffs of a session, so that it says each once. All
@@ -103,6 +104,7 @@ class Backoff:
     contact: Contact | None = None
     silent: "dict[str, Backoff]" = field(default_factory=dict)
     seek: Callable[[], bool] | None = None
+    longest_pause: float = LONGEST_PAUSE
     _began: float | None = None
     _pause: float = FIRST_PAUSE
 
@@ -127,13 +129,13 @@ class Backoff:
 
         Raises Unreachable when the patience is over or nobody needs the answer, and Untrusted when TLS is the reason.
         """
-        now = time.monotonic()
+        now = running.now()
         if self._began is None or reason(error).endswith(MOMENT):
             # A server that asks to wait does answer.
             self._began = now
         name = self._name
         why = self._why(error)
-        waited = time.monotonic() - self._began
+        waited = running.now() - self._began
         if self.closing.is_set():
             raise Unreachable(f"{name} does not answer ({why}), and is not needed any more")
         contact = self.contact
@@ -153,7 +155,7 @@ class Backoff:
             return
         # Jitter keeps workers that lost a server together from coming back together.
         self.closing.wait(self._pause * random.uniform(0.8, 1.2))
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self._pause = min(2 * self._pause, self.longest_pause)
 
     def _log_first(self, name: str, why: str) -> None:
         """Log the first failure only: there are as many retries as the patience is long, and several calls may wait

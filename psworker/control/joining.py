@@ -69,7 +69,7 @@ class Registration:
         self._optimizer = optimizer
         self._backoff = backoff
         self._work = None if work is None else _work_units(work, epochs)
-        self._stub = stub_of(channel)
+        self.stub = stub_of(channel)
         # By the newest answer: other servers at this address are not followed.
         self._job, self._phase, self._computes = phase.of, phase, computes
         self._function = function
@@ -99,7 +99,7 @@ class Registration:
             function=self._function,
             tables=tables_to_json(self._plan.tables),
         )
-        reply: pb.JoinReply = bounded(insist(lambda: self._stub.Join(request), self._backoff))
+        reply: pb.JoinReply = bounded(insist(lambda: self.stub.Join(request), self._backoff))
         if self._job and reply.job != self._job and not follows(reply.job, self._job):
             # Nothing of the answer is used.
             raise Refused(f"the servers started another job ({reply.job}, before {self._job})")

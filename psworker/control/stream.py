@@ -3,13 +3,14 @@
 import logging
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import grpc
 
+from pswire import running
 from pswire.logs.events import event
 from pswire.messages import EVENTS, REQUESTS
+from pswire.patience import UNKNOWN_TIMEOUT, longest_pause
 from pswire.protocol import received
 from pswire.transport.connecting import stub_of
 from pswire.transport.failures import may_pass, method_failed
@@ -38,7 +39,7 @@ class SessionStream:
 
     def __init__(
         self,
-        channel: grpc.Channel,
+        channel: Callable[[], grpc.Channel],
         registration: Registration,
         admit: Callable[[pb.JoinReply], None],
         backoff: Backoff,
@@ -46,17 +47,18 @@ class SessionStream:
         *,
         numbered: bool = True,
     ) -> None:
-        """`admit`: called with every answer to Join, after the tickets of a former membership became void. `pointless`:
-        called when payloads are of no use any more, because the job or this session has failed. `numbered`: as of
-        `Joined`."""
+        """`channel`: returns the control channel, which is another one after `admit`. `admit`: called with every
+        answer to Join, after the tickets of a former membership became void. `pointless`: called when payloads are of
+        no use any more, because the job or this session has failed. `numbered`: as of `Joined`."""
         self._registration, self._admit = registration, admit
         reply = registration.join()
         self.joined = Joined(reply, registration.session, numbered=numbered)
         self._fates = Fates(self.joined)
         admit(reply)
         self._backoff = backoff
+        backoff.longest_pause = longest_pause(reply.worker_timeout or UNKNOWN_TIMEOUT)
         self._pointless = pointless
-        self.stub = stub_of(channel)
+        self.stub = registration.stub = stub_of(channel())
         # Notified when something that the lock guards has changed, if any of the `_waiting` threads waits for it.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -325,7 +327,7 @@ class SessionStream:
         sender.put(pb.SessionRequest(hello=self.joined.hello))
         try:
             for reply in self.stub.Session(_until_none(sender)):
-                received_at = time.monotonic()
+                received_at = running.now()
                 events = bounded(reply).events
                 with self._lock:
                     self._receive_all(events, sender, received_at)

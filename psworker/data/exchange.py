@@ -9,6 +9,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from pswire import running
 from pswire.bounds import BoundError, checker
 from pswire.transport import frames
 from pswire.transport.codecs import ElementDecoder, Elementwise, WireDtypeError
@@ -122,6 +123,8 @@ class Exchange:
     def __init__(self, connect: Callable[[], Stream], stream: Stream | None = None) -> None:
         self._connect = connect
         self._stream = stream
+        # Since when a message is being sent or awaited; None between requests. Any thread may read it.
+        self.waits: float | None = None
 
     @property
     def open(self) -> bool:
@@ -135,11 +138,21 @@ class Exchange:
             if stream is None:
                 stream = self._stream = self._connect()
             for request in requests:
+                self.waits = running.now()
                 stream.send(request)
-            return _parsed(stream.receive())
+            return _parsed(self._next(stream))
         except BaseException:
             self.close()
             raise
+        finally:
+            self.waits = None
+
+    def _next(self, stream: Stream) -> Message | None:
+        self.waits = running.now()
+        try:
+            return stream.receive()
+        finally:
+            self.waits = None
 
     def payload(
         self,
@@ -181,7 +194,7 @@ class Exchange:
         if stream is None:
             # Another thread closed it. The server has refused nothing, so this counts as a broken connection.
             raise CallEnded(grpc.StatusCode.CANCELLED, "the exchange was closed here")
-        return _parsed(stream.receive())[1]
+        return _parsed(self._next(stream))[1]
 
     def close(self) -> None:
         """End the stream. Any thread may call this."""

@@ -3,11 +3,11 @@
 import logging
 import queue
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final
 
+from pswire import running
 from pswire.logs.events import event
 from psworker.errors import SessionError
 
@@ -25,7 +25,7 @@ class Lookahead:
     that the loop waits for more than half of a reading, it does without the next 1, 2, 4 ... ones.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = running.now) -> None:
         self._clock = clock
         self._wanted: queue.SimpleQueue[tuple[Read, Future[float]] | None] = queue.SimpleQueue()
         # The reading under way, which returns when it began.

@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -11,13 +10,16 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from pswire import running
 from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.messages import EVENTS
 from pswire.model.groups import Part
 from pswire.model.plan import Plan
 from pswire.model.rows import ReceivedRows, Rows, WantedRows, nothing, since_of
-from pswire.patience import UNKNOWN_TIMEOUT, ping_interval
+from pswire.patience import UNKNOWN_TIMEOUT
+from pswire.patience import silence as silence_of
+from pswire.patience import stuck as stuck_after
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.codecs import FLOAT32, OCTETS, Encoder, NotFinite
 from pswire.transport.rows import RowFormat, counts_of, most_changes, row_codec, take_changes
@@ -47,7 +49,8 @@ _EXHAUSTED, _ABORTED = (
 class Settings:
     """Settings of a session that are the same for all its servers.
 
-    `patience`: seconds to retry a server that does not answer. `silence`: as of `Transport`. `silent`: as of `Backoff`.
+    `patience`: seconds to retry a server that does not answer. `silence`, `stuck`: as of `Transport`. `silent`: as of
+    `Backoff`.
     """
 
     plan: Plan
@@ -55,7 +58,8 @@ class Settings:
     patience: float
     transport: str = "auto"
     credentials: Credentials = NO_TLS
-    silence: float = ping_interval(UNKNOWN_TIMEOUT)
+    silence: float = silence_of(UNKNOWN_TIMEOUT)
+    stuck: float = stuck_after(UNKNOWN_TIMEOUT)
     silent: dict[str, Backoff] = field(default_factory=dict)
 
 
@@ -592,6 +596,7 @@ class ShardClient:
             *(self.server, self.address, self._channel, kind, first and settings.wire.exact),
             newest=newest,
             silence=settings.silence,
+            stuck=settings.stuck,
         )
 
     def _backoff(self) -> Backoff:
@@ -613,7 +618,7 @@ def _known_of(member: Member, lane: Lane) -> KnownVersion | KnownGroups | None:
 
 def _noticed(answer: Answer) -> tuple[float, list[Event], Grant | None]:
     """Return when an answer's notices came, these, and the first grant among them."""
-    now, events = time.monotonic(), list[Event]()
+    now, events = running.now(), list[Event]()
     granted: Grant | None = None
     for message in answer[0].events:
         known = EVENTS.from_wire(message)

@@ -10,9 +10,10 @@ from typing import TypeVar
 
 import grpc
 
+from pswire import patience
 from pswire.addresses import Address, AddressError, parse_address
 from pswire.logs.events import event
-from pswire.patience import UNKNOWN_TIMEOUT, ping_interval
+from pswire.patience import UNKNOWN_TIMEOUT
 from pswire.security.credentials import Credentials
 from pswire.transport.channels import CHANNEL_OPTIONS, Options
 from pswire.transport.connecting import open_channel
@@ -43,6 +44,9 @@ class ShardGroup:
         self.void: Callable[[int], str | None] = lambda ticket: None
         # Called with the transport to each server when one changes.
         self.on_transport: Callable[[Sequence[str]], object] = lambda kinds: None
+        self._channels: list[grpc.Channel] = []
+        # The timeout by which control channels notice that a connection is dead.
+        self._timeout = UNKNOWN_TIMEOUT
         # Data has a connection of its own to each server, so that control messages never queue behind payloads.
         self.control: grpc.Channel
         self._seek_part: Callable[[int], Callable[[], bool]] | None = None
@@ -50,17 +54,15 @@ class ShardGroup:
         self._epochs: dict[int, int] = {}
         self._moving = threading.Lock()
         if replicas:
-            leader = self.control = Leader(
-                hosts, lambda each: _control(each, settings.credentials), _leads, self._serve
-            )
+            leader = self.control = Leader(hosts, self._open_control, _leads, self._serve)
             self._seek_part = lambda part: self._part_seeker(leader, part)
             hosts = hosts[::2][: len(settings.plan.shards)]
         else:
-            self.control = _control(hosts[0], settings.credentials)
-        self._channels: list[grpc.Channel] = []
+            self.control = self._open_control(hosts[0])
         self._options: Options = []
         self.shards: list[ShardClient] = []
-        # The servers' addresses by the newest Join.
+        # The address of server 0, and the servers' addresses by the newest Join.
+        self._first = hosts[0]
         self._hosts = hosts
         # Two threads per server: a version may come in while a gradient goes out.
         self._pool = (
@@ -100,13 +102,30 @@ class ShardGroup:
         """
         timeout = joined.worker_timeout or UNKNOWN_TIMEOUT
         self._options = CHANNEL_OPTIONS(timeout, payloads=True)
+        if timeout != self._timeout:
+            self._timeout = timeout
+            self._reopen_control()
         with self._moving:
             self._hosts = self._located(joined.moved)
             if not self.shards:
-                self._connect(replace(self._settings, silence=ping_interval(timeout)))
+                self._connect(
+                    replace(self._settings, silence=patience.silence(timeout), stuck=patience.stuck(timeout))
+                )
             self._move()
         for shard in self.shards:
             shard.admit(joined)
+
+    def _open_control(self, address: Address) -> grpc.Channel:
+        options = CHANNEL_OPTIONS(self._timeout, session=True)
+        return _channel(address, options, self._settings.credentials)
+
+    def _reopen_control(self) -> None:
+        """Have sessions opened from now on notice a dead connection in the job's own time."""
+        if isinstance(self.control, Leader):
+            self.control.reopen()
+            return
+        former, self.control = self.control, self._open_control(self._first)
+        self._channels.append(former)
 
     def _move(self) -> None:
         """Have each server looked for where it is now."""
@@ -213,10 +232,6 @@ def _leads(address: Address, epoch: int) -> None:
         *(address, epoch),
         extra=event("leader_changed", address=str(address), epoch=epoch),
     )
-
-
-def _control(address: Address, credentials: Credentials) -> grpc.Channel:
-    return _channel(address, CHANNEL_OPTIONS(UNKNOWN_TIMEOUT), credentials)
 
 
 def _channel(address: Address, options: Options, credentials: Credentials) -> grpc.Channel:

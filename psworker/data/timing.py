@@ -1,8 +1,8 @@
 """Times of a training loop by ticket, for the `times` of its commits."""
 
-import time
 from collections.abc import Callable
 
+from pswire import running
 from psworker.engine import Grant, Times
 
 Clock = Callable[[], float]
@@ -15,7 +15,7 @@ class Stopwatch:
     push begins the loop computes, except while it waits for the version. Fetching beside a computation is thus free.
     """
 
-    def __init__(self, clock: Clock = time.monotonic) -> None:
+    def __init__(self, clock: Clock = running.now) -> None:
         self._clock = clock
         # When the last ticket was committed or abandoned; None before the first.
         self._ended: float | None = None

@@ -9,9 +9,12 @@ from collections.abc import Callable
 
 import grpc
 
+from pswire import running
 from pswire.addresses import Address
 from pswire.logs.events import event
-from pswire.patience import UNKNOWN_TIMEOUT, ping_interval
+from pswire.patience import UNKNOWN_TIMEOUT
+from pswire.patience import silence as silence_of
+from pswire.patience import stuck as stuck_after
 from pswire.security.identity import Identity
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import FramedSocket, SocketError
@@ -46,12 +49,13 @@ class Transport:
         kind: str,
         exact: bool,
         newest: Callable[[], Identity] | None = None,
-        silence: float = ping_interval(UNKNOWN_TIMEOUT),
+        silence: float = silence_of(UNKNOWN_TIMEOUT),
+        stuck: float = stuck_after(UNKNOWN_TIMEOUT),
     ):
         """`kind`: one of TRANSPORTS. `exact`: payloads are float32, as all shared memory is; whether a payload is
         rounded must not depend on the worker's machine. `newest`: this process's certificate; None without TLS. With
-        TLS nothing leaves this machine unencrypted. `silence`: seconds without an answer after which a socket counts as
-        broken."""
+        TLS nothing leaves this machine unencrypted. `silence`: seconds without an acknowledgement after which a socket
+        counts as broken. `stuck`: seconds without progress after which a request does."""
         self.attachment: Attachment | None = None
         self._where = f"server {server} at {address}"
         self._host = address.host
@@ -59,7 +63,7 @@ class Transport:
         self._newest = newest
         # The certificate with which the gRPC stream was opened: the server takes its token from the same one only.
         self._shown: Identity | None = None
-        self._silence = silence
+        self._silence, self._stuck = silence, stuck
         self._required = kind if kind in ("socket", "shared-memory") else None
         self._memory = kind == "shared-memory" or (kind == "auto" and exact)
         self._socket = kind != "grpc"
@@ -104,10 +108,12 @@ class Transport:
         return self.attachment
 
     def check_alive(self) -> None:
-        """Cut a socket whose server has not answered for `silence` seconds.
+        """Cut a socket whose server has acknowledged nothing for `silence` seconds, and a request that is stuck.
 
-        The pings of the gRPC stream use another connection and do not show it. Any thread may call this.
+        The pings of the gRPC stream use another connection and do not show it. What stands between may acknowledge
+        for the dead, and then only progress tells. Any thread may call this.
         """
+        self._cut_if_stuck()
         stream = self.socket_stream
         if stream is not None and stream.connection.silent(self._silence):
             log.warning(
@@ -116,6 +122,22 @@ class Transport:
                 extra=event("data_port_silent", server=self._where),
             )
             stream.connection.cut()
+
+    def _cut_if_stuck(self) -> None:
+        exchange = self.exchange
+        since = exchange.waits
+        if since is None or (waited := running.now() - since) <= self._stuck:
+            return
+        log.warning(
+            "nothing of a request to %s has moved for %.0f s (%s); connecting again",
+            *(self._where, waited, self.kind),
+            extra=event("request_stuck", server=self._where, seconds=waited),
+        )
+        exchange.waits = None
+        if self.socket_stream is not None:
+            self.socket_stream.connection.cut()
+        else:
+            exchange.close()
 
     def cut(self) -> None:
         """Break off the request under way. A socket ends with its gRPC stream. Any thread may call this."""

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 
 from pswire.addresses import Address
+from pswire.patience import SERVER_TIMEOUT
 from pswire.security.credentials import NO_TLS
 from psworker.backends.keras import FitError, backend
 from psworker.connecting import connect, worker_credentials
@@ -31,7 +32,7 @@ def distribute(
     task_index: int | None = None,
     wire_dtype: str | None = None,
     transport: str | None = None,
-    server_timeout: float = 60.0,
+    server_timeout: float = SERVER_TIMEOUT,
     stay: bool | None = None,
     sharding: str = "none",
     metrics: str = "all",

@@ -13,7 +13,7 @@ import psworker
 from psserver.service.guard.calls import SendingPace
 from psserver.service.net import pulls
 from pswire.model.plan import VariableSpec
-from pswire.patience import ping_interval
+from pswire.patience import silence
 from tests.cluster.cluster import Cluster
 from tests.patience import PATIENCE
 from tests.relay import relayed
@@ -76,7 +76,7 @@ def test_a_large_model_trains_over_500_kb_per_second(timeout: float, monkeypatch
         up, down = relay.passed
         assert up < 1.05 * nbytes * (1 + steps) + 1e6
         assert down < 1.05 * nbytes * steps + 1e6
-    assert 2 * max(pieces) / RATE < ping_interval(paces[0].worker_timeout)
+    assert 2 * max(pieces) / RATE < silence(paces[0].worker_timeout)
 
 
 @pytest.mark.parametrize("stopped", [0, 1])

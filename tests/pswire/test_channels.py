@@ -19,7 +19,7 @@ from tests.patience import PATIENCE, within
 from tests.relay import relayed
 from tests.sentences import Recorder
 
-# Seconds; a ping, and the patience with its answer, are three tenths of it.
+# Seconds.
 WORKER_TIMEOUT = 3.0
 # A connection that no other channel of this process shares.
 OWN = [("grpc.use_local_subchannel_pool", 1)]
@@ -127,14 +127,15 @@ def test_a_port_has_one_owner(echo: Echo, sentences: Recorder) -> None:
 def test_intervals_follow_the_timeout() -> None:
     """Who decides about the life of workers is quick; everybody else is patient, most of all behind a payload."""
     server, other = dict(SERVER_OPTIONS(10.0)), dict(SERVER_OPTIONS(10.0, liveness=False))
-    control, payloads = dict(CHANNEL_OPTIONS(10.0)), dict(CHANNEL_OPTIONS(10.0, payloads=True))
-    answers = ((server, 3000), (other, 10000), (control, 10000), (payloads, 10000 + 32500))
+    between, session = dict(CHANNEL_OPTIONS(10.0)), dict(CHANNEL_OPTIONS(10.0, session=True))
+    payloads = dict(CHANNEL_OPTIONS(10.0, payloads=True))
+    answers = ((server, 4500), (other, 10000), (between, 10000), (session, 3000), (payloads, 10000 + 32500))
     for options, answer in answers:
-        assert options["grpc.keepalive_time_ms"] == 3000
+        assert options["grpc.keepalive_time_ms"] == 1500
         assert options["grpc.keepalive_timeout_ms"] == options["grpc.http2.ping_timeout_ms"] == answer
         # On the slowest link a frame is there before the next ping is due.
         assert options["grpc.http2.max_frame_size"] / SLOWEST_LINK < 3.0
-    assert server["grpc.http2.min_ping_interval_without_data_ms"] < 3000
+    assert server["grpc.http2.min_ping_interval_without_data_ms"] < 1500
 
 
 @pytest.mark.parametrize("timeout", [3.0, 4.0, 10.0, 600.0])

@@ -45,33 +45,36 @@ def test_nobody_else_tells_it(replica: Replica, unreached: int | None) -> None:
     assert not heard(unreached).tells(replica, LATE)
 
 
-def passed(seconds: float) -> Reach:
-    """What a server knows that looked ten times a second, from LATE on, and was not asked."""
-    reach = Reach(LATE)
-    for look in range(round(10 * seconds) + 2):
-        reach.look(LATE + look / 10)
+def passed() -> Reach:
+    """What a server knows that leads from LATE on, and was not asked since."""
+    reach = Reach(0.0)
+    reach.look(FOLLOWER, LATE)
     return reach
 
 
 def test_a_primary_that_no_client_has_asked_for_a_while_rests_and_not_soon_again() -> None:
-    assert not passed(UNASKED / 2).rests(PRIMARY, 1, EPOCH, LATE + UNASKED / 2)
-    reach, later = passed(UNASKED), LATE + UNASKED
+    assert not passed().rests(PRIMARY, 1, EPOCH, LATE + UNASKED / 2)
+    reach, later = passed(), LATE + UNASKED
     assert reach.rests(PRIMARY, 1, EPOCH, later)
     assert not reach.rests(PRIMARY, 1, EPOCH, later + BETWEEN / 2)
     assert reach.rests(PRIMARY, 1, EPOCH, later + BETWEEN)
 
 
 def test_a_client_that_asks_keeps_the_primary() -> None:
-    reach = passed(UNASKED)
+    reach = passed()
     reach.asked(LATE + UNASKED, None)
     assert not reach.rests(PRIMARY, 1, EPOCH, LATE + UNASKED)
 
 
-def test_a_primary_that_stood_still_itself_has_not_been_missed() -> None:
-    """Questions wait for it, behind the follower's word."""
-    reach = passed(UNASKED / 2)
-    reach.look(LATE + 10 * UNASKED)
-    assert not reach.rests(PRIMARY, 1, EPOCH, LATE + 10 * UNASKED)
+def test_a_server_that_has_just_begun_to_lead_has_missed_nobody() -> None:
+    """However long it waited for the others before: nobody asked for one that leads."""
+    reach = Reach(0.0)
+    reach.look(FOLLOWER, LATE - 2.0)
+    # It leads at once, and a server that comes late keeps all waiting.
+    reach.look(PRIMARY, LATE, formed=False)
+    reach.look(PRIMARY, LATE + 0.1)
+    assert not reach.rests(PRIMARY, 1, EPOCH, LATE + UNASKED / 2)
+    assert reach.rests(PRIMARY, 1, EPOCH, LATE + UNASKED)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +88,6 @@ def test_a_primary_that_stood_still_itself_has_not_been_missed() -> None:
     ],
 )
 def test_nobody_else_rests(replica: Replica, sender: int, epoch: int) -> None:
-    reach = passed(UNASKED)
+    reach = passed()
     assert not reach.rests(replica, sender, epoch, LATE + UNASKED)
     assert reach.rests(PRIMARY, 1, EPOCH, LATE + UNASKED)

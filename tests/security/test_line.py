@@ -5,7 +5,6 @@ import socket
 import ssl
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from types import SimpleNamespace
@@ -16,6 +15,7 @@ from psserver.service.errors import precondition
 from psserver.service.guard import calls
 from psserver.service.net import sockets
 from psserver.service.net.streams import Serve, Stream
+from pswire import running
 from pswire.security.identity import Identity
 from pswire.security.names import Role
 from pswire.transport import framed_socket
@@ -244,7 +244,7 @@ def test_who_shakes_hands_and_then_shows_no_token_is_ended(monkeypatch: pytest.M
     """It has shaken hands in time: the clock that its silence is measured by goes on afterwards."""
     late = [0.0]
     monkeypatch.setattr(framed_socket, "HANDSHAKE_TIMEOUT", PATIENCE)
-    monkeypatch.setattr(calls, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + late[0]))
+    monkeypatch.setattr(calls, "running", SimpleNamespace(now=lambda: running.now() + late[0]))
     with listening() as opened, socket.create_connection(("127.0.0.1", opened.port)) as plain:
         plain.settimeout(PATIENCE)
         with WORKER.client_context().wrap_socket(plain, server_hostname="127.0.0.1") as silent:

@@ -273,8 +273,12 @@ async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter, most: 
     sink.transport.abort()
 
 
-def test_a_connection_that_breaks_while_orders_are_sent_is_a_loss_that_may_pass() -> None:
+def test_a_connection_that_breaks_while_orders_are_sent_is_a_loss_that_may_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The job may go on from a checkpoint: nothing is wrong with its orders."""
+    # The limit of dialling again is over.
+    monkeypatch.setattr(follower, "SERVER_AWAY", 0.0)
     gone: list[tuple[str, str]] = []
 
     async def accept(_: object, context: Any) -> None:

@@ -99,9 +99,11 @@ async def lose(ending: Ending, reply: pb.FollowReply = ACCEPTED) -> tuple[str, s
     ],
 )
 def test_a_server_that_ends_its_stream_is_believed_whatever_is_on_its_way(
-    ending: Ending, cause: str, words: str
+    ending: Ending, cause: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A refusal is final, or the job would go back to its checkpoint for ever; an end may pass."""
+    # What may pass is dialled again, and the limit of that is over.
+    monkeypatch.setattr(follower, "SERVER_AWAY", 0.0)
 
     async def play() -> None:
         for _ in range(ROUNDS):

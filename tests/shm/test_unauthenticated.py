@@ -50,7 +50,7 @@ def test_sending_slowly_gains_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
         return now[0]
 
     with closing(framed_socket.FramedSocket(one)) as connection, closing(other):
-        monkeypatch.setattr(framed_socket, "time", SimpleNamespace(monotonic=clock))
+        monkeypatch.setattr(framed_socket, "running", SimpleNamespace(now=clock))
         assert connection.first(most=16) is None
         assert now[0] <= 2 * framed_socket.HANDSHAKE_TIMEOUT
 

@@ -1,7 +1,6 @@
 """Calls of a server: their deadlines, and how many one member or one address may hold."""
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ import grpc
 from psserver.service.errors import Refused
 from psserver.service.guard.authorization import ANYBODY, Peer
 from psserver.service.guard.limits import FIRST_MESSAGE, SILENT, UnprovenPeers
-from pswire.patience import ping_interval
+from pswire import running
+from pswire.patience import silence
 from pswire.transport import frames
 
 # Bytes of the first piece. Two pieces may be under way; on the slowest link the answer to a ping still arrives in
@@ -40,7 +40,7 @@ class SendingPace:
     def sent(self, seconds: float) -> None:
         """Adapt the size; `seconds` passed between a piece and the request for the next one."""
         # Two pieces and the ping fit into half of the time limit of its answer.
-        limit = ping_interval(self.worker_timeout) / 4
+        limit = silence(self.worker_timeout) / 4
         if seconds > limit:
             self.piece = max(FIRST_PIECE, self.piece // 2)
         elif seconds < limit / 2:
@@ -87,7 +87,7 @@ class Caller:
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
         """Give the peer that many seconds for what is awaited inside the block."""
-        self.deadline = time.monotonic() + seconds
+        self.deadline = running.now() + seconds
         try:
             yield
         finally:
@@ -186,7 +186,7 @@ class Watch:
             self._silent.discard(caller)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        now = time.monotonic()
+        now = running.now()
         late = [c for c in self._calls if c.deadline is not None and c.deadline < now]
         for caller in late:
             self._calls.discard(caller)
@@ -228,6 +228,15 @@ class MemberCalls:
     def member_of(self, caller: Caller) -> str | None:
         """Return the member that the call belongs to, or None if it has not authenticated."""
         return self._whose.get(caller)
+
+    @property
+    def transferring(self) -> set[str]:
+        """Members of which a piece of a payload is on its way, in either direction."""
+        return {
+            worker
+            for caller, worker in self._whose.items()
+            if caller.deadline is not None and self._watch.is_active(caller)
+        }
 
     def claim(self, worker: str, caller: Caller) -> None:
         """Assign the call to a member. Beyond its limit the oldest are cut: a restarted worker leaves broken calls

@@ -1,10 +1,11 @@
 """Rate limits for actions that log lines but do no work, and fair turns on the loop's time."""
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
+
+from pswire import running
 
 # Names that have committed nothing, together. Twice the workers that a job was started for may come at once.
 NEW_NAMES_PER_SECOND: Final = 20.0
@@ -27,7 +28,7 @@ class TokenBucket:
     """A rate limit: `burst` at once, then `rate` per second. `clock`: seconds, monotonic. The loop's thread owns
     it."""
 
-    def __init__(self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, rate: float, burst: int, clock: Callable[[], float] = running.now) -> None:
         self._rate, self._burst, self._clock = rate, burst, clock
         # When the whole burst is available again.
         self._full = clock()
@@ -56,7 +57,7 @@ class TokenBucket:
 class Buckets:
     """A bucket per key. Full buckets are swept, because they carry no information. The loop's thread owns them."""
 
-    def __init__(self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, rate: float, burst: int, clock: Callable[[], float] = running.now) -> None:
         self._rate, self._burst, self._clock = rate, burst, clock
         self._of: dict[str, TokenBucket] = {}
         self._sweep_at = clock() + burst / rate
@@ -94,7 +95,7 @@ class Arrivals:
     """
 
     def __init__(
-        self, workers: int, proven: Callable[[str], bool], clock: Callable[[], float] = time.monotonic
+        self, workers: int, proven: Callable[[str], bool], clock: Callable[[], float] = running.now
     ) -> None:
         self._proven = proven
         self._new = TokenBucket(NEW_NAMES_PER_SECOND, max(NEW_BURST, 2 * workers), clock)
@@ -131,7 +132,7 @@ class Turns:
     def __init__(
         self,
         share: float = 1.0,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = running.now,
         burst: float = BURST_SECONDS,
     ) -> None:
         self._share, self._clock, self._burst = share, clock, burst

@@ -6,7 +6,6 @@ The log may end early, but it has no gap, and nothing has happened that is not i
 
 import logging
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,7 +21,7 @@ from psserver.service.job.run_log import Flushing, RunLog
 from psserver.service.store.checkpoints import Checkpoints
 from psserver.service.store.host import ShardHost
 from psserver.shard_bounds import ShardBounds
-from pswire import protocol
+from pswire import protocol, running
 from pswire.decisions import entries
 from pswire.decisions.entries import Job as JobEntry
 from pswire.exits import ExitCode
@@ -74,9 +73,13 @@ class Measures:
     def __init__(self, servers: int) -> None:
         self._servers = servers
         self._parts: dict[int, dict[int, float]] = {}
+        # The newest version that is whole: a server whose stream broke tells again what it told.
+        self._whole = 0
 
     def take(self, server: int, version: int, square: float) -> float | None:
         """Take one server's part. Return the whole, in the order of the servers, once all have come."""
+        if version <= self._whole:
+            return None
         parts = self._parts.setdefault(version, {})
         parts[server] = square
         if len(parts) < self._servers:
@@ -84,6 +87,7 @@ class Measures:
                 del self._parts[next(iter(self._parts))]
             return None
         del self._parts[version]
+        self._whole = version
         return sum(parts[number] for number in range(self._servers))
 
 
@@ -143,8 +147,8 @@ class Decider:
         self._tell_over = tell_over
 
     def now(self) -> float:
-        """Return the present time in seconds of the job's clock, which counts as `time.monotonic` does."""
-        return time.monotonic()
+        """Return the present time in seconds of the job's clock, which counts as `running.now` does."""
+        return running.now()
 
     def _begun(self, terms: JobTerms, policy: Policy) -> Coordinator:
         return self.kind(terms, policy, self.began, self.assurance)
@@ -234,7 +238,7 @@ class Decider:
             self.flushing.taken()
         self.routes.send(written, version)
         for trial in written.trials:
-            self.trials.expect(trial.number, time.monotonic())
+            self.trials.expect(trial.number, running.now())
             self.routes.ask(trial, self.tried)
         if self.checkpoints is not None:
             self._save(outputs)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,15 +12,18 @@ from psserver.checkpoint import CheckpointError, FileFacts
 from psserver.service.job.silence import NAMED_AFTER, Silence
 from psserver.service.net.loop import Changes
 from psserver.service.store.shard_part import PassedOver, passed_over
+from psserver.service.store.slow import mib_of
 from psserver.shard import Apply, Order
+from pswire import running
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.messages import ORDERS
 from pswire.model.table_figures import TableFigures
+from pswire.patience import SERVER_AWAY, refused_limit
 from pswire.security.credentials import NO_TLS, Credentials
-from pswire.security.probe import find_problem
+from pswire.security.probe import find_problem, nobody_listens
 from pswire.table_messages import table_from_wire
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.connecting import open_aio_channel
@@ -38,6 +42,10 @@ CLOSING = 5.0
 LOST, UNTRUSTED = "lost", "untrusted"
 # Codes by which a server refuses orders of this one.
 DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+# Why a stream ended, if the server ended it on purpose: dialling again would find nobody.
+ENDED = ("it ended the decision stream", "it shut down")
+# How often something that a server failed to give is asked for.
+TRIES = 3
 # Most orders of one message.
 MOST_AT_ONCE = 1024
 
@@ -45,7 +53,9 @@ MOST_AT_ONCE = 1024
 class Follower:
     """Delivery of the log to one remote shard. `state`: "connecting", "ready", "ended" or "lost".
 
-    What is queued while a message is being sent goes out as one. The loop's thread owns it.
+    A connection that breaks is dialled again, for as long as `pswire.patience` allows, and goes on behind what the
+    server has executed: a server whose connection breaks is not dead. What is queued while a message is being sent
+    goes out as one. The loop's thread owns it.
     """
 
     def __init__(
@@ -63,12 +73,14 @@ class Follower:
         """Make it within the running loop. `patience`: seconds that the server may take to be there; None: no
         limit. Raises TokenError if there is no token to show."""
         self._credentials, self.metadata = credentials, credentials.metadata
-        self._patience = patience
+        self._patience, self._timeout = patience, worker_timeout
         self.server, self.name = server, f"server {server}"
         self.address = address
         self.state = "connecting"
         self.executed = 0
         self.nbytes = 0
+        # Bytes of its checkpoint that it has read, of how many, and since when it reads; None while it does not.
+        self.reading: tuple[int, int, float] | None = None
         # Its memory, as last reported.
         self.memory = memory_pb2.Memory()
         # How many entries it had executed then.
@@ -87,7 +99,16 @@ class Follower:
         self._on_measured = on_measured
         # The number of the last answered trial.
         self._tried = 0
+        # How often it has failed to give something, since it was reached.
+        self._failed = 0
         self._loop = asyncio.get_running_loop()
+        # Whether it was there once; since when its connection is broken; and when it was there last, and how far.
+        self._met, self._broke = False, 0.0
+        self._back, self._got = 0.0, 0
+        # Orders that it may lack, in order; its model; the newest trial. Sent again on every stream.
+        self._kept: deque[tuple[int, Order]] = deque()
+        self._model: shard_pb2.Configure | None = None
+        self._trial: shard_pb2.Trial | None = None
         # Queued messages, and orders that follow them.
         self._outbox: list[shard_pb2.FollowRequest] = []
         self._orders: list[tuple[int, Order]] = []
@@ -111,7 +132,7 @@ class Follower:
     @property
     def _away(self) -> bool:
         """Whether nothing can be had from it: it is lost, or not there yet although it was awaited."""
-        return self.state == "lost" or self.missing
+        return self.state == "lost" or (self.missing and not self._met)
 
     @property
     def failed(self) -> bool:
@@ -135,18 +156,32 @@ class Follower:
             self.give_up(f"{type(error).__name__}: {error}")
 
     def configure(self, message: shard_pb2.Configure) -> None:
-        self._put(shard_pb2.FollowRequest(configure=message))
+        self._model = message
+        if self.state == "ready":
+            self._put(shard_pb2.FollowRequest(configure=message))
 
     def send(self, orders: Sequence[tuple[int, Order]]) -> None:
+        self._kept.extend(orders)
+        if self.state == "ready":
+            self._queue(orders)
+
+    def _queue(self, orders: Sequence[tuple[int, Order]]) -> None:
         self._orders.extend(orders)
         if orders:
-            self._silence.order(orders[-1][0] + 1, self._loop.time())
+            self._silence.order(orders[-1][0] + 1, running.now())
         self._filled.set()
+
+    def hold(self, entries: int) -> None:
+        """Keep no orders below that number: the server has them."""
+        self.executed = max(self.executed, entries)
+        while self._kept and self._kept[0][0] < entries:
+            self._kept.popleft()
 
     def try_update(self, trial: int, update: Apply) -> None:
         """Ask whether the update would be finite there, behind everything that was sent."""
-        message = shard_pb2.Trial(number=trial, update=ORDERS.codecs[Apply].to_wire(update))
-        self._put(shard_pb2.FollowRequest(trial=message))
+        self._trial = shard_pb2.Trial(number=trial, update=ORDERS.codecs[Apply].to_wire(update))
+        if self.state == "ready":
+            self._put(shard_pb2.FollowRequest(trial=self._trial))
 
     @property
     def tables(self) -> list[TableFigures]:
@@ -155,8 +190,8 @@ class Follower:
 
     def ask(self) -> None:
         """Ask the server for its state, at most every `ASK_EVERY` seconds."""
-        now = self._loop.time()
-        if now - self._asked >= ASK_EVERY:
+        now = running.now()
+        if self.state == "ready" and now - self._asked >= ASK_EVERY:
             self._asked = now
             self._put(shard_pb2.FollowRequest(decisions=shard_pb2.Decisions()))
 
@@ -168,10 +203,21 @@ class Follower:
         """
         if self.state in ("ended", "lost") or self._closing.is_set():
             return None
-        now = self._loop.time()
+        now = running.now()
+        if self._dials_again:
+            if now - self._broke < NAMED_AFTER:
+                return None
+            return f"{self.name} to answer: its connection broke", self._broke, SERVER_AWAY
         if self._silence.ask(now) and self.state == "ready":
             self._put(shard_pb2.FollowRequest(decisions=shard_pb2.Decisions()))
         waited = self._silence.waited()
+        if self.reading is not None and waited is not None:
+            done, total, since = self.reading
+            return (
+                f"{self.name} to read its checkpoint, {mib_of(done, total)}",
+                since,
+                waited[1] - since + patience,
+            )
         if waited is None or now - waited[1] < NAMED_AFTER:
             return None
         if self.state == "connecting" and self._patience is not None:
@@ -180,7 +226,7 @@ class Follower:
 
     def give_up(self, why: str) -> None:
         """Count a hung server as lost. It notices when it continues."""
-        cause, self.state = LOST if self.state == "ready" else "server", "lost"
+        cause, self.state = LOST if self._met else "server", "lost"
         if self._task is not None:
             self._task.cancel()
         self._on_lost(self.server, cause, f"{self.name} at {self.address} was lost: {why}")
@@ -209,8 +255,8 @@ class Follower:
         def known() -> bool:
             return entry in self._saved or self._away or passed_over(entry, self._saved)
 
-        deadline = self._loop.time() + seconds
-        while not known() and self._loop.time() < deadline:
+        deadline = running.now() + seconds
+        while not known() and running.now() < deadline:
             # The server reports what it has written when it is asked.
             self.ask()
             await self._changes.wait_for(known, ASK_EVERY)
@@ -230,11 +276,14 @@ class Follower:
 
     async def again(self) -> bool:
         """Wait a moment after it failed to give something; return whether it is worth another try."""
-        return False
+        self._failed += 1
+        await asyncio.sleep(ASK_EVERY)
+        return self.state != "lost" and self._failed < TRIES
 
     async def wait_measured(self, count: int, seconds: float) -> bool:
         """Ask for the server's memory and wait for it, as of `count` entries or more; return whether it came."""
-        self._put(shard_pb2.FollowRequest(decisions=shard_pb2.Decisions()))
+        if self.state == "ready":
+            self._put(shard_pb2.FollowRequest(decisions=shard_pb2.Decisions()))
         await self._changes.wait_for(lambda: self.measured >= count or self._away, seconds)
         return self.measured >= count
 
@@ -258,24 +307,56 @@ class Follower:
             await asyncio.wait([self._task])
         await self.channel.close()
 
+    @property
+    def _dials_again(self) -> bool:
+        """Whether it was there, and its connection is broken."""
+        return self._met and self.state == "connecting"
+
     async def _run(self) -> None:
         """Serve until the server is asked to end, or is lost. A server that is still ending another generation is
-        retried."""
-        began = self._loop.time()
-        while await self._connect(began):
+        retried, and one whose connection breaks is dialled again."""
+        self._broke = running.now()
+        while await self._connect():
+            stood = self._met
             lost, passing = await self._follow()
-            late = self._patience is not None and self._loop.time() - began > self._patience
             if self._closing.is_set():
                 self.state = "ended"
-            elif self.state == "connecting" and passing and not late:
-                await asyncio.sleep(FIRST_PAUSE)
-                continue
-            else:
-                cause = self._denied or (LOST if passing and self.state == "ready" else "server")
-                self.state = "lost"
-                self._on_lost(self.server, cause, f"{self.name} at {self.address} was lost: {lost}")
-            self._changes.notify()
-            return
+                self._changes.notify()
+                return
+            if not passing or self._denied or lost in ENDED or self._late(nobody=False):
+                # What it refuses on a connection that is dialled again shows that it is another process.
+                back = self.state == "connecting" and stood
+                self._lose(self._denied or (LOST if back or passing and self._met else "server"), lost)
+                return
+            if self.state == "ready":
+                self._break_off(lost)
+            await asyncio.sleep(FIRST_PAUSE)
+
+    def _break_off(self, why: str) -> None:
+        """Note that the connection of a server that was there is broken, and is to be dialled again."""
+        now = running.now()
+        if self.executed > self._got or now - self._back > self._timeout:
+            # Otherwise it breaks again and again, and nothing comes of it.
+            self._broke = now
+        self.state, self._opening.again = "connecting", True
+        log.warning(
+            "the connection to %s at %s broke (%s); dialling again, for %g s in all",
+            *(self.name, self.address, why, SERVER_AWAY),
+            extra=event("server_cut_off", server=self.server, address=str(self.address)),
+        )
+        self._changes.notify()
+
+    def _lose(self, cause: str, why: str) -> None:
+        self.state = "lost"
+        self._on_lost(self.server, cause, f"{self.name} at {self.address} was lost: {why}")
+        self._changes.notify()
+
+    def _late(self, *, nobody: bool) -> bool:
+        """Whether it has been away for too long. `nobody`: no process has its port."""
+        away = running.now() - self._broke
+        if self._met:
+            return away > (refused_limit(self._timeout) if nobody else SERVER_AWAY)
+        return self._patience is not None and away > self._patience
 
     async def _follow(self) -> tuple[str, bool]:
         """Serve one stream to its end; return why it ended, and whether a retry may succeed."""
@@ -285,8 +366,11 @@ class Follower:
             response_deserializer=shard_pb2.FollowReply.FromString,
         )(metadata=self.metadata)
         ending = CallEnding(call)
+        self._outbox, self._orders = [], []
+        self._filled.clear()
+        self._followed.clear()
         sender = asyncio.create_task(self._send(call))
-        self._silence.began(self._loop.time())
+        self._silence.began(running.now())
         try:
             while (reply := await call.read()) is not grpc.aio.EOF:
                 check(reply)
@@ -304,7 +388,7 @@ class Follower:
             call.cancel()
         return "it ended the decision stream", True
 
-    async def _connect(self, began: float) -> bool:
+    async def _connect(self) -> bool:
         """Keep trying to connect, and log servers that cannot be reached. Returns False if the job ends or patience
         is over."""
         pause = FIRST_PAUSE
@@ -320,13 +404,16 @@ class Follower:
                     self._missed = False
                     return not self._closing.is_set()
                 problem = await asyncio.to_thread(find_problem, self.address, self._credentials)
-                waited, self._missed = self._loop.time() - began, True
+                nobody = self._met and await asyncio.to_thread(nobody_listens, self.address)
+                waited, self._missed = running.now() - self._broke, True
                 self._changes.notify()
                 where = f"{self.name} at {self.address}"
                 if problem is not None and problem.certain:
                     return self._given_up(UNTRUSTED, f"{self.name}: {problem.sentence}")
-                if self._patience is not None and waited > self._patience:
-                    return self._given_up("server", f"{where} did not come back within {waited:.0f} s")
+                if self._late(nobody=nobody):
+                    why = "nobody listens there" if nobody else "did not come back"
+                    cause = LOST if self._met else "server"
+                    return self._given_up(cause, f"{where} was lost: {why} within {waited:.0f} s")
                 log.warning(
                     "%s cannot be reached (%stried for %.1f s, still trying)",
                     *(where, f"{problem.sentence}; " if problem is not None else "", waited),
@@ -365,14 +452,33 @@ class Follower:
         except (grpc.RpcError, asyncio.InvalidStateError) as error:
             log.debug("the decision stream of server %d is over: %r", self.server, error)
 
+    def _begin(self, reply: shard_pb2.FollowReply) -> None:
+        """Send all that a server may lack which has accepted this coordinator, now or again."""
+        if self._model is not None:
+            self._put(shard_pb2.FollowRequest(configure=self._model))
+        self._queue([(index, order) for index, order in self._kept if index >= reply.executed])
+        if self._trial is not None and self._trial.number > max(self._tried, reply.trial):
+            self._put(shard_pb2.FollowRequest(trial=self._trial))
+
     def _received(self, reply: shard_pb2.FollowReply) -> None:
         if self.state == "connecting":
             self.state = "ready"
             self._followed.set()
             fields = event("server_ready", server=self.server, address=str(self.address))
             log.info("%s at %s is ready", self.name, self.address, extra=fields)
-        self._silence.hear(reply.executed, self._loop.time())
+            if not self._met:
+                self._broke = running.now()
+            self._met, self._failed = True, 0
+            self._back, self._got = running.now(), reply.executed
+            self._begin(reply)
+        now = running.now()
+        self._silence.hear(reply.executed, now, reply.read)
+        if not reply.to_read:
+            self.reading = None
+        else:
+            self.reading = reply.read, reply.to_read, now if self.reading is None else self.reading[2]
         self.executed, self.nbytes, self.diverged = reply.executed, reply.bytes, reply.diverged
+        self.hold(reply.executed)
         if reply.HasField("memory"):
             self.memory, self.measured = reply.memory, reply.executed
         if reply.saved:

@@ -3,7 +3,6 @@
 import json
 import logging
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -29,7 +28,7 @@ from psserver.service.job.run_log import RunLog
 from psserver.service.store.checkpoints import PATIENCE, limit
 from psserver.service.store.host import ShardHost
 from psserver.service.store.resume_point import ResumePoint
-from pswire import protocol
+from pswire import protocol, running
 from pswire.logs.events import event
 from pswire.model.plan import Plan
 
@@ -78,7 +77,7 @@ class SilentServers:
     def _end_unanswered(self) -> None:
         """End the job if a trial is not answered: nothing can be decided without it."""
         waited, decider = self.unanswered, self._decider
-        if waited is None or time.monotonic() - waited[1] < waited[2]:
+        if waited is None or running.now() - waited[1] < waited[2]:
             return
         reason = f"waited {waited[2]:g} s for {waited[0]}: not lost, but silent (see its process and its log)"
         log.error("%s", reason, extra=event("trial_unanswered", servers=decider.trials.missing))
@@ -91,7 +90,7 @@ class SilentServers:
             return
         for follower in self._decider.routes.followers:
             waited = follower.silent(self._patience)
-            if waited is not None and time.monotonic() - waited[1] >= waited[2]:
+            if waited is not None and running.now() - waited[1] >= waited[2]:
                 follower.give_up(f"waited {waited[2]:g} s for {waited[0]} (see its process and its log)")
 
 
@@ -342,7 +341,7 @@ class Job:
                 self.servers.unanswered or self.servers.silent,
             )
         )
-        return _with_wait(_with_wait(found, epoch, at), self.awaited or servers, time.monotonic())
+        return _with_wait(_with_wait(found, epoch, at), self.awaited or servers, running.now())
 
 
 def _with_wait(found: JobReport, awaited: Wait | None, now: float) -> JobReport:

@@ -1,7 +1,6 @@
 """Where the coordinator's outputs go: the run log, the shards of all servers, the sessions of workers."""
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -16,7 +15,7 @@ from psserver.service.job.run_log import RunLog
 from psserver.service.job.unheeded import Unheeded
 from psserver.service.store.executor import Executor, trial_update
 from psserver.shard import Order
-from pswire import protocol
+from pswire import protocol, running
 from pswire.decisions import entries
 from pswire.decisions.entries import Entry
 from pswire.decisions.records import line_of
@@ -51,7 +50,7 @@ class Routes:
         orders: Executor,
         grace: float,
         policy: Callable[[], Policy],
-        now: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = running.now,
     ) -> None:
         self.run_log = run_log
         self.tail = LogTail()

@@ -23,6 +23,7 @@ class Silence:
     # When it last made progress, or was given new orders after executing all others.
     _moved: float = 0.0
     _asked: float = 0.0
+    _read: int = 0
 
     def began(self, now: float) -> None:
         """Expect answers from now on."""
@@ -34,10 +35,11 @@ class Silence:
             self._moved = now
         self.ordered = entries
 
-    def hear(self, executed: int, now: float) -> None:
-        """Record an answer."""
-        if executed > self.executed:
+    def hear(self, executed: int, now: float, read: int = 0) -> None:
+        """Record an answer. `read`: bytes of its checkpoint that it has read so far."""
+        if executed > self.executed or read > self._read:
             self._moved = now
+        self._read = read
         self.executed, self._heard = executed, now
 
     def ask(self, now: float) -> bool:

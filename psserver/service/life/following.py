@@ -10,6 +10,7 @@ from psserver.service.life.settings import Announce, ServerSettings
 from psserver.service.life.successor import Successor
 from psserver.service.net.follow import FollowRpc
 from psserver.service.store.host import ShardHost
+from pswire import running
 from pswire.exits import ExitCode
 
 # Longest sleep of a waiting server; and seconds between two looks at what an ending server writes.
@@ -34,7 +35,9 @@ class Following:
         self._settings, self._host = settings, host
         self._continuation, self._announce = continuation, announce
         servers, wake = len(settings.hosts), continuation.wake.set
-        self.rpc = FollowRpc(host, servers, settings.job_secret, wake, settings.former, out)
+        self.rpc = FollowRpc(
+            host, servers, settings.job_secret, wake, settings.former, out, continuation.hosts[0]
+        )
 
     async def run(self) -> ExitCode:
         """Run until the coordinator says so or is gone, or some time after a signal (`_wait_for_last_orders`)."""
@@ -56,10 +59,10 @@ class Following:
 
     async def _ended(self) -> bool:
         """Wait for the end. Returns False if no coordinator gives orders and patience is over."""
-        loop, going, rpc = self._host.owner.loop, self._continuation, self.rpc
-        limit = loop.time() + self.patience
+        going, rpc = self._continuation, self.rpc
+        limit = running.now() + self.patience
         while rpc.ending is None and going.signal is None:
-            left = float("inf") if self._host.job else limit - loop.time()
+            left = float("inf") if self._host.job else limit - running.now()
             if left <= 0:
                 return False
             with suppress(TimeoutError):
@@ -74,15 +77,15 @@ class Following:
         last checkpoint, and its final weights. The wait lasts `worker_timeout` seconds, and as long again after the
         first checkpoint that is ordered meanwhile, so a server that is signalled alone ends too.
         """
-        loop, going, rpc = self._host.owner.loop, self._continuation, self.rpc
+        going, rpc = self._continuation, self.rpc
         saver, seconds = self._host.saver, self._settings.terms.worker_timeout
-        before, limit = saver.newest, loop.time() + seconds
-        while rpc.ending is None and self._host.job and loop.time() < limit:
+        before, limit = saver.newest, running.now() + seconds
+        while rpc.ending is None and self._host.job and running.now() < limit:
             with suppress(TimeoutError):
-                await asyncio.wait_for(going.wake.wait(), min(limit - loop.time(), LOOK_EVERY))
+                await asyncio.wait_for(going.wake.wait(), min(limit - running.now(), LOOK_EVERY))
             going.wake.clear()
             if saver.working and saver.newest == before:
-                limit = loop.time() + seconds
+                limit = running.now() + seconds
 
     @property
     def patience(self) -> float:

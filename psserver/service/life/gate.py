@@ -37,12 +37,14 @@ class Gate:
         return self._open
 
     async def session(self, call: Call) -> None:
+        self._overview.reached()
         await self._rpc.session(call)
 
     def weigh_join(self, request: pb.JoinRequest, call: Call) -> None:
         self._rpc.weigh_join(request, call)
 
     async def join(self, request: pb.JoinRequest, call: Call) -> pb.JoinReply:
+        self._overview.reached()
         return await self._rpc.join(request, call)
 
     async def gather_epoch(self, request: pb.GatherEpochRequest, call: Call) -> pb.GatherEpochReply:

@@ -3,15 +3,16 @@
 import asyncio
 import logging
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from psserver.coordinator.status import holdup
+from psserver.coordinator import Coordinator
+from psserver.coordinator.status import holdup, standstill
 from psserver.service.job.job import Job
 from psserver.service.life.results import Results
 from psserver.service.life.successor import Succession, Successor
+from pswire import running
 from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.patience import transfer
@@ -19,6 +20,8 @@ from pswire.patience import transfer
 log = logging.getLogger("ps-server")
 
 TICK = 0.2
+# Seconds without a version after which a line says what the members do.
+STANDSTILL = 30.0
 # Seconds that workers may take to leave a job that a signal has ended.
 LEAVING = 2.0
 
@@ -41,7 +44,7 @@ class JobLoop:
 
     async def watch(self, results: Results) -> None:
         """Let time pass for the coordinator until everybody has left, or another generation begins."""
-        job, warn_at = self._job, self._wait_warning
+        job, warn_at, still = self._job, self._wait_warning, Standstill()
         while not job.decider.over:
             await self._wait_for_wake(min(TICK, job.seconds_to_timer))
             if self._begins_again():
@@ -65,13 +68,14 @@ class JobLoop:
                 await self._wait_for_leaving()
                 return
             warn_at = self._warn(job, warn_at)
+            still.look(job.coordinator, job.decider.now())
 
     async def stay(self, succession: Succession) -> bool:
         """After a job that another may follow, wait for a worker of that one, or a signal. Returns False if a
         server was lost."""
         if not succession.open:
             return True
-        job, followers, began = self._job, self._job.routes.followers, time.monotonic()
+        job, followers, began = self._job, self._job.routes.followers, running.now()
         if self._signalled() is None and all(f.state != "lost" for f in followers):
             job.awaited = ("a worker of the next job: the servers stay", began, succession.limit)
             if math.isinf(succession.limit):
@@ -79,7 +83,7 @@ class JobLoop:
         while self._signalled() is None and succession.successor is None:
             if any(follower.state == "lost" for follower in followers):
                 return False
-            if time.monotonic() - began > succession.limit:
+            if running.now() - began > succession.limit:
                 break
             await self._wait_for_wake(TICK)
         return True
@@ -93,16 +97,15 @@ class JobLoop:
 
     async def _decided(self) -> None:
         """Wait up to `worker_timeout` for a trial: nothing can be saved meanwhile."""
-        clock = self._host.owner.loop.time
-        deadline = clock() + self._job.terms.worker_timeout
-        while self._job.coordinator.trying and clock() < deadline and not self._begins_again():
+        deadline = running.now() + self._job.terms.worker_timeout
+        while self._job.coordinator.trying and running.now() < deadline and not self._begins_again():
             await self._wait_for_wake(TICK)
 
     async def _wait_for_leaving(self) -> None:
         """Give workers that were told of the end a moment to leave."""
-        deadline = self._host.owner.loop.time() + LEAVING
-        while not self._job.decider.over and self._host.owner.loop.time() < deadline:
-            await self._wait_for_wake(deadline - self._host.owner.loop.time())
+        deadline = running.now() + LEAVING
+        while not self._job.decider.over and running.now() < deadline:
+            await self._wait_for_wake(deadline - running.now())
 
     def _warn(self, job: Job, warn_at: float) -> float:
         """Log what a worker waits for, each time its wait has doubled."""
@@ -114,6 +117,31 @@ class JobLoop:
             return warn_at
         log.warning("%s", sentence, extra=event("worker_waits", seconds=seconds))
         return 2 * seconds
+
+
+@dataclass(slots=True)
+class Standstill:
+    """Says what the members do when no version comes for long, also where none of them waits."""
+
+    _version: int = -1
+    _since: float = 0.0
+    _say_at: float = STANDSTILL
+
+    def look(self, coordinator: Coordinator, now: float) -> None:
+        """Look at the job, and log a line if it stands still: each time that the time has doubled."""
+        version, works = coordinator.version, coordinator.started and coordinator.stopped is None
+        if version != self._version or not works or coordinator.resting:
+            self._version, self._since, self._say_at = version, now, STANDSTILL
+            return
+        seconds = now - self._since
+        if seconds < self._say_at:
+            return
+        self._say_at = 2 * seconds
+        log.warning(
+            "no version after %d for %.0f s: %s",
+            *(version, seconds, standstill(coordinator, now) or "nobody is here"),
+            extra=event("standstill", version=version, seconds=seconds),
+        )
 
 
 @dataclass(slots=True)

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -33,6 +32,7 @@ from psserver.service.replicas.part import PartCopy, PartFollowRpc
 from psserver.service.replicas.payloads import ReplicatedHost
 from psserver.service.replicas.shell import LOOK
 from psserver.service.store.resume_point import name_job
+from pswire import running
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.model.plan import Plan
@@ -150,7 +150,7 @@ class Replicating:
             await asyncio.sleep(LOOK)
 
     def _alive(self, sender: int, leads: bool) -> None:
-        self._logs.alive(sender, time.monotonic(), leads=leads)
+        self._logs.alive(sender, running.now(), leads=leads)
 
     @property
     def job(self) -> Job | None:
@@ -212,14 +212,14 @@ class Replicating:
     async def _wait_for_the_end(self) -> None:
         """Wait after a signal, which usually reaches all servers of a job: the primary needs this one until it has
         ended."""
-        loop, seconds = self._host.owner.loop, self._settings.terms.worker_timeout
-        limit = loop.time() + seconds
+        seconds = self._settings.terms.worker_timeout
+        limit = running.now() + seconds
         fields = event("replica_ends", signal=self._continuation.signal, seconds=seconds)
         if self.links.met:
             log.info(
                 "%s: waits up to %g s for the job to end", self._continuation.signal, seconds, extra=fields
             )
-        while self._end.told is None and loop.time() < limit and self._end.heard_lately:
+        while self._end.told is None and running.now() < limit and self._end.heard_lately:
             await asyncio.sleep(LOOK)
 
     # Leading
@@ -342,7 +342,7 @@ class Replicating:
             self._continuation.wake.set()
 
     async def _pass_time(self) -> None:
-        warn_at = time.monotonic() + WARN_EVERY
+        warn_at = running.now() + WARN_EVERY
         while True:
             try:
                 if not self._waits:
@@ -354,8 +354,8 @@ class Replicating:
                 log.exception("this copy cannot go on", extra=event("replica_failed"))
                 self._copy.fail(error)
                 return
-            if time.monotonic() >= warn_at:
-                warn_at = time.monotonic() + WARN_EVERY
+            if running.now() >= warn_at:
+                warn_at = running.now() + WARN_EVERY
                 self._warn_of_missing()
             await asyncio.sleep(LOOK)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from psserver.service.job.job import Job
 from psserver.service.job.log_file import LogError
 from psserver.service.store.resume_point import FOLDER as CHECKPOINTS
 from psserver.summary import summarise
+from pswire import running
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.model.plan import Plan, weights_sha256
@@ -191,7 +191,7 @@ async def _final_tables(job: Job, plan: Plan) -> WholeTables | None:
         parts = [table.octets()]
         for follower in job.routes.followers:
             limit = FINAL_TABLES
-            job.awaited = (f"the final rows of server {follower.server}", time.monotonic(), limit)
+            job.awaited = (f"the final rows of server {follower.server}", running.now(), limit)
             try:
                 read = partial(_read_table, follower, job, plan, number, limit)
                 parts.append(await _insisting(follower, job.routes.sent, read))
@@ -245,7 +245,7 @@ async def _final_weights(job: Job) -> list[Floats] | None:
         return None
     flats = [own]
     for follower in job.routes.followers:
-        job.awaited = (f"server {follower.server} to finish the log", time.monotonic(), PATIENCE)
+        job.awaited = (f"server {follower.server} to finish the log", running.now(), PATIENCE)
         if not await follower.wait_executed(entries, PATIENCE):
             why = "is not there" if follower.missing else "did not finish the log"
             fields = event("no_final_weights")
@@ -253,7 +253,7 @@ async def _final_weights(job: Job) -> list[Floats] | None:
             return None
         try:
             limit = transfer(plan.shards[follower.server].nbytes, job.terms.worker_timeout)
-            job.awaited = (f"the final weights of server {follower.server}", time.monotonic(), limit)
+            job.awaited = (f"the final weights of server {follower.server}", running.now(), limit)
             read = partial(_read, follower, job.terms, job.host.secret, plan, version, limit)
             flats.append(await _insisting(follower, entries, read))
         except (grpc.RpcError, frames.FrameError) as error:

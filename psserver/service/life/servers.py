@@ -18,6 +18,7 @@ from psserver.service.life.listeners import BindError
 from psserver.service.life.settings import Announce, ServerSettings
 from psserver.service.life.successor import Successor, ended_before, newest, numbered
 from psserver.service.server import Server
+from pswire import running
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 
@@ -143,7 +144,7 @@ class Servers:
         )
         # Free its arrays before the checkpoint is read.
         del before
-        deadline = time.monotonic() + PORT_PATIENCE
+        deadline = running.now() + PORT_PATIENCE
         while True:
             self._present = Server(settings, self._announce, self._out, folder)
             gc.unfreeze()
@@ -156,7 +157,7 @@ class Servers:
             except BindError:
                 if self._signal is not None:
                     return self._stopped()
-                if time.monotonic() > deadline:
+                if running.now() > deadline:
                     raise
                 time.sleep(PORT_PAUSE)
 

@@ -7,10 +7,10 @@ but no thread.
 
 import select
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from pswire import running
 from pswire.transport.framed_socket import FRAME_BYTES, HEAD, LARGE, MORE, Carrier, Parts, SocketError
 from pswire.transport.frames import Message
 
@@ -47,7 +47,7 @@ def receive(
     `begun` holds the start of the first frame. Returns the start of the next one. A frame is valid until `take`
     returns. Raises SocketError at the end of the stream and for a malformed frame, and whatever `take` raises.
     """
-    frame, end = _memory.frame, time.monotonic() + TURN
+    frame, end = _memory.frame, running.now() + TURN
     poll = _poll(connected, select.POLLIN)
     filled = len(begun)
     frame[:filled] = begun
@@ -62,7 +62,7 @@ def receive(
         filled = _fill(connected, frame, filled, whole, poll, end + TURN)
         if filled < whole:
             return bytes(frame[:filled])
-        if not take(frame[HEAD.size : whole]) or time.monotonic() > end:
+        if not take(frame[HEAD.size : whole]) or running.now() > end:
             return b""
         filled = 0
 
@@ -73,7 +73,7 @@ def send(connected: Carrier, messages: Iterator[Parts]) -> memoryview:
     The last part of each message is its payload. Raises SocketError if the peer has closed, and whatever `messages`
     raises.
     """
-    end = time.monotonic() + TURN
+    end = running.now() + TURN
     poll = _poll(connected, select.POLLOUT)
     for *few, payload in messages:
         length = sum(map(len, few)) + len(payload)
@@ -84,7 +84,7 @@ def send(connected: Carrier, messages: Iterator[Parts]) -> memoryview:
         rest = _give(connected, memoryview(payload), 0, poll, end + TURN)
         if rest:
             return rest
-        if time.monotonic() > end:
+        if running.now() > end:
             break
     return memoryview(b"")
 
@@ -101,7 +101,7 @@ def fill(connected: Carrier, frame: memoryview, filled: int) -> int:
 
     Raises SocketError at the end of the stream.
     """
-    end = time.monotonic() + TURN
+    end = running.now() + TURN
     return _fill(connected, frame, filled, len(frame), _poll(connected, select.POLLIN), end)
 
 
@@ -115,7 +115,7 @@ def _fill(
         except (BlockingIOError, InterruptedError):
             # A peer that sends byte by byte never pauses; `end` stops it. Others get a second turn for the rest of a
             # frame.
-            if time.monotonic() > end or not ready():
+            if running.now() > end or not ready():
                 return filled
             continue
         except OSError as error:
@@ -134,7 +134,7 @@ def _give(
         try:
             view = view[connected.send(view, flags) :]
         except (BlockingIOError, InterruptedError):
-            if time.monotonic() > end or not ready():
+            if running.now() > end or not ready():
                 return view
         except OSError as error:
             raise SocketError(f"the other end is gone: {error.strerror}") from error

@@ -7,7 +7,6 @@ pause, a thread receives it instead (`psserver.service.net.bulk`).
 
 import asyncio
 import socket
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from typing import Any, Final
@@ -16,6 +15,7 @@ from psserver.service.guard.calls import Caller
 from psserver.service.net import bulk
 from psserver.service.net.bulk import Buffers, LargeFrame
 from psserver.service.net.loop import HeavyWork, Steps, paused
+from pswire import running
 from pswire.transport.framed_socket import (
     FRAME_BYTES,
     HEAD,
@@ -301,7 +301,7 @@ class Connection:
         head = HEAD.pack(length, code)
         # As `Caller.within`, which as a context manager costs more at every step.
         caller = self.caller
-        caller.deadline = time.monotonic() + self._patience(length)
+        caller.deadline = running.now() + self._patience(length)
         try:
             if length < LARGE:
                 await self._send(b"".join((head, *parts)))

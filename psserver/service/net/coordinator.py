@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import math
-import time
 from collections.abc import Callable
 
 import grpc
@@ -32,6 +31,7 @@ from psserver.service.life.successor import Succession
 from psserver.service.net.registration import Call
 from psserver.service.net.sessions import SessionRpc
 from psserver.service.net.status import memory_to_wire, progress_to_wire, report_to_wire
+from pswire import running
 from pswire.addresses import Address
 from pswire.generations import follows
 from pswire.logs.events import event
@@ -65,6 +65,8 @@ NAME_LIMIT, NAME_EXTRA = 64, "-_.:/@"
 # A client that asked for log entries in the last FOLLOWED seconds follows the log. At its end, the server waits
 # SEEN_OFF seconds for such clients: a page asks twice a second.
 FOLLOWED, SEEN_OFF = 2.0, 1.0
+# Seconds of a step after which a status tells a transfer from a computation.
+SEEN = 1.0
 
 
 class CoordinatorRpc:
@@ -360,7 +362,10 @@ class CoordinatorRpc:
     async def status(self, request: pb.StatusRequest, call: Call) -> pb.StatusReply:
         job = self._job
         reply = report_to_wire(job.report())
+        transferring = job.host.calls.transferring
         for worker in reply.workers:
+            if worker.state == "computing" and worker.seconds >= SEEN and worker.name in transferring:
+                worker.state = "transferring"
             worker.carriers.extend(map(pb.Carrier.Value, job.carriers.get(worker.name, ())))
             member = job.coordinator.roster.present.get(worker.name)
             worker.computes = "" if member is None else member.computes
@@ -390,7 +395,7 @@ class CoordinatorRpc:
             pb.ServerStatus(
                 task_index=follower.server,
                 address=str(follower.address),
-                state=follower.state,
+                state="reading" if follower.state == "ready" and follower.reading else follower.state,
                 bytes=follower.nbytes,
                 executed=follower.executed,
                 memory=follower.memory,
@@ -407,7 +412,7 @@ class CoordinatorRpc:
             records = job.routes.tail.since(request.entries_from)
             reply.entries.extend(lines(records))
             reply.entries_from = records[0].index if records else request.entries_from
-            self._followed = time.monotonic()
+            self._followed = running.now()
             reply.evaluations.extend(
                 pb.Evaluation(number=n, seconds=line["t"], version=line["version"], metrics=line["metrics"])
                 for n, line in job.evaluations.since(request.evaluations_from)
@@ -416,7 +421,7 @@ class CoordinatorRpc:
 
     async def wait_for_log_readers(self) -> None:
         """Give clients that follow the log a moment to read how the job ended."""
-        if time.monotonic() - self._followed < FOLLOWED:
+        if running.now() - self._followed < FOLLOWED:
             await asyncio.sleep(SEEN_OFF)
 
 

@@ -1,7 +1,8 @@
 """The method Follow on a shard server: receives the decision stream and executes it in order."""
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +16,20 @@ from psserver.service.net.orders import Execution
 from psserver.service.net.registration import Call, bounded, parsed
 from psserver.service.store.host import ShardHost
 from psserver.service.store.resume_point import FOLDER
+from pswire import running
+from pswire.addresses import Address
 from pswire.bounds import HEADER_BYTES
 from pswire.exits import ExitCode
 from pswire.generations import follows
 from pswire.logs.events import event
+from pswire.patience import coordinator_away
+from pswire.security.probe import nobody_listens
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
+
+# Seconds between two looks for a coordinator whose connection broke.
+LOOK_EVERY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +44,8 @@ class Ending:
 
 
 class FollowRpc:
-    """The method Follow, for one coordinator at a time. When its stream ends, this server's job ends too."""
+    """The method Follow, for one coordinator at a time. When its stream breaks, this server waits for it to dial again;
+    when that takes too long, this server's job ends too."""
 
     def __init__(
         self,
@@ -46,10 +55,20 @@ class FollowRpc:
         ended: Callable[[], None] = lambda: None,
         former: str = "",
         out: Path | None = None,
+        coordinator: Address | None = None,
     ) -> None:
         """Follow the coordinator of `host`'s job. `ended` is called when this server may end; `ending` says why.
-        `former`: the generation that this process followed before. `out`: the run folder."""
+        `former`: the generation that this process followed before. `out`: the run folder. `coordinator`: its
+        address."""
         self._former, self._out = former, out
+        self._coordinator = coordinator
+        # The coordinator's stream, if it stands, and the wait for it, if not. Held while an order is taken: the stream
+        # before may have broken meanwhile.
+        self._stream: Call | None = None
+        self._waiting: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()
+        # The model, once it is taken.
+        self._model: shard_pb2.Configure | None = None
         self._host = host
         self._servers = servers
         self._secret = job_secret
@@ -66,15 +85,47 @@ class FollowRpc:
         if first is None or first.WhichOneof("message") != "open":
             raise invalid("expected a FollowRequest with open first")
         self._open(first.open, call)
+        former, self._stream = self._stream, call
+        if former is not None:
+            former.caller.cancel()
+        self._execution.tell_again()
         try:
             await call.reply(self._execution.progress())
             while self.ending is None and (request := await next_request(call)) is not None:
                 await self._take(request, call)
                 await call.reply(self._execution.progress())
-        finally:
+        except Refused:
+            # It cannot go on from orders with a hole.
             self._end(ExitCode.UNREACHABLE, "the coordinator (server 0) is gone", recover=self._recover)
-            # The server's end cuts all calls; this one needs its status first.
-            call.when_over(self._ended)
+            raise
+        finally:
+            if self.ending is not None:
+                # The server's end cuts all calls; this one needs its status first.
+                call.when_over(self._ended)
+            elif self._stream is call:
+                self._stream = None
+                self._waiting = asyncio.create_task(self._wait_for_coordinator())
+
+    async def _wait_for_coordinator(self) -> None:
+        """Wait until the coordinator has dialled again. End this server if it does not, or no process has its port."""
+        seconds = self._host.options.worker_timeout
+        # Where the address is not known, nobody can ask whether a process has its port.
+        address = self._coordinator if self._coordinator is not None and self._coordinator.port else None
+        limit = seconds if address is None else coordinator_away(seconds)
+        began = there = running.now()
+        log.warning(
+            "the connection to the coordinator (server 0) broke; waiting %g s for it to dial again",
+            limit,
+            extra=event("coordinator_cut_off", seconds=limit),
+        )
+        while self._stream is None and self.ending is None:
+            if running.now() - began > limit or running.now() - there > seconds:
+                self._end(ExitCode.UNREACHABLE, "the coordinator (server 0) is gone", recover=self._recover)
+                self._ended()
+                return
+            if address is None or not await asyncio.to_thread(nobody_listens, address):
+                there = running.now()
+            await asyncio.sleep(LOOK_EVERY)
 
     def _open(self, message: shard_pb2.Open, call: Call) -> None:
         """Accept the coordinator, at most once in this server's life. Raises Refused, with nothing changed."""
@@ -100,6 +151,16 @@ class FollowRpc:
                 grpc.StatusCode.UNAVAILABLE,
                 f"server {self._host.server} lets go of {self._host.job}: try again",
             )
+        known = self._host.job and (self._host.job, self._host.secret) == (message.job, message.secret)
+        if known and (message.again or self._stream is None):
+            # The same coordinator: its connection broke.
+            return
+        if self._host.job and self._stream is None:
+            raise Refused(
+                grpc.StatusCode.UNAVAILABLE,
+                f"server {self._host.server} waits for the coordinator of job {self._host.job}, whose connection "
+                "broke: wait",
+            )
         if self._host.job:
             raise precondition(
                 f"server {self._host.server} follows a coordinator already, that of job {self._host.job}"
@@ -108,6 +169,10 @@ class FollowRpc:
             raise precondition(
                 f"this is server {self._host.server} of {self._servers}, but the coordinator takes it for "
                 f"server {message.task_index} of {message.servers}: give all servers the same --ps-hosts"
+            )
+        if message.again:
+            raise precondition(
+                f"server {self._host.server} has started anew, and holds nothing of job {message.job}"
             )
         self._recover = message.recover_timeout
         if self._out is not None:
@@ -122,12 +187,24 @@ class FollowRpc:
                 async def tell() -> None:
                     await call.reply(self._execution.progress())
 
-                await self._execution.take(request, tell)
+                async with self._turn:
+                    await self._execute(request, tell)
             case "shutdown":
                 end = request.shutdown
                 self._end(_exit_code(end.exit_code), end.reason, next_folder=end.next_folder)
             case other:
                 raise invalid(f"expected configure, decisions, trial or shutdown, got {other}")
+
+    async def _execute(self, request: shard_pb2.FollowRequest, tell: Callable[[], Awaitable[None]]) -> None:
+        """Take a message, but for what was taken before."""
+        if request.HasField("configure"):
+            if request.configure != self._model:
+                await self._execution.take(request, tell)
+                self._model = request.configure
+            return
+        fresh = self._execution.fresh(request)
+        if fresh is request or fresh.decisions.decisions:
+            await self._execution.take(fresh, tell)
 
     def _end(self, code: ExitCode, reason: str, *, recover: float = 0.0, next_folder: int = 0) -> None:
         """Record why this server may end. The first reason counts: an older coordinator must not end what a newer

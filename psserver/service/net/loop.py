@@ -10,7 +10,16 @@ from heapq import heapify, heappop, heappush
 from threading import Barrier
 from typing import Any, Final, Generic, TypeVar, cast
 
+from pswire import running
+
 Seen = TypeVar("Seen")
+
+
+class RunningLoop(asyncio.SelectorEventLoop):
+    """An event loop whose timers count the time in which this process ran, so that no pause ends a wait at once."""
+
+    def time(self) -> float:
+        return running.now()
 
 
 class Owner:
@@ -177,9 +186,9 @@ class Changes:
         if condition() or seconds <= 0:
             return condition()
         loop = self._loop()
-        end = loop.time() + seconds
+        end = running.now() + seconds
         # The first waiter that woke may have taken what several wait for.
-        while not condition() and (left := end - loop.time()) > 0:
+        while not condition() and (left := end - running.now()) > 0:
             future = loop.create_future()
             self.waiting[future] = condition
             try:

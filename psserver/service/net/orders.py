@@ -4,12 +4,12 @@ import asyncio
 import hmac
 import json
 import logging
-import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 
 import grpc
 
-from psserver.checkpoint import CheckpointError, Store, needed_by, part_of, restore_bytes
+from psserver.checkpoint import CheckpointError, Store, nbytes_for, needed_by, part_of, restore_bytes
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.policies.declarations import from_config
@@ -18,7 +18,9 @@ from psserver.service.guard.ledger import MODEL
 from psserver.service.net.status import memory_to_wire
 from psserver.service.store.host import ShardHost
 from psserver.service.store.shard_part import Part
+from psserver.service.store.slow import mib_of, said
 from psserver.shard import Apply, Order, ShardState
+from pswire import running
 from pswire.logs.events import event
 from pswire.messages import ORDERS, specs_from_wire
 from pswire.model.plan import Plan, PlanError, make_plan
@@ -31,6 +33,8 @@ log = logging.getLogger("ps-server")
 
 # Seconds between two reports of progress while a long order is executed.
 TELL_EVERY = 1.0
+# Measures that are kept in case that their report is lost: more than one message of orders leads to.
+MEASURES = 2048
 # Seconds between two reports of memory.
 MEMORY_EVERY = 0.5
 
@@ -46,8 +50,11 @@ class Execution:
         self.next_entry = 0
         # The answer to the last trial.
         self._answer = shard_pb2.FollowReply()
-        # Measures of updates since the last reply.
+        # Measures of updates since the last reply, and those that replies told.
         self._measures: list[shard_pb2.Measure] = []
+        self._told = deque[shard_pb2.Measure](maxlen=MEASURES)
+        # How many bytes of its checkpoint it has read, of how many; 0 of 0: it reads none.
+        self._reading: Callable[[], tuple[int, int]] = lambda: (0, 0)
         # When memory was last reported.
         self._memory_reported_at = 0.0
 
@@ -56,7 +63,7 @@ class Execution:
         Refused."""
         match request.WhichOneof("message"):
             case "configure":
-                await self._configure(request.configure)
+                await self._configure(request.configure, tell)
             case "decisions":
                 await self._execute(request.decisions, tell)
             case "trial":
@@ -67,11 +74,11 @@ class Execution:
         if host.state.failure is not None:
             # The coordinator knows of the failure and decides how this ends.
             return
-        orders = [(each.index, _order(each)) for each in message.decisions]
-        if not orders:
+        if not message.decisions:
             # The coordinator asks.
             self._memory_reported_at = 0.0
             return
+        orders = [(each.index, _order(each)) for each in message.decisions]
         # The shard may still execute those before: their stream broke, and this one is another.
         if orders[0][0] != self.next_entry:
             raise invalid(f"expected entry {self.next_entry} of the decision log next, got {orders[0][0]}")
@@ -91,7 +98,7 @@ class Execution:
             trial=trial.number, finite=finite, largest=largest if finite else 0.0
         )
 
-    async def _configure(self, message: shard_pb2.Configure) -> None:
+    async def _configure(self, message: shard_pb2.Configure, tell: Callable[[], Awaitable[None]]) -> None:
         try:
             tables = tables_from_text(message.tables)
             plan = make_plan(specs_from_wire(message.variables), self._servers, tables)
@@ -115,22 +122,24 @@ class Execution:
                 f"{plan.shards[self._host.server].nbytes} bytes",
             ) from error
         if message.checkpoint:
-            await self._take_up(message, plan)
+            await self._take_up(message, plan, tell)
         fields = event("shard_ready", bytes=self._host.nbytes, variables=len(plan.variables))
         log.info("holds %d bytes of %d variables", self._host.nbytes, len(plan.variables), extra=fields)
 
     def _measured(self, version: int, square: float) -> None:
         self._measures.append(shard_pb2.Measure(version=version, square=square))
 
-    async def _take_up(self, message: shard_pb2.Configure, plan: Plan) -> None:
-        """Restore this server's part of a checkpoint. Raises Refused."""
+    async def _take_up(
+        self, message: shard_pb2.Configure, plan: Plan, tell: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Restore this server's part of a checkpoint, and tell how far that is meanwhile. Raises Refused."""
         store = self._host.saver.store
         try:
             if store is None:
                 raise CheckpointError(
                     "it has no folder: give every server the same --out, on a disk that all share"
                 )
-            state = await asyncio.to_thread(self._read, store, message.checkpoint, plan)
+            state = await self._read_part(store, message.checkpoint, plan, tell)
             self._host.take_up(state, message.entries)
         except (CheckpointError, StateError) as error:
             raise precondition(
@@ -151,6 +160,40 @@ class Execution:
         finally:
             ledger.give(MODEL, "rows of a checkpoint", nbytes)
 
+    async def _read_part(
+        self, store: Store, name: str, plan: Plan, tell: Callable[[], Awaitable[None]]
+    ) -> ShardState:
+        server, before = self._host.server, store.read
+        total = await asyncio.to_thread(nbytes_for, store, name, plan, server)
+
+        def how_far() -> tuple[int, int]:
+            return min(store.read - before, total), total
+
+        self._reading = how_far
+        reading = asyncio.ensure_future(asyncio.to_thread(self._read, store, name, plan))
+        try:
+            with said(lambda: f"reads its part of {name}, {mib_of(*how_far())}"):
+                while not reading.done():
+                    await asyncio.wait([reading], timeout=TELL_EVERY)
+                    await tell()
+            return reading.result()
+        finally:
+            self._reading = lambda: (0, 0)
+
+    def fresh(self, request: shard_pb2.FollowRequest) -> shard_pb2.FollowRequest:
+        """Return the decisions of `request` that were not taken before: a stream that broke is begun again."""
+        decisions = request.decisions.decisions
+        if not decisions or decisions[0].index >= self.next_entry:
+            return request
+        later = [each for each in decisions if each.index >= self.next_entry]
+        return shard_pb2.FollowRequest(decisions=shard_pb2.Decisions(decisions=later))
+
+    def tell_again(self) -> None:
+        """Have the next report repeat what reports told lately: they may have been lost with their stream."""
+        self._measures[:0] = self._told
+        self._told.clear()
+        self._memory_reported_at = 0.0
+
     def progress(self) -> shard_pb2.FollowReply:
         """Return how far this shard is, with what was not reported before."""
         host = self._host
@@ -163,11 +206,13 @@ class Execution:
             finite=self._answer.finite,
             largest=self._answer.largest,
         )
+        reply.read, reply.to_read = self._reading()
         reply.saved.extend(map(saved_to_wire, host.saver.parts.values()))
         reply.measures.extend(self._measures)
+        self._told.extend(self._measures)
         self._measures.clear()
-        if time.monotonic() - self._memory_reported_at >= MEMORY_EVERY:
-            self._memory_reported_at = time.monotonic()
+        if running.now() - self._memory_reported_at >= MEMORY_EVERY:
+            self._memory_reported_at = running.now()
             reply.memory.CopyFrom(memory_to_wire(host.memory_use(), host.table_figures()))
         return reply
 

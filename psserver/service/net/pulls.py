@@ -1,6 +1,5 @@
 """Versions on their way to workers: read in place in shared memory, or sent in chunks."""
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ from psserver.service.store.host import ShardHost
 from psserver.service.store.reading import Read, check_reader
 from psserver.service.store.shared_memory import Attachment, to_wire
 from psserver.shard import Shard
-from pswire import protocol
+from pswire import protocol, running
 from pswire.messages import EVENTS
 from pswire.transport import frames
 from pswire.transport.codecs import BFLOAT16, FLOAT32, OCTETS, Elementwise
@@ -119,10 +118,10 @@ class Outgoing:
             while data.nbytes:
                 piece = frames.CHUNK_BYTES if self._pace is None else self._pace.piece
                 part, data = data[:piece], data[piece:]
-                began = time.monotonic()
+                began = running.now()
                 yield Piece(offset, part, total)
                 if self._pace is not None:
-                    self._pace.sent(time.monotonic() - began)
+                    self._pace.sent(running.now() - began)
                 offset += part.nbytes
         self._complete = True
 

@@ -24,6 +24,7 @@ from psserver.service.guard.rates import (
     Buckets,
     Turns,
 )
+from pswire import running
 from pswire.bounds import LARGEST, MESSAGE_BYTES, BoundError, check
 from pswire.security.identity import fingerprint_of_pem
 from pswire.transport.framed_socket import Parts
@@ -175,7 +176,7 @@ class Call:
     async def send(self, parts: Parts) -> None:
         """Send one message, in pieces. The peer must read it in time, because an unread message holds memory."""
         message = b"".join(parts)
-        self.caller.deadline = asyncio.get_running_loop().time() + self.patience(len(message))
+        self.caller.deadline = running.now() + self.patience(len(message))
         if len(message) < LARGE_MESSAGE:
             await self.context.write(message)
         else:

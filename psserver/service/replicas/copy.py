@@ -2,7 +2,6 @@
 
 import json
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -33,6 +32,7 @@ from psserver.service.replicas.shell import Shell
 from psserver.service.replicas.transfer import Whole
 from psserver.service.store.checkpoints import Checkpoints
 from psserver.service.store.resume_point import ResumePoint
+from pswire import running
 from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.messages import specs_from_wire
@@ -89,7 +89,7 @@ class Copy(Holding):
         settings, secret, began = (
             replace(self._settings, terms=terms),
             receipts.new_secret(),
-            time.monotonic(),
+            running.now(),
         )
         job = self._make(settings, run_log, secret, began)
         if found is not None:

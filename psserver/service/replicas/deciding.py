@@ -2,7 +2,6 @@
 
 import base64
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -15,7 +14,7 @@ from psserver.service.job.log_file import LogError, TakenOverError
 from psserver.service.replicas import inputs
 from psserver.service.replicas.followers import PartFollower
 from psserver.service.replicas.inputs import Call, NotedCoordinator
-from pswire import protocol
+from pswire import protocol, running
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.records import StateError
@@ -88,7 +87,7 @@ class ReplicatedDecider(Decider):
 
     def hear(self, now: float) -> None:
         """Take the time from another server that leads."""
-        self._heard = time.monotonic()
+        self._heard = running.now()
         self._ahead = now - self._heard
 
     def _begun(self, terms: JobTerms, policy: Policy) -> Coordinator:
@@ -121,7 +120,7 @@ class ReplicatedDecider(Decider):
         """Decide from now on. Whoever had a session with another server has none here yet."""
         self._note()
         if self._heard is not None:
-            nobody = time.monotonic() - self._heard
+            nobody = running.now() - self._heard
             self.step(lambda: self.coordinator.interrupted(nobody))
         # Each has `worker_timeout` to come here. A worker that does not hear that the former primary stands still needs
         # two thirds of that to notice, as for any silent connection.

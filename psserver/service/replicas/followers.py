@@ -6,13 +6,12 @@ new primary nor a new coordinator begins with a gap.
 
 import asyncio
 import math
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 from psserver.service.job.follower import Follower
-from psserver.shard import Apply, Order
+from pswire import running
 from pswire.addresses import Address
 from pswire.messages import ORDERS
 from pswire.security.credentials import NO_TLS, Credentials
@@ -55,11 +54,6 @@ class PartFollower(Follower):
         # When it was served last; infinite before the first time.
         self._served = math.inf
         self._where, self._make_opening = where, opening
-        self._timeout = worker_timeout
-        # Orders that the copies of the part may lack; its model; the newest trial.
-        self._kept: deque[tuple[int, Order]] = deque()
-        self._model: shard_pb2.Configure | None = None
-        self._trial: shard_pb2.Trial | None = None
         # The items that one of the copies has not executed, as last reported.
         self.lag = 0
         self.name = f"part {part}"
@@ -69,27 +63,6 @@ class PartFollower(Follower):
         self._until: float | None = None
 
     # What is to be sent, now or by another server
-
-    def configure(self, message: shard_pb2.Configure) -> None:
-        self._model = message
-        if self.state == "ready":
-            super().configure(message)
-
-    def send(self, orders: Sequence[tuple[int, Order]]) -> None:
-        self._kept.extend(orders)
-        if self.state == "ready":
-            super().send(orders)
-
-    def try_update(self, trial: int, update: Apply) -> None:
-        self._trial = shard_pb2.Trial(number=trial, update=ORDERS.codecs[Apply].to_wire(update))
-        if self.state == "ready":
-            self._put(shard_pb2.FollowRequest(trial=self._trial))
-
-    def hold(self, entries: int) -> None:
-        """Keep no orders below that number: all copies in sync have them."""
-        self.executed = max(self.executed, entries)
-        while self._kept and self._kept[0][0] < entries:
-            self._kept.popleft()
 
     def kept(self) -> bytes:
         """Return the orders that are kept, for a copy."""
@@ -108,16 +81,12 @@ class PartFollower(Follower):
 
     # What is asked of it
 
-    def ask(self) -> None:
-        if self.state == "ready":
-            super().ask()
-
     def silent(self, patience: float) -> None:
         """Return None: a part whose server is silent has another one soon."""
 
     async def again(self) -> bool:
         """Wait a moment for another server of the part; return False after `PATIENCE` seconds of that."""
-        now = self._loop.time()
+        now = running.now()
         self._until = now + PATIENCE if self._until is None else self._until
         await asyncio.sleep(LOOK)
         return now < self._until
@@ -131,7 +100,7 @@ class PartFollower(Follower):
     async def _run(self) -> None:
         """Serve whichever server has the part, until the end."""
         while not self._closing.is_set():
-            if self._patience is not None and self._loop.time() - self._served > self._patience:
+            if self._patience is not None and running.now() - self._served > self._patience:
                 self._gone = f"no server has served it for {self._patience:g} s"
             if self._gone:
                 self._give_up(self._gone)
@@ -147,7 +116,7 @@ class PartFollower(Follower):
                 self.channel = open_aio_channel(str(address), options, self._credentials)
             ended = await self._follow_here(address)
             if self.state == "ready":
-                self._served = self._loop.time()
+                self._served = running.now()
             self.state = "ended" if self._closing.is_set() else "connecting"
             self._changes.notify()
             if ended is not None and not ended[1] and not self._closing.is_set():
@@ -164,9 +133,6 @@ class PartFollower(Follower):
         """Serve one stream, until it ends or the part is served elsewhere; return why it ended, and whether that may
         pass."""
         self._opening = self._make_opening(self.server)
-        self._outbox, self._orders = [], []
-        self._filled.clear()
-        self._followed.clear()
         following = asyncio.ensure_future(self._follow())
         try:
             while not following.done():
@@ -180,17 +146,5 @@ class PartFollower(Follower):
                 await following
 
     def _received(self, reply: shard_pb2.FollowReply) -> None:
-        begins = self.state == "connecting"
         super()._received(reply)
         self.lag = int(reply.lag)
-        if begins:
-            self._begin(reply.executed)
-        self.hold(reply.executed)
-
-    def _begin(self, executed: int) -> None:
-        """Send all that the part's copies may lack."""
-        if self._model is not None:
-            super().configure(self._model)
-        super().send([(index, order) for index, order in self._kept if index >= executed])
-        if self._trial is not None and self._trial.number > self._tried:
-            self._put(shard_pb2.FollowRequest(trial=self._trial))

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from psserver.service.store.executor import Question
 from psserver.service.store.host import ShardHost
 from psserver.shard import Shard, ShardState, copied
 from psserver.shard.tables.saved import SavedRows
+from pswire import running
 from pswire.logs.events import event
 from pswire.records import StateError
 from pswire.v1 import shard_pb2
@@ -201,18 +201,18 @@ class Giving:
     async def _give(
         self, to: int, at: int, epoch: int, about: dict[str, Any], given: Given, capture: Capture
     ) -> None:
-        link, rate, began = self._links[to], Rate(RATE, time.monotonic()), time.monotonic()
+        link, rate, began = self._links[to], Rate(RATE, running.now()), running.now()
         shard, arrays = await capture.copy(near=link.reads)
         await given.host.heavy.on_pool(given.sync)
         nbytes = sum(nbytes for *_, nbytes in shard.get("lent", {}).values())
         for piece in Whole(at, {**about, **shard}, arrays).pieces(epoch):
-            await asyncio.sleep(rate.send(len(piece.data), time.monotonic()))
+            await asyncio.sleep(rate.send(len(piece.data), running.now()))
             if not await link.carry(shard_pb2.ReplicatePart(copy=piece)):
                 return
             nbytes += len(piece.data)
         while self._takes(to):
             # What it reads here must last until then.
             await asyncio.sleep(LOOK)
-        took = time.monotonic() - began
+        took = running.now() - began
         fields = event("copy_given", server=to, bytes=nbytes, seconds=took)
         log.info("server %d was given a copy: %d bytes in %.1f s", to, nbytes, took, extra=fields)

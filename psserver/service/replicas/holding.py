@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from psserver.service.replicas.learning import Arrival
 from psserver.service.replicas.saving import Saving
 from psserver.service.replicas.shell import Shell
 from psserver.service.replicas.transfer import CopyError, Whole
+from pswire import running
 from pswire.logs.events import event
 from pswire.transport.segments import SegmentError
 from pswire.v1 import shard_pb2
@@ -241,15 +241,15 @@ class Holding(ABC):
                 self._more.clear()
                 if self._arrival.here:
                     await self._learn()
-                began = time.monotonic()
+                began = running.now()
                 while self._executed < self._upto:
                     held = self._shell.replica.log
                     body = self._shell.bodies[held.tail[self._executed - held.first]]
                     await self._take_again(body)
-                    if time.monotonic() - began >= TURN:
+                    if running.now() - began >= TURN:
                         # A learner takes many of them in a row.
                         await asyncio.sleep(0)
-                        began = time.monotonic()
+                        began = running.now()
                     self._executed += 1
                     self._shell.executed(self._executed)
                 if self._activated is not None:

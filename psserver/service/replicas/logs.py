@@ -1,7 +1,6 @@
 """The logs of all parts of the model on one server: it has a copy of one part at most, and votes in all of them."""
 
 import logging
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -17,6 +16,7 @@ from psserver.service.replicas.bodies import Bodies
 from psserver.service.replicas.disk import Promises, Remembered
 from psserver.service.replicas.links import Links
 from psserver.service.replicas.shell import Machine, Shell
+from pswire import running
 from pswire.addresses import Address
 from pswire.exits import ExitCode
 from pswire.logs.events import event
@@ -101,7 +101,7 @@ class Logs:
             self.generation, incarnation, tuple(each.disk for each in self._replicas)
         )
         self.shells: list[Shell] = []
-        self._reach = Reach(time.monotonic())
+        self._reach = Reach(running.now())
 
     def over(self, former: Remembered) -> bool:
         """Return whether nothing goes on in that generation: its job has ended without success, or a part is lost."""
@@ -119,7 +119,7 @@ class Logs:
 
     def unserved(self) -> bool:
         """Return whether a part has shown for a while nobody who serves it."""
-        now = time.monotonic()
+        now = running.now()
         return any(
             not shell.replica.leads and shell.watch.leaderless(self.primary(part), now)
             for part, shell in enumerate(self.shells)
@@ -200,11 +200,11 @@ class Logs:
     def asked(self, unreached: int | None) -> None:
         """Note that a client asks who leads. `unreached`: the epoch of the one that it does not reach, if it says
         so."""
-        self._reach.asked(time.monotonic(), unreached)
+        self._reach.asked(running.now(), unreached)
 
     def unreached(self, sender: int, epoch: int) -> None:
         """Leave the lead of part 0 to that server, which clients reach, if they do not reach this one."""
-        now, shell = time.monotonic(), self.shells[0]
+        now, shell = running.now(), self.shells[0]
         if self._reach.rests(shell.replica, sender, epoch, now):
             shell.rests_until = now + REST
             log.warning(
@@ -217,8 +217,8 @@ class Logs:
         """Let time pass."""
         for shell in self.shells:
             shell.tick()
-        replica, now = self.shells[0].replica, time.monotonic()
-        self._reach.look(now)
+        replica, now = self.shells[0].replica, running.now()
+        self._reach.look(replica, now, formed=self.formed)
         if self._reach.tells(replica, now):
             config = replica.disk.config
             part = shard_pb2.ReplicatePart(unreached=shard_pb2.Unreached(epoch=config.epoch))

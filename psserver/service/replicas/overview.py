@@ -1,7 +1,6 @@
 """The report of a server of a job with replicas about all of them, and a person's vote."""
 
 import logging
-import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from psserver.service.replicas.followers import PartFollower
 from psserver.service.replicas.logs import Logs, holders, part_held
 from psserver.service.replicas.part import PartCopy
 from psserver.service.replicas.payloads import ReplicatedHost
+from pswire import running
 from pswire.logs.events import event
 from pswire.v1 import coordinator_pb2 as pb
 
@@ -52,6 +52,10 @@ class Overview:
         parts = [pb.PartServer(address=at, epoch=since) for at, since in others]
         servers = [str(each) for each in self._shell.links.hosts if each.port]
         return pb.FindCoordinatorReply(address=address, epoch=epoch, parts=parts, servers=servers)
+
+    def reached(self) -> None:
+        """Note that a worker has reached this server."""
+        self._logs.asked(None)
 
     def _server_of(self, part: int) -> tuple[str, int]:
         """Return the address of the server of a part, empty if it is not known, and its epoch."""
@@ -170,7 +174,7 @@ class Overview:
         shell = self._shell
         if server == self._logs.server:
             return False
-        return not shell.links.links[server].up or shell.watch.silent(server, time.monotonic())
+        return not shell.links.links[server].up or shell.watch.silent(server, running.now())
 
     def promote(self) -> int:
         """Have this server, one of two, go on alone: a person says that the other one is dead. Return its epoch.

@@ -101,6 +101,7 @@ class PartCopy(Holding):
         if first is None or first.WhichOneof("message") != "open":
             raise invalid("expected a FollowRequest with open first")
         self._open(first.open)
+        self._execution.tell_again()
         former, self._stream = self._stream, call
         if former is not None:
             former.caller.cancel()
@@ -174,7 +175,7 @@ class PartCopy(Holding):
                     self._model = request.configure
                     self._order(request)
                 case "decisions" if request.decisions.decisions:
-                    fresh = self._fresh(request)
+                    fresh = self._execution.fresh(request)
                     if fresh.decisions.decisions:
                         # Before a payload that needs them.
                         self._order(fresh)
@@ -182,13 +183,6 @@ class PartCopy(Holding):
                 case _:
                     await self._execution.take(request, tell)
         self._attempt()
-
-    def _fresh(self, request: shard_pb2.FollowRequest) -> shard_pb2.FollowRequest:
-        first = self._execution.next_entry
-        if request.decisions.decisions[0].index >= first:
-            return request
-        fresh = [each for each in request.decisions.decisions if each.index >= first]
-        return shard_pb2.FollowRequest(decisions=shard_pb2.Decisions(decisions=fresh))
 
     async def _execute(self, request: shard_pb2.FollowRequest, tell: Tell) -> None:
         await self._execution.take(request, tell)

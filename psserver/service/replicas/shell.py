@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -36,6 +35,7 @@ from psserver.replication.watch import HEARTBEAT, NEAR, Watch
 from psserver.service.job.log_file import LogError
 from psserver.service.replicas.bodies import Bodies, Body
 from psserver.service.replicas.links import Links
+from pswire import running
 from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")
@@ -94,7 +94,7 @@ class Shell:
         bodies: Bodies | None = None,
         part: int = 0,
         begins: bool = True,
-        now: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = running.now,
         later: Callable[[float, Callable[[], None]], object] = _later,
     ) -> None:
         self.part, self._begins = part, begins

@@ -1,7 +1,5 @@
 """Admission to a shard: members only, and only as many pushes and attachments as memory allows."""
 
-import time
-
 import grpc
 
 from psserver.receipts import Claim
@@ -13,6 +11,7 @@ from psserver.service.store.shared_memory import SLOTS
 from psserver.service.store.state import SharedShard
 from psserver.shard import Shard
 from psserver.shard.staging import Slot
+from pswire import running
 from pswire.generations import follows
 
 
@@ -122,13 +121,13 @@ class PushSlots:
         return free and self._memory.admits(ticket)
 
     async def _enter(self, shard: Shard, ticket: int, worker: str) -> None:
-        deadline = time.monotonic() + self._patience
+        deadline = running.now() + self._patience
         turn = shard.staging.tickets[ticket].turn
         while not self._may_enter(shard, ticket, worker):
             before = shard.staging.incoming(ticket)
             if before is not None:
                 before.cut()
-                if time.monotonic() > deadline:
+                if running.now() > deadline:
                     text = f"an earlier push of ticket {ticket} does not end"
                     raise Refused(grpc.StatusCode.UNAVAILABLE, text)
             if not await self._state.admission.wait(ticket, -1 if turn is None else turn):

@@ -5,7 +5,6 @@ import contextlib
 import logging
 import math
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ from psserver.service.job.run_log import DECISIONS, METRICS, RunLog
 from psserver.service.store.host import ShardHost
 from psserver.service.store.resume_point import SAVED
 from psserver.service.store.shard_part import PassedOver, passed_over
+from pswire import running
 from pswire.logs.events import event
 from pswire.model.plan import Plan
 from pswire.patience import transfer
@@ -104,7 +104,7 @@ class Checkpoints:
         """Begin a checkpoint that the log has ordered; the servers save their state after that entry."""
         version = int(record.entry.to_json()["version"])
         try:
-            due = _Due(record, state(), time.monotonic(), terms, policy, plan)
+            due = _Due(record, state(), running.now(), terms, policy, plan)
         except StateError as error:
             self._failed(version, error)
             return
@@ -130,7 +130,7 @@ class Checkpoints:
 
     async def _write(self, due: "_Due") -> None:
         record, version = due.record, due.version
-        name, began = name_of(record.index, due.terms.job), time.monotonic()
+        name, began = name_of(record.index, due.terms.job), running.now()
         # Servers have as many rows each, but for a few.
         seconds = limit(due.plan, due.terms.worker_timeout, self._host.rows_nbytes)
         try:
@@ -152,7 +152,7 @@ class Checkpoints:
             await asyncio.to_thread(self._store.discard, name)
             await asyncio.to_thread(self._make_room)
             return
-        took = time.monotonic() - began
+        took = running.now() - began
         fields = event("checkpoint_written", version=version, bytes=about.nbytes, seconds=took)
         log.info("version %d is saved: %d bytes in %.1f s", version, about.nbytes, took, extra=fields)
 

@@ -13,6 +13,7 @@ from psserver.service.net.loop import LARGE_PASS, HeavyWork, Owner
 from psserver.service.store.state import SharedShard
 from psserver.shard import Apply, Install, NonfiniteError, Order, Release, Seal, Shard
 from psserver.shard.updates import PendingUpdate
+from pswire import running
 from pswire.decisions.orders import Save, Writing
 from pswire.logs.events import event
 
@@ -251,13 +252,13 @@ class Executor:
         if blocked and self._deadline is None:
             shard.arena.evict_unpinned()
             self._evicted()
-            self._deadline = time.monotonic() + self._lease_of_holders(shard)
+            self._deadline = running.now() + self._lease_of_holders(shard)
             blocked = shard.blocked(order)
         if not blocked:
             self._deadline = None
             return True
         assert self._deadline is not None
-        left = self._deadline - time.monotonic()
+        left = self._deadline - running.now()
         if left <= 0:
             self._take_back(shard)
             self._deadline = None
@@ -290,7 +291,7 @@ class Executor:
             self._lease,
             extra=event("tickets_taken_back", seconds=self._lease),
         )
-        now = time.monotonic()
+        now = running.now()
         for ticket in shard.arena.holders():
             opened = shard.staging.tickets.get(ticket)
             if opened is not None:
@@ -314,7 +315,7 @@ class Executor:
 
     def unread(self, seconds: float) -> list[str]:
         """Return workers that have read no granted version for that long. They are forgotten."""
-        now = time.monotonic()
+        now = running.now()
         found = [worker for worker, (_, since) in self._unread.items() if now - since >= seconds]
         for worker in found:
             del self._unread[worker]

@@ -21,6 +21,7 @@ from psserver.shard import Apply, Shard, ShardState
 from psserver.shard.staging import Slot
 from pswire.model.plan import Plan
 from pswire.model.table_figures import TableFigures
+from pswire.patience import REQUEST_WAITS
 from pswire.transport.blocks import BlockCodec
 
 
@@ -32,7 +33,7 @@ class HostOptions:
     arena_versions: int = 3
     staging: int = 4
     lease: float = 5.0
-    patience: float = 30.0
+    patience: float = REQUEST_WAITS
     threads: int = 1
     transport: str = "auto"
     # The job's; also the seconds that a peer may pause in the middle of a payload.

@@ -35,6 +35,7 @@ from psserver.optimizers import Optimizer
 from psserver.policies import Policy
 from psserver.service.guard.ledger import MIB
 from psserver.service.life.settings import ServerSettings
+from psserver.service.store.slow import said
 from pswire.generations import Generation
 from pswire.logs.events import event
 
@@ -184,7 +185,8 @@ def find(
         return reason
 
     try:
-        found, passed = choose(store, which, lacks, wanted_parts)
+        with said(lambda: f"reads the checkpoint in {store.root}, {store.read / MIB:.1f} MiB so far"):
+            found, passed = choose(store, which, lacks, wanted_parts)
     except _NoRoomError as error:
         raise CheckpointError(str(error)) from error
     for sentence in passed:

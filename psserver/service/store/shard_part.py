@@ -6,7 +6,6 @@ Rows of tables are not copied as a whole: while they are written, updates save t
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from psserver.service.net.loop import LARGE_PASS, Owner
 from psserver.shard import Shard, ShardState, copied
 from psserver.shard.tables import TABLE_KINDS, Tables
 from psserver.shard.tables.saved import PIECE_BYTES, SavedRows
+from pswire import running
 from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")
@@ -257,7 +257,7 @@ class PartSaver:
 
     def _copy_beside(self, copy: Copy, spare: PrefaultedArrays | None) -> None:
         """Copy on another thread what nothing may write to meanwhile."""
-        began, loop = time.monotonic(), self._owner.loop
+        began, loop = running.now(), self._owner.loop
         self._copying += 1
 
         def copy_arrays() -> ShardState:
@@ -268,7 +268,7 @@ class PartSaver:
             error = future.exception()
             if error is None:
                 state = future.result()
-                fields = event("part_copied", bytes=state.nbytes, seconds=time.monotonic() - began)
+                fields = event("part_copied", bytes=state.nbytes, seconds=running.now() - began)
                 log.debug("%d bytes to be saved were copied", state.nbytes, extra=fields)
                 self._wait(replace(copy, state=state))
                 self._begin()

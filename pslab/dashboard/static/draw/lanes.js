@@ -79,7 +79,7 @@ function box(context, x0, wide, middle, bar, kind, open = false) {
 /** Draw a live worker's current activity, whose stretch is in the log only once it has ended. */
 function going(context, model, row, { t, x, middle, bar, left }) {
   const status = model.status?.workers.find((worker) => worker.name === model.workers[row]);
-  if (!status || !["computing", "waiting"].includes(status.state)) return;
+  if (!status || !["computing", "transferring", "waiting"].includes(status.state)) return;
   const begins = model.status.seconds - status.seconds, x0 = Math.max(x(begins), left);
   context.globalAlpha = 0.72;
   box(context, x0, x(t) - x0, middle, bar, status.state === "waiting" ? WAIT : 0, true);

@@ -2,7 +2,7 @@
 
 import { h, put, say, seconds, svg, number } from "../dom.js";
 
-const STATES = { computing: "computing", waiting: "waiting", lost: "lost", left: "left", done: "done", joined: "joined", wasted: "wasted", there: "in until the end", absent: "not here yet" };
+const STATES = { computing: "computing", transferring: "transferring", waiting: "waiting", lost: "lost", left: "left", done: "done", joined: "joined", wasted: "wasted", there: "in until the end", absent: "not here yet" };
 
 const compare = new Intl.Collator("en", { numeric: true }).compare;
 // From this number of workers on, each row takes one line only.
@@ -106,7 +106,7 @@ function liveWorkers(model, clock) {
   const later = Math.max(0, clock.t - status.seconds);
   return status.workers.map((worker) => ({
     name: worker.name, state: worker.state, seconds: worker.seconds + later, why: worker.waiting_for, releasers: worker.releasers,
-    doing: worker.state === "computing" ? `ticket ${worker.ticket} from version ${worker.base_version}` : "",
+    doing: ["computing", "transferring"].includes(worker.state) ? `ticket ${worker.ticket} from version ${worker.base_version}` : "",
     facts: facts(worker.applied, worker.dropped, worker.mean_staleness, worker.incarnation, worker.computes),
   }));
 }

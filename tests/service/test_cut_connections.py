@@ -1,0 +1,157 @@
+"""A connection between two servers that breaks is no death: it is dialled again, and the log goes on where it was."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from psserver.service.job import follower
+from psserver.service.net import follow as following
+from pswire import running
+from pswire.exits import ExitCode
+from pswire.v1 import shard_pb2 as pb
+from tests.service.peer import Peer
+from tests.service.serving import Cluster, Options, Served, refused, serving, wait_until
+from tests.service.test_follow import configure, decided, follow, opening
+
+NOTE = [pb.Decision(index=number, note=True) for number in range(6)]
+
+
+def cut(cluster: Cluster) -> None:
+    """Break the stream of decisions, at server 1."""
+    probe = cluster.servers[1].probe
+    served = probe.server.following
+    assert served is not None
+    rpc = served.rpc
+    done = threading.Event()
+
+    def act() -> None:
+        if rpc._stream is not None:
+            rpc._stream.caller.cancel()
+        done.set()
+
+    probe.host.owner.tell(act)
+    assert done.wait(60)
+
+
+@pytest.fixture
+def second() -> Iterator[Served]:
+    """Server 1 of two, with nobody to follow yet."""
+    served = Served(Options(ps_hosts="127.0.0.1:0,127.0.0.1:0", task_index=1))
+    yield served
+    if served.code is None:
+        served.interrupt()
+    served.ended()
+
+
+def test_a_job_goes_on_over_a_stream_that_breaks_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower, "FIRST_PAUSE", 0.01)
+    with serving(2) as cluster, Peer(cluster, "w0") as peer:
+        for version in range(1, 9):
+            grant = peer.ready()
+            cut(cluster)
+            peer.grant = grant
+            assert peer.step().version == version
+        wait_until(lambda: cluster.status().servers[1].state == "ready", "the stream to stand")
+        assert cluster.picture()
+
+
+def test_a_server_whose_connection_is_broken_is_named_with_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower, "NAMED_AFTER", 0.0)
+    monkeypatch.setattr(follower, "FIRST_PAUSE", 3600.0)
+    with serving(2) as cluster, Peer(cluster, "w0") as peer:
+        peer.step()
+        cut(cluster)
+        words = "waiting for server 1 to answer: its connection broke (since "
+        note = wait_until(lambda: words in (said := cluster.status().note) and said, "the name in status")
+        assert note.endswith("at most 60 s)"), note
+        monkeypatch.setattr(follower, "SERVER_AWAY", 0.0)
+        stop = peer.receive("stop")
+        assert not stop.success and "server 1" in stop.reason
+        peer.leave()
+        assert cluster.servers[0].ended() == ExitCode.UNREACHABLE
+        cluster.servers[1].interrupt()
+        cluster.servers[1].ended()
+
+
+def test_what_was_executed_is_not_executed_again(second: Served) -> None:
+    first = follow(second, opening(), configure(), decided(*NOTE[:3]))
+    assert [reply.executed for reply in first] == [0, 0, 3]
+    # The same coordinator again, which does not know how far its orders came.
+    again = follow(second, opening(again=True), configure(), decided(*NOTE))
+    assert [reply.executed for reply in again] == [3, 3, 6]
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, "expected entry 6 of the decision log next, got 7"):
+        follow(second, opening(again=True), decided(pb.Decision(index=7, note=True)))
+    assert second.ended() == ExitCode.UNREACHABLE
+
+
+def test_what_a_reply_may_have_lost_is_told_again(second: Served) -> None:
+    follow(second, opening(), configure())
+    execution = second.probe.server.following.rpc._execution  # type: ignore[union-attr]
+    second.probe.host.owner.ask(lambda: execution._measured(3, 0.5))
+    told = follow(second, opening(), decided(NOTE[0]))
+    assert [(m.version, m.square) for m in told[0].measures] == [(3, 0.5)]
+    assert not told[1].measures
+    assert [(m.version, m.square) for m in follow(second, opening())[0].measures] == [(3, 0.5)]
+
+
+def test_another_coordinator_waits_while_the_connection_of_the_first_is_broken(second: Served) -> None:
+    follow(second, opening(), configure())
+    for other in (opening(job="another"), opening(secret=b"another", again=True)):
+        with refused(grpc.StatusCode.UNAVAILABLE, "waits for the coordinator of job job", "wait"):
+            follow(second, other)
+    end = pb.FollowRequest(shutdown=pb.Shutdown(exit_code=0, reason="done"))
+    assert follow(second, opening(again=True), end)
+    assert second.ended() == ExitCode.OK
+
+
+def test_a_server_that_has_started_anew_is_not_taken_for_the_one_before(second: Served) -> None:
+    with refused(
+        grpc.StatusCode.FAILED_PRECONDITION, "server 1 has started anew", "holds nothing of job job"
+    ):
+        follow(second, opening(again=True))
+    end = pb.FollowRequest(shutdown=pb.Shutdown(exit_code=0, reason="done"))
+    assert follow(second, opening(), end)
+
+
+def test_a_coordinator_that_does_not_come_back_is_gone(
+    second: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time counts on the clock of this process."""
+    ahead = [0.0]
+    now = running.now
+
+    class Ahead:
+        @staticmethod
+        def now() -> float:
+            return now() + ahead[0]
+
+    monkeypatch.setattr(following, "running", Ahead)
+    monkeypatch.setattr(following, "LOOK_EVERY", 0.01)
+    follow(second, opening(), configure())
+    rpc: Any = second.probe.server.following.rpc  # type: ignore[union-attr]
+    wait_until(lambda: rpc._waiting is not None, "the wait for the coordinator")
+    assert rpc.ending is None
+    ahead[0] = 3600.0
+    assert second.ended() == ExitCode.UNREACHABLE
+
+
+def test_versions_are_those_of_a_run_without_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower, "FIRST_PAUSE", 0.01)
+
+    def weights(cuts: bool) -> list[bytes]:
+        with serving(2) as cluster, Peer(cluster, "w0") as peer:
+            for number in range(5):
+                peer.step(0.5 + number)
+                if cuts:
+                    cut(cluster)
+            grant = peer.ready()
+            del grant
+            shards = [served.probe.shard for served in cluster.servers]
+            wait_until(lambda: all(shard.version == 5 for shard in shards), "version 5")
+            values = [shard.arena.values(5) for shard in shards]
+            return [b"" if found is None else found.tobytes() for found in values]
+
+    assert weights(cuts=True) == weights(cuts=False) != [b"", b""]
