@@ -10,6 +10,7 @@ from pslab.display.status import number
 from pslab.launch.experiments import FinishedRun
 from pslab.runs.folder import CHECKPOINTS, EXPERIMENT, LOGS, SIMULATED, Run, RunError, Summary, later_jobs
 from psserver.checkpoint import CheckpointError, Store
+from psserver.policies.builtin import BUILTIN
 from pswire.exits import ExitCode
 
 
@@ -42,6 +43,8 @@ def outcome_text(finished: FinishedRun) -> Text:
         text.append(f"not trained on: {summary.missing_text}\n", style="yellow")
     if summary is not None and summary.uncounted:
         text.append(f"did not count: {summary.uncounted}\n", style="yellow")
+    if summary is not None and (sentence := stale_text(summary)):
+        text.append(f"warning: {sentence}\n", style="yellow")
     if finished.result.ok:
         for warning in finished.result.warnings:
             text.append(f"warning: {warning}\n", style="yellow")
@@ -51,6 +54,27 @@ def outcome_text(finished: FinishedRun) -> Text:
     for job in later_jobs(finished.folder):
         text.append(f"later {job.name}: {_numbers(_summary(job))}\n")
     return text.append(f"run folder: {finished.folder}")
+
+
+# The knob by which a policy drops what is too old.
+_AGE_KNOBS = {"bounded": "max_staleness", "ringmaster": "threshold"}
+
+
+def stale_text(summary: Summary) -> str:
+    """Name the knob that made a run drop at least half of its contributions as too old; empty if none did."""
+    name = str(summary.policy.get("name"))
+    knob = _AGE_KNOBS.get(name, "")
+    committed = sum(each.committed for each in summary.contributions.values())
+    dropped = sum(each.dropped for each in summary.contributions.values())
+    if not knob or knob not in summary.policy or not committed or 2 * dropped < committed:
+        return ""
+    value = summary.policy[knob]
+    default = ", its default" if value == getattr(BUILTIN[name](), knob) else ""
+    usual = (summary.workers - 1) / int(summary.policy.get("aggregate", 1))
+    return (
+        f"{100 * dropped / committed:.0f} % of all contributions were dropped as too old: policy.{knob} is "
+        f"{value}{default}; {summary.workers} workers that are equally fast are {usual:.3g} versions behind on average"
+    )
 
 
 def saved_version(folder: Path) -> int | None:

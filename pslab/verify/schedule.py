@@ -112,8 +112,9 @@ class Schedule:
         self.now = 0.0
         self.generation = 0
         self.case = (policy, knobs)
+        self.policies: list[TimeLimitedPolicy] = []
         self.coordinator = self._begun(1)
-        self.policy = self.coordinator.policy
+        self.policy = self.policies[0]
         self.guard = Guard(policy, self.policy.knobs, workers)
         self.servers = StagedShard(workers=workers, tensors=self.policy.tensors) if servers else None
         self.log: list[Record] = []
@@ -141,7 +142,13 @@ class Schedule:
             adapt=self.adapt,
         )
         policy = TimeLimitedPolicy(build(*self.case, self.size))
+        self.policies.append(policy)
         return Coordinator(terms, policy, self.now)
+
+    @property
+    def events(self) -> int:
+        """The number of events that the policy received, with all who went on from its states."""
+        return sum(policy.events for policy in self.policies)
 
     def take(self, outputs: list[Output]) -> list[Output]:
         """Check and execute the log's new entries, and send the notices on their way."""

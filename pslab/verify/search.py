@@ -192,7 +192,7 @@ def verify(
                 adapt=played_case.adapt,
             )
             fault = _fault_of(schedule, (40 + number % 80) * (MORE if played_case.adapt else 1))
-            events += schedule.policy.events
+            events += schedule.events
             if not fault and number % TWICE == 0:
                 fault = _otherwise(played_case, schedule)
             if fault:

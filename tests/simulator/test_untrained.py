@@ -1,7 +1,8 @@
-"""A simulation that makes no version is no success, and says why."""
+"""A simulation that makes no version, or drops most of what was computed, says why."""
 
 from pathlib import Path
 
+from pslab.display.outcome import outcome_text
 from pslab.launch.simulated import UNKNOWN, run_simulated
 from psserver.policies import Commit, Decision, Drop, Event, Grant, Policy, Ready, Waiting
 from pswire.config.experiment import parse_experiment
@@ -35,3 +36,17 @@ def test_a_simulation_of_time_without_versions_fails_and_names_loss_and_norm(tmp
     done = run_simulated(parse_experiment(document, "a test"), out=tmp_path / "run", quiet=True)
     assert done.result.verdict.code == ExitCode.MISSING
     assert UNKNOWN in done.result.verdict.reason
+
+
+def test_a_default_that_drops_most_contributions_is_named(tmp_path: Path) -> None:
+    document = {
+        "policy": {"name": "bounded"},
+        "cluster": {"workers": 50},
+        "run": {"versions": 200},
+        "simulation": {"problem": "none", "compute": "exponential(1)"},
+    }
+    done = run_simulated(parse_experiment(document, "a test"), out=tmp_path / "run", quiet=True)
+    assert "policy.max_staleness is 4, its default" in outcome_text(done).plain
+    roomy = {**document, "policy": {"name": "bounded", "max_staleness": 400}}
+    done = run_simulated(parse_experiment(roomy, "a test"), out=tmp_path / "roomy", quiet=True)
+    assert "dropped as too old" not in outcome_text(done).plain
