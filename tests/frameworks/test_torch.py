@@ -93,6 +93,30 @@ def test_a_rule_of_torch_is_the_servers(make: Callable[[Any], Any], atol: float)
     np.testing.assert_allclose(x, parameter.detach().numpy(), rtol=1e-6, atol=atol)
 
 
+def test_averages_stay_between_those_of_the_batches_without_a_barrier() -> None:
+    """Of the data, which BatchNorm sees first: nothing else moves them."""
+    count, rounds = 6, 10
+
+    def work(index: int) -> Any:
+        model = nn.Sequential(nn.BatchNorm1d(6, momentum=0.5), nn.Linear(6, 1))
+        with pt.distribute(optim.SGD(model.parameters(), 0.01), model, hosts, task_index=index) as optimizer:
+            for k in range(rounds):
+                optimizer.zero_grad()
+                backward(model, batch((index + k) % 12))
+                optimizer.step()
+        return model
+
+    with servers(workers=count, policy="async") as hosts:
+        norm = in_threads(work, count)[0][0]
+    parts = [X[batch(k)] for k in range(12)]
+    for found, start, of_batches in (
+        (norm.running_mean, 0.0, [part.mean(0) for part in parts]),
+        (norm.running_var, 1.0, [part.var(0) for part in parts]),
+    ):
+        values = torch.stack([torch.full((6,), start), *of_batches])
+        assert (found >= values.amin(0) - 1e-5).all() and (found <= values.amax(0) + 1e-5).all()
+
+
 def test_a_loop_is_the_loop_without_servers() -> None:
     """Groups, a scheduler, clipping, accumulation, a closure, BatchNorm, and state_dict() in the middle."""
 

@@ -30,6 +30,7 @@ SETTINGS = {
     "slots of each worker": ({"name": "dana-zero"}, TensorParts()),
     "bases": ({"name": "momentum"}, TAYLOR),
     "changes": ({"name": "sgd"}, TensorParts()),
+    "layers' state": ({"name": "sgd"}, TensorParts()),
 }
 
 
@@ -52,7 +53,10 @@ class Job:
     def __post_init__(self) -> None:
         settings, tensors = SETTINGS[self.name]
         self.turns = self.name == "sums in an order"
-        plan = make_plan([VariableSpec("w", (64, ELEMENTS // 64))], 1)
+        specs = [VariableSpec("w", (64, ELEMENTS // 64))]
+        if self.name == "layers' state":
+            specs.append(VariableSpec("averages", (ELEMENTS // 64,), kind="state"))
+        plan = make_plan(specs, 1)
         deltas = TOP_K if self.name == "changes" else None
         optimizer = build({**settings, "learning_rate": 0.01})
         self.memory = ShardMemory(0, 3, self.limit)

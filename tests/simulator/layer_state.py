@@ -1,10 +1,11 @@
 """State that every batch moves, on simulated workers under any policy, and its table.
 
-    python -m tests.simulator.layer_state
+    python -m tests.simulator.layer_state [POLICY ...]
 
-prints the largest and the last value of an average under every built-in policy, in Markdown.
+prints the largest and the last value of an average under these policies, by default all, in Markdown.
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ STATE = "average"
 MEAN, SPREAD = 1.0, 0.5
 WORKERS = (2, 8, 32)
 RATES = (0.01, 0.1, 0.3, 1.0)
+BATCHES = 40
 
 
 class Flat:
@@ -101,8 +103,8 @@ def last(outcome: Outcome) -> float:
 
 
 def cell(policy: str, workers: int, rate: float) -> str:
-    """The largest and the last average, with workers of equal speed and 100 batches for each."""
-    trainer = Averaging(rate, 100)
+    """The largest and the last average, with workers of equal speed and `BATCHES` for each."""
+    trainer = Averaging(rate, BATCHES)
     try:
         final = last(run(policy, workers, trainer, compute="constant(1)"))
     except PolicyError:
@@ -114,7 +116,7 @@ def main() -> None:
     """Print the table."""
     heads = [f"{n}, {a:g}" for n in WORKERS for a in RATES]
     print(f"| policy | {' | '.join(heads)} |", f"|{'---|' * (len(heads) + 1)}", sep="\n")
-    for policy in names():
+    for policy in sys.argv[1:] or names():
         found = [cell(policy, n, a) for n in WORKERS for a in RATES]
         print(f"| `{policy}` | {' | '.join(found)} |", flush=True)
 
