@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from psserver.policies import PolicyError, names
+from tests.promises import promise
 from tests.simulator.layer_state import MEAN, SPREAD, Averaging, last, run
 
 # Of float32, and of the sums of contributions.
@@ -28,6 +29,7 @@ def stays_between(policy: str, workers: int, rate: float, rounding: float = ROUN
     assert outcome.verdict().ok
 
 
+@promise("Layers' state stays between the values that workers saw, under every policy, delay and rate.")
 @pytest.mark.parametrize("policy", names())
 @pytest.mark.parametrize("rate", [0.1, 1.0])
 @pytest.mark.parametrize("workers", [2, 8])
