@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any, Literal, Protocol
 
@@ -14,10 +16,13 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
+from pswire.logs.events import event
 from pswire.model.plan import Plan, VariableSpec
 from psworker.backends import Landing, ModelError, StepResult, infinite_state
 from psworker.backends.lookups import LookedUp
 from psworker.errors import Unsupported
+
+log = logging.getLogger("ps-worker")
 
 # What Keras calls a variable without a name.
 _UNNAMED = "variable"
@@ -543,3 +548,31 @@ def samples_of(batch: Any) -> int:
         if len(shape):
             return int(shape[0])
     return 1
+
+
+# Whether n workers under a barrier equal one process: servers take the mean of gradients, weighed by samples.
+
+# How a batch's loss follows from those of its samples, where that is no mean over samples.
+_OTHERS = {
+    "sum": "sums over the samples of a batch, so one update of all workers is as large as one of a single worker",
+    "mean_with_sample_weight": "divides by the sum of the sample weights, which may differ from batch to batch",
+    None: "is not reduced to one number by Keras",
+}
+
+
+def warn_of_reduction(loss: Any) -> None:
+    """Warn once where `loss`, as Keras' `compile` takes it, is known to be no mean over samples."""
+    for one in keras.tree.flatten(loss):
+        reduction = getattr(one, "reduction", "sum_over_batch_size")
+        if isinstance(one, keras.losses.Loss) and reduction in _OTHERS:
+            _warn(type(one).__name__, str(reduction), _OTHERS[reduction])
+
+
+@cache
+def _warn(name: str, reduction: str, what: str) -> None:
+    log.warning(
+        "the loss %s has reduction=%r: it %s. Servers average gradients over workers, weighed by samples: several "
+        "workers then differ from one process with all the samples; the default reduction does not",
+        *(name, reduction, what),
+        extra=event("loss_reduction", reduction=reduction),
+    )

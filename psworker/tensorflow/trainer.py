@@ -15,8 +15,8 @@ from pswire.model.plan import Plan, VariableSpec
 from pswire.model.tables import Floats, Keys, TableSpec
 from pswire.model.variables import WholeTables
 from psworker.backends import ModelError, StepResult
+from psworker.backends.keras import warn_of_reduction
 from psworker.backends.lookups import LookedUp, by_keys
-from psworker.backends.reductions import warn_of_reduction
 from psworker.backends.tensorflow.rows import Finder, Tables
 from psworker.backends.tensorflow.specs import Body, Traces
 from psworker.backends.tensorflow.step import Flat, FlatStep

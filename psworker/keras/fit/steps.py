@@ -16,9 +16,8 @@ from typing import Any, Literal, NamedTuple
 from keras.src.models.functional import Functional
 
 from pswire.logs.events import event
-from psworker.backends.keras import FitError, KerasVariables, collect, unwrapped
+from psworker.backends.keras import FitError, KerasVariables, collect, unwrapped, warn_of_reduction
 from psworker.backends.lookups import LookedUp, tables_of
-from psworker.backends.reductions import warn_of_reduction
 from psworker.engine import Grant
 from psworker.errors import SessionError, Voided
 from psworker.function import function_of
