@@ -286,21 +286,6 @@ class Session(Facts):
         """Whether `prefetch` fetches anything: connect(prefetch=True)."""
         return self._reader.prefetch is not None
 
-    def look_ahead(self, grant: Grant, rows: Mapping[str, ArrayLike]) -> None:
-        """Read the rows that the next batch needs, by ids, while the loop computes on `grant`.
-
-        Of the rows that are pulled with the next version, or named in `contribute(ahead=...)`, only those that have
-        changed since then have to come: the bits are the same. Returns at once. A server that shares memory with this
-        worker is not asked.
-        """
-        self.look_ahead_by_keys(grant, lambda: {name: unique(ids)[0] for name, ids in rows.items()})
-
-    def look_ahead_by_keys(self, grant: Grant, keys: Callable[[], KeysByName]) -> None:
-        """Look ahead as `look_ahead` does, by sorted unique keys, for which another thread asks `keys`."""
-        self._reader.look_ahead(grant, lambda: self._layout.wanted(keys()))
-
-    # One step: push, commit
-
     def slot_flat(self, grant: Grant) -> list[Floats]:
         """Return arrays to write the payload of `grant` into, for `push_flat` or `contribute`.
 
@@ -438,8 +423,6 @@ class Session(Facts):
         self._receipts = {grant.ticket: tuple(receipts)}
 
     def _begin_push(self, grant: Grant) -> None:
-        if self.plan.tables:
-            self._reader.lookahead.settle()
         self._require_valid(grant)
         self._watch.push(grant.ticket)
         if self._wire.up.remembers and self._encoded != grant.ticket:

@@ -236,16 +236,15 @@ class Gradients:
         return gradient_of(self.trainer, self._rows)(weights, batch)
 
     def _fetch_ahead(self, grant: Grant) -> None:
-        """Let what the next batch needs be fetched meanwhile: its version, or at least rows that may not change."""
+        """With prefetch, let the next batch's version and rows be fetched meanwhile."""
         session, trainer, following = self.session, self.trainer, self.batches.following
+        if not session.prefetches:
+            return
         if not tables_of(trainer) or following is None:
             session.prefetch(grant)
             return
         assert isinstance(trainer, RowTrainer)
-        if session.prefetches:
-            session.prefetch(grant, trainer.keys(following))
-        else:
-            session.look_ahead_by_keys(grant, lambda: trainer.keys(following))
+        session.prefetch(grant, trainer.keys(following))
 
     def _rows(self, keys: Mapping[str, Any]) -> Mapping[str, Any]:
         # Tables are refused under rules whose steps come before the grant.

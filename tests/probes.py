@@ -64,11 +64,6 @@ class SessionProbe:
         return self._session._reader.prefetch.fetched
 
     @property
-    def looked_ahead(self) -> bool:
-        """No rows of the next batch are being read."""
-        return self._session._reader.lookahead.ended
-
-    @property
     def fetch_under_way(self) -> Future[Any] | None:
         assert self._session._reader.prefetch is not None
         return self._session._reader.prefetch._under_way

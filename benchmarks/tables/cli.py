@@ -244,17 +244,10 @@ def _makers(folder: Path, divisor: int, places: Sequence[Place]) -> dict[str, An
         for pack in (1, 8)
     }
     return makers | {
-        f"ours, {servers} server{'s' * (servers > 1)}, {workers} worker{'s' * (workers > 1)}{text}": (
-            lambda name, s=servers, w=workers, a=ahead: Ours(
-                name, folder, divisor, places, servers=s, workers=w, ahead=a
-            )
+        f"ours, {servers} server{'s' * (servers > 1)}, {workers} worker{'s' * (workers > 1)}": (
+            lambda name, s=servers, w=workers: Ours(name, folder, divisor, places, servers=s, workers=w)
         )
-        for servers, workers, text, ahead in (
-            (1, 1, "", False),
-            (1, 1, ", lookahead", True),
-            (2, 1, ", lookahead", True),
-            (1, 2, ", lookahead", True),
-        )
+        for servers, workers in ((1, 1), (2, 1), (1, 2))
         # On links, a second server would share the first one's.
         if not places or servers == 1
     }

@@ -86,9 +86,6 @@ class Worker:
             rows = joined([pulled[name] for name in self._names]).reshape(-1, load.DIM)
             # As in jobs, the next batch is looked up while this one computes.
             following = self._looked_up() if number + 1 < steps else None
-            if self._ahead and following is not None:
-                keys = following.keys
-                session.look_ahead_by_keys(grant, lambda keys=keys: keys)
             loss, gradients, of_embedded = self._call(
                 *(tf.constant(each) for each in weights), tensor_of(rows), *looked.given
             )
@@ -99,20 +96,17 @@ class Worker:
                 name: (looked.keys[name], whole[start:stop])
                 for name, start, stop in zip(self._names, looked.starts, looked.starts[1:], strict=False)
             }
-            more = self._ahead and following is not None
             session.contribute(
                 *(grant, flats),
                 samples=load.BATCH,
                 loss=float(loss),
                 ready=following is not None,
                 rows=named,
-                ahead=following.keys if more and following is not None else {},
+                ahead={} if following is None else following.keys,
             )
             self.losses.append(float(loss))
             if following is not None:
                 looked = following
-                if not self._ahead:
-                    session.want_rows({})
         end = time.monotonic()
         return {"begin": begin, "end": end, "steps": steps, "unique": unique, "losses": self.losses[:5]}
 

@@ -198,13 +198,6 @@ class Shard:
         """Return rows at a version, [n, dim] for each table. Raises ValueError if the version is gone."""
         return self.tables.read(keys, version)
 
-    def read_rows_since(
-        self, keys: WantedRows, version: int, since: int
-    ) -> tuple[list[NDArray[np.bool_]], list[Floats]]:
-        """Return which rows may differ from those of version `since`, and these, [m, dim] for each table. Raises as
-        `read_rows`."""
-        return self.tables.read_since(keys, version, since)
-
     def evict(self) -> None:
         """Evict older versions from readers whose leases have expired."""
         self.arena.evict()

@@ -63,11 +63,6 @@ def values_of(rows: Rows) -> Sequence[Floats]:
     return rows.values if isinstance(rows, CutRows) else [values for _, values in rows]
 
 
-def since_of(early: ReceivedRows | None) -> int:
-    """Return what a request says of rows that its sender has: 1 + their version; 0 for none."""
-    return 0 if early is None else early.version + 1
-
-
 class RowLayout:
     """Divides rows among the servers of a plan, and joins what they return."""
 

@@ -7,7 +7,6 @@ that is elementwise, else as float32. Tables are in the order of the plan; a mes
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pswire.model.adjacent import Cut, cut, joined
 from pswire.model.rows import CutRows, Rows, WantedRows, values_of
@@ -95,54 +94,3 @@ class RowFormat:
             ElementDecoder(self.codec, whole).feed(data)
         parts = zip(cut(whole, sizes), self.counts, self.tables, strict=bool(self.counts))
         return Cut.of(whole, (part.reshape(count, table.dim) for part, count, table in parts))
-
-
-def encode_changes(
-    form: RowFormat, chosen: Sequence[NDArray[np.bool_]], rows: Sequence[Floats]
-) -> list[Array]:
-    """Return arrays whose memory is a bit for each key, in 64-bit words, and then the chosen rows."""
-    bits = np.zeros(_bit_bytes(sum(form.counts)), np.uint8)
-    packed = np.packbits(np.concatenate(chosen), bitorder="little")
-    bits[: packed.size] = packed
-    return [bits, *form.encode_answer(rows)]
-
-
-def most_changes(form: RowFormat) -> int:
-    """Return the bytes of `encode_changes` if all rows are chosen."""
-    return _bit_bytes(sum(form.counts)) + form.answer_nbytes
-
-
-def take_changes(form: RowFormat, data: memoryview, rows: Sequence[Floats]) -> Sequence[Floats]:
-    """Return `rows` with those in their places that `encode_changes` had chosen. Their memory may be written to.
-
-    Raises ValueError for bytes that are not of such keys.
-    """
-    count = sum(form.counts)
-    begin = _bit_bytes(count)
-    bits = np.frombuffer(data[:begin], np.uint8)
-    if bits.size != begin:
-        raise ValueError(f"expected a bit for each of {count} rows, got {data.nbytes} bytes")
-    chosen = np.unpackbits(bits, count=count, bitorder="little").view(bool)
-    each = cut(chosen, form.counts)
-    came = RowFormat(form.tables, form.codec, tuple(int(np.count_nonzero(own)) for own in each))
-    if came.answer_nbytes != data.nbytes - begin:
-        raise ValueError(
-            f"expected {came.answer_nbytes} bytes of {sum(came.counts)} rows, got {data.nbytes - begin}"
-        )
-    new = came.decode_answer(data[begin:])
-    dims = {table.dim for table in form.tables}
-    if len(dims) > 1:
-        for have, own, changed in zip(rows, each, new, strict=True):
-            have[own] = changed
-        return rows
-    dim = dims.pop()
-    whole = joined(rows).reshape(-1, dim)
-    whole[chosen] = joined(new).reshape(-1, dim)
-    sizes = [n * dim for n in form.counts]
-    flat = whole.reshape(-1)
-    return Cut.of(flat, (part.reshape(-1, dim) for part in cut(flat, sizes)))
-
-
-def _bit_bytes(count: int) -> int:
-    """Return the bytes of so many bits in 64-bit words."""
-    return 8 * -(-count // 64)

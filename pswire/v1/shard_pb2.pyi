@@ -357,7 +357,6 @@ class PushHeader(_message.Message):
     BASE_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
     NEXT_ROWS_FIELD_NUMBER: _builtins.int
-    ROWS_SINCE_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     worker: _builtins.str
     ticket: _builtins.int
@@ -372,8 +371,6 @@ class PushHeader(_message.Message):
     """From Join: the shard accepts only the owner's payload for a ticket."""
     weights_dtype: _model_pb2.WireDtype.ValueType
     """With a commit: the codec of the version that comes back, if it is not `dtype`."""
-    rows_since: _builtins.int
-    """With `next_rows`: 1 + the version of which the worker has these rows; 0: it has none."""
     @_builtins.property
     def base(self) -> Global___Base:
         """With a commit: the version that the worker has."""
@@ -407,11 +404,10 @@ class PushHeader(_message.Message):
         base: Global___Base | None = ...,
         rows: _abc.Iterable[_builtins.int] | None = ...,
         next_rows: _abc.Iterable[_builtins.int] | None = ...,
-        rows_since: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "base", b"base", "bytes", b"bytes", "dtype", b"dtype", "incarnation", b"incarnation", "job", b"job", "membership_token", b"membership_token", "next_rows", b"next_rows", "plan", b"plan", "rows", b"rows", "rows_since", b"rows_since", "ticket", b"ticket", "weights_dtype", b"weights_dtype", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "base", b"base", "bytes", b"bytes", "dtype", b"dtype", "incarnation", b"incarnation", "job", b"job", "membership_token", b"membership_token", "next_rows", b"next_rows", "plan", b"plan", "rows", b"rows", "ticket", b"ticket", "weights_dtype", b"weights_dtype", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -485,7 +481,6 @@ class PullRequest(_message.Message):
     BASE_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
     ROWS_ONLY_FIELD_NUMBER: _builtins.int
-    ROWS_SINCE_FIELD_NUMBER: _builtins.int
     TABLE_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     ticket: _builtins.int
@@ -508,8 +503,6 @@ class PullRequest(_message.Message):
     """
     rows_only: _builtins.bool
     """Read only these rows, and no variables. Without a ticket: at the newest version."""
-    rows_since: _builtins.int
-    """With `rows` and a ticket: 1 + the version of which the worker has these rows; 0: it has none."""
     table: _builtins.int
     """If not 0: read all rows of that table, counted from 1, at `version` or a later
     one, instead of the version: the keys (8 bytes each, sorted), then the rows as
@@ -541,12 +534,11 @@ class PullRequest(_message.Message):
         base: Global___Base | None = ...,
         rows: _abc.Iterable[_builtins.int] | None = ...,
         rows_only: _builtins.bool = ...,
-        rows_since: _builtins.int = ...,
         table: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "base", b"base", "dtype", b"dtype", "incarnation", b"incarnation", "job", b"job", "membership_token", b"membership_token", "plan", b"plan", "rows", b"rows", "rows_only", b"rows_only", "rows_since", b"rows_since", "slots", b"slots", "table", b"table", "ticket", b"ticket", "version", b"version", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "base", b"base", "dtype", b"dtype", "incarnation", b"incarnation", "job", b"job", "membership_token", b"membership_token", "plan", b"plan", "rows", b"rows", "rows_only", b"rows_only", "slots", b"slots", "table", b"table", "ticket", b"ticket", "version", b"version", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -850,8 +842,6 @@ class ExchangeReply(_message.Message):
     row_bytes: _builtins.int
     """Bytes of the rows that were asked for, which follow in chunks behind the last
     byte of the payload, in its dtype: table by table, in the order of the keys.
-    Where `rows_since` was given: first a bit for each key, in 64-bit words, the lowest
-    bit first, which says whether its row follows; the others are as the worker has them.
     """
     version: _builtins.int
     """With rows that were read without a ticket: their version."""

@@ -81,10 +81,9 @@ class Member:
         base: shard_pb2.Base | None = None,
         rows: WantedRows = (),
         rows_only: bool = False,
-        since: int = 0,
     ) -> list[Parts]:
         """Write a pull. `base`: the version that this worker has, where weights travel as changes. `rows`: of which
-        rows of tables to read, too, or `rows_only`. `since`: 1 + the version of which it has these rows."""
+        rows of tables to read, too, or `rows_only`."""
         request = shard_pb2.PullRequest(
             **self._proof,
             ticket=ticket,
@@ -94,7 +93,6 @@ class Member:
             base=base,
             rows=counts_of(rows),
             rows_only=rows_only,
-            rows_since=since,
         )
         message = shard_pb2.ExchangeRequest(pull=request, in_place=in_place)
         return list(messages(message, (), RowFormat((), FLOAT32).encode((), rows)))

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from pswire.model.rows import ReceivedRows, WantedRows, same_keys
 from psworker.control.stream import SessionStream
-from psworker.data.lookahead import Lookahead
 from psworker.data.payloads import Floats, Received
 from psworker.data.shard_client import ShardClient
 from psworker.data.shard_group import ShardGroup
@@ -133,7 +132,6 @@ class WeightReader:
         # newest, and its ticket.
         self.wanted: Sequence[WantedRows] = ()
         self._rows: tuple[int, Sequence[ReceivedRows | None]] = (0, ())
-        self.lookahead = Lookahead()
 
     def copied(self, grant: Grant) -> list[Floats]:
         """Return float32 arrays that the caller may keep. Raises Voided, Refused, Unreachable."""
@@ -199,28 +197,7 @@ class WeightReader:
         if self.prefetch is not None:
             self.prefetch.begin(ticket, narrow=self.narrow, rows=rows)
 
-    def look_ahead(self, grant: Grant, rows: Callable[[], Sequence[WantedRows]]) -> None:
-        """Read the newest rows early, by server, while the loop computes on `grant`: of those that are then wanted with
-        the next version, only what has changed has to come. `rows` is called in another thread.
-
-        Not from servers that share memory with this worker, where it costs more time than it saves.
-        """
-        if all(shard.is_near for shard in self._servers.shards):
-            return
-
-        def read() -> None:
-            wanted = rows()
-
-            def read_early(shard: ShardClient) -> None:
-                if wanted and not shard.is_near:
-                    shard.read_early(grant.ticket, grant.index, wanted[shard.server])
-
-            self._servers.each(read_early)
-
-        self.lookahead.begin(read)
-
     def close(self) -> None:
-        self.lookahead.close()
         if self.prefetch is not None:
             self.prefetch.close()
 

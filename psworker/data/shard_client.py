@@ -16,19 +16,18 @@ from pswire.logs.events import event
 from pswire.messages import EVENTS
 from pswire.model.groups import Part
 from pswire.model.plan import Plan
-from pswire.model.rows import ReceivedRows, Rows, WantedRows, nothing, since_of
+from pswire.model.rows import ReceivedRows, Rows, WantedRows, nothing
 from pswire.patience import UNKNOWN_TIMEOUT
 from pswire.patience import silence as silence_of
 from pswire.patience import stuck as stuck_after
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.codecs import FLOAT32, OCTETS, Encoder, NotFinite
-from pswire.transport.rows import RowFormat, counts_of, most_changes, row_codec, take_changes
+from pswire.transport.rows import RowFormat, counts_of, row_codec
 from pswire.transport.wire import Wire
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from psworker.control.backoff import MEANING, Backoff, Contact, insist, translated
 from psworker.data.changes import KnownGroups, KnownVersion
-from psworker.data.early import EarlyRows
 from psworker.data.exchange import Answer, Exchange
 from psworker.data.member import Member, messages
 from psworker.data.payloads import Floats, Payload, Pieces, Received, array_of
@@ -104,7 +103,6 @@ class ShardClient:
         # Replaced as a whole at every Join, by the thread that joins. A push takes it once. Only the training loop,
         # which pushes, uses the encoder.
         self._member = self._new_member(pb.JoinReply(), self._wire.up.encoder(self._layout))
-        self._early = EarlyRows(settings.plan)
         self._contact, self._channel = self._contact_at(address), channel
         self._lanes = Lanes(self._transport, self._known_version)
         self._lane = self._lanes.first
@@ -204,7 +202,6 @@ class ShardClient:
         the loop works on another ticket. Raises Voided when the version is gone, Refused, Unreachable.
         """
         member = self._member_with(ticket)
-        early = self._early.take(member, rows) if ticket and rows else None
         lane = self._lanes.ahead() if ahead and self.two_lanes else self._lane
 
         def ask() -> Received:
@@ -215,10 +212,9 @@ class ShardClient:
                 in_place=in_place,
                 base=self._base(member, lane),
                 rows=rows,
-                since=since_of(early),
             )
             answer = lane.exchange.ask(request)
-            return self._received(lane, member, answer, ticket, version, narrow, rows, early)
+            return self._received(lane, member, answer, ticket, version, narrow, rows)
 
         with lane.turn:
             return insist(ask, self._backoff())
@@ -239,15 +235,7 @@ class ShardClient:
             return self._received_rows(exchange, answer, 0, rows, version if ticket else answer[0].version)
 
         with self.turn:
-            found = insist(ask, self._backoff())
-        if ticket:
-            self._early.keep(member, found)
-        return found
-
-    def read_early(self, ticket: int, after: int, rows: WantedRows) -> None:
-        """Read the newest rows while `ticket` is computed on: of those that are then wanted with the next version, only
-        what has changed since has to come. Raises as `pull_rows`."""
-        self._early.read(self._member_with(ticket), rows, lambda asked: self.pull_rows(0, 0, after, asked))
+            return insist(ask, self._backoff())
 
     def pull_slots(self, count: int, version: int, after: int) -> Floats:
         """Return `count` slots of the optimizer at `version` or a later one, shape (count, trainable elements).
@@ -294,18 +282,11 @@ class ShardClient:
         base: int,
         rows: WantedRows,
         version: int,
-        early: ReceivedRows | None = None,
     ) -> ReceivedRows:
         tables = self._settings.plan.tables
         form = RowFormat(tables, row_codec(self._wire.down), tuple(keys.size for keys in rows))
-        if early is None:
-            data = exchange.rows(answer, base, form.answer_nbytes, form.answer_nbytes)
-            return ReceivedRows(rows, form.decode_answer(data), version)
-        data = exchange.rows(answer, base, 8, most_changes(form))
-        try:
-            return ReceivedRows(rows, take_changes(form, data, early.rows), version)
-        except ValueError as error:
-            raise SessionError(f"rows that have changed do not fit: {error}") from error
+        data = exchange.rows(answer, base, form.answer_nbytes, form.answer_nbytes)
+        return ReceivedRows(rows, form.decode_answer(data), version)
 
     def _received(
         self,
@@ -316,14 +297,12 @@ class ShardClient:
         version: int,
         narrow: bool,
         rows: WantedRows = (),
-        early: ReceivedRows | None = None,
     ) -> Received:
         """Receive a version, and the rows behind it."""
         found = self._received_version(lane, member, answer, ticket, version, narrow)
         if answer[0].row_bytes:
             base = 0 if answer[0].HasField("located") else answer[0].bytes
-            found.rows = self._received_rows(lane.exchange, answer, base, rows, version, early)
-            self._early.keep(member, found.rows)
+            found.rows = self._received_rows(lane.exchange, answer, base, rows, version)
         return found
 
     def _received_version(
@@ -411,14 +390,12 @@ class ShardClient:
         """
         values, member = self._checked(payload), self._member_with(ticket)
         part = self._part(member, version, values)
-        early = self._early.take(member, ahead) if ahead else None
         try:
             answer = self._send(
                 *(member, ticket, values, after, commit, hello),
                 part=part,
                 rows=rows,
                 ahead=ahead,
-                since=since_of(early),
             )
         except grpc.RpcError as error:
             if error.code() in MEANING:
@@ -427,7 +404,7 @@ class ShardClient:
         now, events, granted = _noticed(answer)
         if granted is None:
             return StepResult(events, now, None, None)
-        along = self._version_along(member, answer, granted, narrow, ahead, early)
+        along = self._version_along(member, answer, granted, narrow, ahead)
         return StepResult(events, now, granted.ticket, along)
 
     def commit(self, ticket: int, after: int, commit: Commit, hello: pb.Hello) -> StepResult:
@@ -453,7 +430,6 @@ class ShardClient:
         granted: Grant,
         narrow: bool,
         ahead: WantedRows,
-        early: ReceivedRows | None,
     ) -> Received | None:
         """Return the version that came with the answer; None when it did not come whole, and has to be pulled."""
         reply, chunk = answer
@@ -461,7 +437,7 @@ class ShardClient:
             return None
         try:
             lane, ticket, version = self._lane, granted.ticket, granted.version
-            return self._received(lane, member, answer, ticket, version, narrow, ahead, early)
+            return self._received(lane, member, answer, ticket, version, narrow, ahead)
         except (grpc.RpcError, SessionError) as error:
             log.info(
                 "the version that came with the grant was cut off: %s", error, extra=event("version_cut_off")
@@ -481,7 +457,6 @@ class ShardClient:
         raw: bool = False,
         rows: Rows = (),
         ahead: WantedRows = (),
-        since: int = 0,
     ) -> Answer:
         """Push in a shared slot if one is free, else in chunks, and return the answer's beginning."""
         attachment, exchange = self._lane.current().agree(member, after), self._lane.exchange
@@ -489,7 +464,7 @@ class ShardClient:
             request = member.push(ticket, after)
         else:
             request = member.step(ticket, after, commit, hello, self._base(member, self._lane))
-        header, behind = request.push, self._behind(request.push, rows, ahead, since)
+        header, behind = request.push, self._behind(request.push, rows, ahead)
         request.in_place = attachment is not None
         slot = attachment.fill(values) if attachment is not None else 0
         request.slot = slot
@@ -515,16 +490,13 @@ class ShardClient:
         except NotFinite as error:
             raise PayloadRefused(f"payload of ticket {ticket}: {error}") from error
 
-    def _behind(
-        self, header: shard_pb2.PushHeader, rows: Rows, ahead: WantedRows, since: int
-    ) -> Sequence[NDArray[Any]]:
+    def _behind(self, header: shard_pb2.PushHeader, rows: Rows, ahead: WantedRows) -> Sequence[NDArray[Any]]:
         """Return what follows a payload, and announce it in its header."""
         tables = self._settings.plan.tables
         if not tables:
             return ()
         header.rows[:] = counts = counts_of(keys for keys, _ in rows)
         header.next_rows[:] = counts_of(ahead)
-        header.rows_since = since
         codec = row_codec(self._wire.up)
         return RowFormat(tables, codec, tuple(counts)).encode(rows, ahead)
 

@@ -80,9 +80,6 @@ class FakeSession:
 
     prefetches = False
 
-    def look_ahead_by_keys(self, grant: Grant, keys: Callable[[], KeysByName]) -> None:
-        assert self.held == grant.ticket, "the next batch's rows are read while this ticket is worked on"
-
     def pull_flat(self, grant: Grant) -> list[Any]:
         return [np.array([1, 2], np.float32)]
 

@@ -219,7 +219,7 @@ class ExchangeRpc:
                 wanted = Wanted(shard, grant.ticket, grant.version, push.worker, dtype, base_of(push))
                 if ahead:
                     codec = row_codec(codec_numbered(dtype))
-                    asked = (ahead, grant.ticket, grant.version, push.rows_since)
+                    asked = (ahead, grant.ticket, grant.version)
                     rows = await read_rows(host, shard, push.worker, codec, *asked)
                 found = await find_version(host, wanted, attachment, stream.caller)
             except Refused as refused:

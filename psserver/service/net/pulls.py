@@ -210,7 +210,7 @@ async def pulled(
     if behind is not None:
         _, keys = await behind.receive(stream.caller, chunk, chunks_of(stream))
         check_reader(shard, pull.ticket, pull.worker)
-        asked = (keys, pull.ticket, pull.version, pull.rows_since)
+        asked = (keys, pull.ticket, pull.version)
         rows = await read_rows(host, shard, pull.worker, codec, *asked)
     try:
         if not pull.rows_only:

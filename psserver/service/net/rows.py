@@ -19,7 +19,7 @@ from pswire.patience import CHUNK_SECONDS
 from pswire.transport import frames
 from pswire.transport.codecs import Array, Codec, Elementwise
 from pswire.transport.framed_socket import Parts
-from pswire.transport.rows import RowFormat, encode_changes, most_changes, row_codec
+from pswire.transport.rows import RowFormat, row_codec
 from pswire.v1 import shard_pb2
 
 NextChunk = Callable[[], Awaitable[frames.ChunkView]]
@@ -50,11 +50,7 @@ class RowsBehind:
     ) -> "RowsBehind | None":
         """Return what follows a push, or None. Raises Refused for numbers that fit no table."""
         if not (header.rows or header.next_rows):
-            if header.rows_since:
-                raise invalid("expected rows_since beside next_rows, got it alone")
             return None
-        if header.rows_since and not header.next_rows:
-            raise invalid("expected rows_since beside next_rows, got it with rows alone")
         return cls._checked(host, shard, header.worker, codec, header.rows, header.next_rows, base)
 
     @classmethod
@@ -62,8 +58,6 @@ class RowsBehind:
         cls, host: ShardHost, shard: Shard, pull: shard_pb2.PullRequest, codec: Codec
     ) -> "RowsBehind | None":
         """Return the keys that follow a pull, or None. Raises Refused for numbers that fit no table."""
-        if pull.rows_since and not (pull.rows and pull.ticket):
-            raise invalid("expected rows_since beside rows and a ticket, got it without")
         return cls._checked(host, shard, pull.worker, codec, (), pull.rows, 0)
 
     @classmethod
@@ -168,12 +162,10 @@ async def read_rows(
     wanted: WantedRows,
     ticket: int,
     version: int,
-    since: int = 0,
 ) -> RowsAhead:
     """Read rows for `worker` at a version that the ticket holds, which ends its hold on them.
 
-    Without a ticket: at the newest version. `since`: 1 + the version at which the worker has these rows; it gets those
-    that may have changed. Raises Refused: ABORTED if the version is gone, RESOURCE_EXHAUSTED
+    Without a ticket: at the newest version. Raises Refused: ABORTED if the version is gone, RESOURCE_EXHAUSTED
     without memory, because a few keys can ask for rows a thousand times as large.
     """
     tables = tuple(table.spec for table in shard.tables.tables)
@@ -184,7 +176,7 @@ async def read_rows(
         raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"no memory for rows: {refusal}; {MORE_ROOM}")
     given = partial(ledger.give, worker, READ_KIND, nbytes)
     try:
-        return RowsAhead(*await _read(host, shard, format, wanted, ticket, version, since), given)
+        return RowsAhead(*await _read(host, shard, format, wanted, ticket, version), given)
     except BaseException:
         given()
         raise
@@ -194,7 +186,7 @@ def reading_bytes(form: RowFormat) -> int:
     """Return the bytes that reading rows takes: as they are found, as they were if they have changed since, with
     their places and keys, and as they are sent."""
     elements = sum(n * table.dim for n, table in zip(form.counts, form.tables, strict=bool(form.counts)))
-    return 2 * 4 * elements + _READING_BYTES * sum(form.counts) + most_changes(form)
+    return 2 * 4 * elements + _READING_BYTES * sum(form.counts) + form.answer_nbytes
 
 
 async def _read(
@@ -204,7 +196,6 @@ async def _read(
     wanted: WantedRows,
     ticket: int,
     version: int,
-    since: int,
 ) -> tuple[list[Array], int]:
     """Return rows as they travel, and their version if it was not asked for."""
     at = version if ticket else max(shard.version, 0)
@@ -212,7 +203,7 @@ async def _read(
     if not ticket:
         shard.tables.pin(hold, at)
     try:
-        read = partial(_encoded, shard, format, wanted, at, since)
+        read = partial(_encoded, shard, format, wanted, at)
         arrays = await host.heavy.run(format.answer_nbytes, read)
     except ValueError as error:
         raise Refused(
@@ -223,8 +214,6 @@ async def _read(
     return arrays, 0 if ticket else at
 
 
-def _encoded(shard: Shard, format: RowFormat, wanted: WantedRows, version: int, since: int) -> list[Array]:
+def _encoded(shard: Shard, format: RowFormat, wanted: WantedRows, version: int) -> list[Array]:
     """Read rows, in any thread. Raises ValueError if the version is gone."""
-    if not since:
-        return format.encode_answer(shard.read_rows(wanted, version))
-    return encode_changes(format, *shard.read_rows_since(wanted, version, since - 1))
+    return format.encode_answer(shard.read_rows(wanted, version))

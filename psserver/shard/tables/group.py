@@ -25,7 +25,6 @@ from psserver.shard import arithmetic
 from psserver.shard.tables import bases
 from psserver.shard.tables.census import SAMPLED
 from psserver.shard.tables.saved import SavedRows, waiting_names
-from psserver.shard.tables.since import Chosen, read_since
 from psserver.shard.tables.snapshot import TableState
 from psserver.shard.tables.store import RowStore
 from psserver.shard.tables.table import Table, read
@@ -183,23 +182,6 @@ class Tables:
             rows if rows is not _NO_ROWS else np.zeros((0, table.spec.dim), np.float32)
             for rows, table in zip(found, self.tables, strict=bool(keys))
         ]
-
-    def read_since(self, keys: WantedRows, version: int, since: int) -> tuple[list[Chosen], list[Floats]]:
-        """Read as `read` does, but only rows that may differ from those of version `since`; return which these are,
-        too."""
-        chosen: list[Chosen] = [np.zeros(0, bool)] * len(self.tables)
-        found: list[Floats] = [np.zeros((0, table.spec.dim), np.float32) for table in self.tables]
-        for table in self.tables:
-            table.check_readable(version)
-        for family in self._families:
-            asked = [t for t in family if keys[t].size]
-            if asked:
-                several = [self.tables[t] for t in asked], [keys[t] for t in asked]
-                for t, own, rows in zip(asked, *read_since(*several, version, since), strict=True):
-                    chosen[t], found[t] = own, rows
-        return chosen, found
-
-    # Updates
 
     def add(self, rows: Rows, factor: float, ticket: int, strength: float = 0.0) -> None:
         """Add the contribution of a ticket to the coming update, compensated by `strength`."""

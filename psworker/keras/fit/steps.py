@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from keras.src.models.functional import Functional
@@ -289,8 +288,6 @@ class Steps:
             data = self._with_rows(lookups.of(data))
             if (after := following()) is not None:
                 lookups.begin(after)
-                if self.grant is not None:
-                    self.session.look_ahead_by_keys(self.grant, partial(lookups.keys, after))
         logs, result = self._draws.train(self._step, data, number)
         self.guard.given.after_step()
         if result is not None and self.grant is not None:
