@@ -109,6 +109,7 @@ def test_every_page_over_a_recorded_run(recorded: Page, browser: Any, name: str,
     tab.close()
 
 
+@pytest.mark.nightly
 def test_keyboard_and_slider(recorded: Page, browser: Any) -> None:
     tab = Tab(browser, recorded.url)
     page = tab.page
@@ -141,6 +142,7 @@ def test_keyboard_and_slider(recorded: Page, browser: Any) -> None:
     tab.close()
 
 
+@pytest.mark.nightly
 def test_a_moment_of_a_recorded_run(recorded: Page, browser: Any) -> None:
     """At the slider's moment somebody waits, for somebody, in the policy's words."""
     tab = Tab(browser, f"{recorded.url}#/now")
@@ -158,6 +160,7 @@ def test_a_moment_of_a_recorded_run(recorded: Page, browser: Any) -> None:
     tab.close()
 
 
+@pytest.mark.nightly
 def test_the_playground(recorded: Page, browser: Any) -> None:
     tab = Tab(browser, f"{recorded.url}#/play")
     page = tab.page
@@ -185,6 +188,7 @@ def test_the_playground(recorded: Page, browser: Any) -> None:
     again.close()
 
 
+@pytest.mark.nightly
 def test_a_deadline_is_set_while_it_plays(recorded: Page, browser: Any) -> None:
     tab = Tab(browser, f"{recorded.url}#/play")
     page = tab.page
@@ -204,6 +208,7 @@ def test_a_deadline_is_set_while_it_plays(recorded: Page, browser: Any) -> None:
     tab.close()
 
 
+@pytest.mark.nightly
 def test_a_lesson_from_its_link(recorded: Page, browser: Any) -> None:
     tab = Tab(browser, f"{recorded.url}#/play?lesson=3-staleness")
     tab.page.wait_for_selector(".stage .side.b header p", state="attached")
@@ -215,6 +220,7 @@ def test_a_lesson_from_its_link(recorded: Page, browser: Any) -> None:
     tab.close()
 
 
+@pytest.mark.nightly
 def test_a_lessons_sentence_goes_when_its_experiment_is_changed(recorded: Page, browser: Any) -> None:
     """And the slow worker that the second run's title names is the one that is slow."""
     tab = Tab(browser, f"{recorded.url}#/play?lesson=3-staleness")
@@ -231,6 +237,7 @@ def test_a_lessons_sentence_goes_when_its_experiment_is_changed(recorded: Page, 
     tab.close()
 
 
+@pytest.mark.nightly
 def test_a_knob_and_a_second_run_change_the_sentence_too(recorded: Page, browser: Any) -> None:
     tab = Tab(browser, f"{recorded.url}#/play?lesson=5-bounds")
     page = tab.page
@@ -250,6 +257,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return simulate(folder / "run", "async", run={"versions": 28_000}, simulation={"problem": "none"})
 
 
+@pytest.mark.nightly
 def test_a_long_run_is_shown_whole(long: Run, browser: Any, tmp_path: Path) -> None:
     """The details are those of the slider's moment, wherever it is; counts and curves are of all before it."""
     entries = list(long.decisions())
@@ -283,6 +291,7 @@ def test_a_long_run_is_shown_whole(long: Run, browser: Any, tmp_path: Path) -> N
         tab.close()
 
 
+@pytest.mark.nightly
 def test_playing_goes_on_from_part_to_part(long: Run, browser: Any, tmp_path: Path) -> None:
     with Page(tmp_path, str(long.path)) as page:
         tab = Tab(browser, f"{page.url}#/time")
@@ -299,6 +308,7 @@ def test_playing_goes_on_from_part_to_part(long: Run, browser: Any, tmp_path: Pa
         tab.close()
 
 
+@pytest.mark.nightly
 def test_a_run_that_grows(long: Run, browser: Any, tmp_path: Path) -> None:
     lines = long.log.read_text().splitlines(keepends=True)
     folder = tmp_path / "going"
@@ -357,6 +367,7 @@ def test_a_live_cluster_and_a_killed_worker(browser: Any, tmp_path: Path) -> Non
             tab.close()
 
 
+@pytest.mark.nightly
 def test_the_end_of_a_run_is_on_its_page(recorded: Page, browser: Any) -> None:
     tab = Tab(browser, f"{recorded.url}#/learning")
     tab.page.locator("#ended").wait_for(state="visible")
@@ -365,6 +376,7 @@ def test_the_end_of_a_run_is_on_its_page(recorded: Page, browser: Any) -> None:
     tab.close()
 
 
+@pytest.mark.nightly
 def test_a_lessons_runs_have_names_of_their_own_and_something_to_see(recorded: Page, browser: Any) -> None:
     """Where the first run ends long before the second; the moment is one of both."""
     tab = Tab(browser, f"{recorded.url}#/play?lesson=5-bounds")
@@ -382,6 +394,7 @@ def test_a_lessons_runs_have_names_of_their_own_and_something_to_see(recorded: P
     tab.close()
 
 
+@pytest.mark.nightly
 def test_a_refused_what_if_leaves_the_names_of_what_is_shown(recorded: Page, browser: Any) -> None:
     tab = Tab(browser, f"{recorded.url}#/play")
     page = tab.page
@@ -399,6 +412,7 @@ def test_a_refused_what_if_leaves_the_names_of_what_is_shown(recorded: Page, bro
     tab.close()
 
 
+@pytest.mark.nightly
 def test_the_time_at_the_foot_is_whole(recorded: Page, browser: Any) -> None:
     tab = Tab(
         browser,
@@ -421,6 +435,7 @@ THIRTY_FRAMES = """() => new Promise(done => {
 })"""
 
 
+@pytest.mark.nightly
 @pytest.mark.cluster
 def test_the_end_of_a_live_cluster(browser: Any, tmp_path: Path) -> None:
     """On a page that is open then, and on one that is opened later."""
@@ -455,6 +470,7 @@ def test_the_end_of_a_live_cluster(browser: Any, tmp_path: Path) -> None:
             later.close()
 
 
+@pytest.mark.nightly
 def test_the_form_changes_the_policy(tmp_path: Path, browser: Any) -> None:
     with serving() as cluster, psworker.connect(cluster.hosts, START) as session:
         step(session)
@@ -482,6 +498,7 @@ def test_the_form_changes_the_policy(tmp_path: Path, browser: Any) -> None:
         session.done()
 
 
+@pytest.mark.nightly
 def test_the_header_says_what_servers_with_replicas_do(
     browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ from tests.patience import PATIENCE, at_most, within
 from tests.repetitions import SOAK, usually
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.cluster,
     pytest.mark.timeout(600),
     pytest.mark.skipif(find_spec("ray") is None, reason="no Ray (scripts/install ray)"),

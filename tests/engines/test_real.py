@@ -49,7 +49,7 @@ arguments = {arguments}
 """
 
 
-@pytest.fixture(scope="module", params=["slurm", "ssh"])
+@pytest.fixture(scope="module", params=[pytest.param("slurm", marks=pytest.mark.nightly), "ssh"])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     absent = missing(request.param)
     if absent is not None:
@@ -59,7 +59,9 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 # What only Slurm has: places that others keep, and batch jobs.
-SLURM_ALONE = pytest.mark.parametrize("place", ["slurm"], indirect=True)
+SLURM_ALONE = pytest.mark.parametrize(
+    "place", [pytest.param("slurm", marks=pytest.mark.nightly)], indirect=True
+)
 
 
 def experiment(folder: Path, *arguments: str) -> str:
@@ -109,6 +111,7 @@ def test_what_is_killed_comes_back_and_the_run_succeeds(place: Site, tmp_path: P
 ENDS = {"slurm": signal.SIGINT, "ssh": signal.SIGKILL}
 
 
+@pytest.mark.nightly
 def test_nothing_is_left_however_ps_lab_ends(place: Site, tmp_path: Path) -> None:
     for number in [signal.SIGINT, signal.SIGKILL] if SOAK else [ENDS[place.engine]]:
         command = place.run(endless(tmp_path), "--out", str(tmp_path / number.name))
@@ -126,6 +129,7 @@ def test_nothing_is_left_however_ps_lab_ends(place: Site, tmp_path: Path) -> Non
         place.assert_nothing_left()
 
 
+@pytest.mark.nightly
 def test_exit_codes_arrive_as_they_are(place: Site, tmp_path: Path) -> None:
     hosts = HOSTS if place.engine == "ssh" else ()
     command = [
@@ -141,6 +145,7 @@ def test_exit_codes_arrive_as_they_are(place: Site, tmp_path: Path) -> None:
     assert json.loads(found) == {str(code): code for code in CODES}
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not SOAK, reason="in a soak: a run more for what the codes above show")
 def test_a_job_that_fails_has_its_code_and_its_words(place: Site, tmp_path: Path) -> None:
     command = place.run(experiment(tmp_path, "--fail"), "--out", str(tmp_path / "run"))
@@ -151,6 +156,7 @@ def test_a_job_that_fails_has_its_code_and_its_words(place: Site, tmp_path: Path
     place.assert_nothing_left()
 
 
+@pytest.mark.nightly
 def test_what_finds_no_room_is_said_with_what_there_is(place: Site, tmp_path: Path) -> None:
     wishes = {"slurm": "cluster.place.workers.cpus=9", "ssh": "cluster.workers=9"}
     command = place.run(experiment(tmp_path), "--out", str(tmp_path / "run"), "--set", wishes[place.engine])
@@ -165,6 +171,7 @@ def test_what_finds_no_room_is_said_with_what_there_is(place: Site, tmp_path: Pa
     place.assert_nothing_left()
 
 
+@pytest.mark.nightly
 @SLURM_ALONE
 def test_room_that_others_keep_is_waited_for_and_no_longer(place: Site, tmp_path: Path) -> None:
     """Another step has all processors of the first node."""
@@ -181,6 +188,7 @@ def test_room_that_others_keep_is_waited_for_and_no_longer(place: Site, tmp_path
     place.assert_nothing_left()
 
 
+@pytest.mark.nightly
 @SLURM_ALONE
 def test_a_batch_job_runs_the_experiment_and_status_finds_it(place: Site, tmp_path: Path) -> None:
     folder = tmp_path / "run"
@@ -194,6 +202,7 @@ def test_a_batch_job_runs_the_experiment_and_status_finds_it(place: Site, tmp_pa
     assert f"run folder: {folder}" in (folder / "submit.log").read_text()
 
 
+@pytest.mark.nightly
 @SLURM_ALONE
 def test_a_batch_job_that_is_requeued_goes_on_from_its_newest_checkpoint(place: Site, tmp_path: Path) -> None:
     folder, log = tmp_path / "run", tmp_path / "run" / "decisions.jsonl"
@@ -212,6 +221,7 @@ def test_a_batch_job_that_is_requeued_goes_on_from_its_newest_checkpoint(place: 
     place.assert_nothing_left()
 
 
+@pytest.mark.nightly
 @SLURM_ALONE
 def test_a_batch_job_that_is_cancelled_leaves_its_weights(place: Site, tmp_path: Path) -> None:
     """All of its processes get SIGTERM at once, some of them twice."""
@@ -266,6 +276,7 @@ def until(true: Callable[[], bool], seconds: float = 2 * PATIENCE) -> None:
         threading.Event().wait(0.1)
 
 
+@pytest.mark.nightly
 def test_one_experiment_ends_with_the_same_weights_on_every_engine(place: Site, tmp_path: Path) -> None:
     """Under a barrier; the reference is a run on this machine alone."""
     words = [experiment(tmp_path, "--batches", "30"), "--set", "policy.name=sync", "--json"]

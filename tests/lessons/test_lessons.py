@@ -16,6 +16,11 @@ from tests.lessons.lesson import LESSONS, Lesson, agrees, commands, rewritten, t
 from tests.promises import promise
 
 NAMES = sorted(path.name for path in LESSONS.iterdir() if path.name[0].isdigit())
+# Three lessons are run for every change, the others every night.
+DAILY = ("1-", "2-", "3-")
+LESSON_NAMES = [
+    name if name.startswith(DAILY) else pytest.param(name, marks=pytest.mark.nightly) for name in NAMES
+]
 MOST_BYTES = 60_000
 
 Take = Callable[[str], Lesson]
@@ -39,7 +44,7 @@ def claims(lesson: Lesson, patterns: str, label: str) -> dict[str, Claim]:
     return {claim.what: claim for claim in claims_of([run.run for run in group.runs])}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", LESSON_NAMES)
 def test_a_lesson_gives_what_its_page_shows(name: str, take: Take, regenerate: bool) -> None:
     lesson = take(name.partition("-")[0])
     if regenerate:
@@ -59,7 +64,7 @@ def test_a_lesson_gives_what_its_page_shows(name: str, take: Take, regenerate: b
                 assert agrees(cell, value), f"{label}, {measure}: the page says {cell}, it is {value}"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", LESSON_NAMES)
 def test_a_lesson_draws_its_pictures(name: str, take: Take) -> None:
     lesson = take(name.partition("-")[0])
     drawn = {path.name for path in lesson.folder.glob("*.png")}
@@ -111,6 +116,7 @@ def test_3_mean_staleness_is_n_minus_1_at_any_speed(take: Take) -> None:
     assert claims(lesson, "runs/four", "k-batch-async (aggregate 4)")["mean staleness"].expected == 1.75
 
 
+@pytest.mark.nightly
 def test_4_the_loss_grows_above_the_limit_and_falls_below(take: Take) -> None:
     lesson = take("4")
     for rate, grows in (("0.19", False), ("0.23", True)):
@@ -122,6 +128,7 @@ def test_4_the_loss_grows_above_the_limit_and_falls_below(take: Take) -> None:
         assert (loss > 5) if grows else (loss < 0.005)
 
 
+@pytest.mark.nightly
 def test_5_what_bounds_bound(take: Take) -> None:
     lesson = take("5")
     for bound in (1, 2, 4, 8, 16, 32):
@@ -132,6 +139,7 @@ def test_5_what_bounds_bound(take: Take) -> None:
         assert claim.expected == 0.25 and claim.holds(0.05)
 
 
+@pytest.mark.nightly
 def test_6_time_per_update(take: Take) -> None:
     lesson = take("6")
     for policy in ("k-sync", "k-async", "k-batch-async"):
@@ -144,6 +152,7 @@ def test_6_time_per_update(take: Take) -> None:
     assert upper.relation == "<=" and upper.expected == pytest.approx(1.6345, abs=1e-4) and upper.holds(0)
 
 
+@pytest.mark.nightly
 def test_7_the_best_momentum_falls_with_the_number_of_workers(take: Take) -> None:
     lesson = take("7")
     momenta = ("0.7", "0.8", "0.85", "0.9")
@@ -159,6 +168,7 @@ def test_7_the_best_momentum_falls_with_the_number_of_workers(take: Take) -> Non
     assert best("runs/barrier", "sync") == "0.9"
 
 
+@pytest.mark.nightly
 def test_8_local_steps_come_to_rest_at_the_point_that_the_formula_says(take: Take) -> None:
     lesson = take("8")
     h, c, eta = (1.0, 0.2, 3.0, 0.7), (1.0, -2.0, 0.5, 4.0), 0.1
@@ -176,6 +186,7 @@ def test_8_local_steps_come_to_rest_at_the_point_that_the_formula_says(take: Tak
     assert all(math.isfinite(time) for time in times) and times[0] > 2 * times[1] > 4 * times[2]
 
 
+@pytest.mark.nightly
 @promise("Top-k fails without error feedback, and is level with it.")
 def test_11_error_feedback_makes_up_for_what_is_left_out(take: Take) -> None:
     lesson = take("11")
@@ -207,6 +218,7 @@ def _links(text: str) -> list[str]:
     return [target for target in re.findall(r"\]\(([^)#:]+)[^)]*\)", text) if not target.startswith("http")]
 
 
+@pytest.mark.nightly
 def test_9_a_deadline_keeps_those_in_time(take: Take) -> None:
     """Of eight exponential workers: the first after 1/8 s, then the share 1 - exp(-grace) of the other seven."""
     lesson = take("9")
@@ -220,6 +232,7 @@ def test_9_a_deadline_keeps_those_in_time(take: Take) -> None:
     assert barrier.mean == pytest.approx(sum(1 / k for k in range(1, 9)), rel=0.05)
 
 
+@pytest.mark.nightly
 def test_10_who_is_advised_is_first_under_other_seeds_too(take: Take) -> None:
     lesson = take("10")
     assert "rate 0.3" in (lesson.folder / "runs" / "advice" / "first.toml").read_text()

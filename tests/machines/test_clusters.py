@@ -16,7 +16,7 @@ from tests.machines.clusters import PLACED, Spread, experiment
 from tests.machines.machines import Machines
 from tests.repetitions import SOAK
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster, pytest.mark.timeout(600)]
 
 BATCHES = 30
 # What differs from run to run, and between a run on one machine and one on several.

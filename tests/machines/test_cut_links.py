@@ -16,7 +16,7 @@ from tests.promises import promise
 from tests.repetitions import usually
 from tests.service.serving import serving
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster]
 
 ELEMENTS, BATCHES = 40_000, 12
 # Seconds without a cable. Nobody is given up within them: a worker has `TIMEOUT` of them.

@@ -14,7 +14,7 @@ from tests.machines.machines import Machines
 from tests.machines.test_machines import WORKER
 from tests.repetitions import repetitions
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster, pytest.mark.timeout(3600)]
 
 # Who is cut off, in turn, as the status calls it.
 ROLES = {"leads": "that leads", "in sync": "with the other copy", "votes": "that votes"}

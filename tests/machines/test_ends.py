@@ -21,7 +21,7 @@ from tests.machines.clusters import ENGINES, PLACED, Spread, endless
 from tests.machines.conftest import site
 from tests.repetitions import SOAK, usually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster, pytest.mark.timeout(600)]
 
 WORKERS = 4
 

@@ -16,7 +16,7 @@ from tests.cluster.cluster import Process, wait_until
 from tests.machines.machines import Machine, Machines
 from tests.security.identities import Identities
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster]
 
 WORKER = ("-m", "tests.cluster.numpy_worker")
 

@@ -18,7 +18,7 @@ from tests.patience import PATIENCE
 from tests.promises import promise
 from tests.repetitions import usually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster, pytest.mark.timeout(600)]
 
 COPIES = ("--replicas", "2", "--set", "cluster.servers=3")
 
