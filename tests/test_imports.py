@@ -75,8 +75,9 @@ RULES = (
             "pswire.command.options",
             "pswire.config.experiment",
             "pswire.config.flags",
-            "pswire.config.sections",
             "pswire.config.problems",
+            # Reads the ranges from the models' fields.
+            "pswire.config.ranges",
             "pswire.config.run_sections",
             "pswire.config.sections",
         ),

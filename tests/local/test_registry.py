@@ -31,7 +31,11 @@ from psworker.local import LocalRuleError, build
         ),
         ("local-sgd", {"steps": 1, "learning_rate": 0}, "learning_rate must be a number > 0, got 0"),
         ("local-sgd", {"steps": 1, "learning_rate": math.nan}, "learning_rate must be a number > 0, got nan"),
-        ("local-sgd", {"steps": math.inf, "learning_rate": 1}, "steps must be a whole number >= 1, got inf"),
+        (
+            "local-sgd",
+            {"steps": math.inf, "learning_rate": 1},
+            f"steps must be a whole number from 1 to {2**63 - 1}, got inf",
+        ),
         ("dana-slim", {"momentum": 1}, "momentum must be a number >= 0 and < 1, got 1"),
     ],
 )
