@@ -63,6 +63,13 @@ def test_the_same_function_and_none_may_join() -> None:
     assert set(harness.coordinator.roster.present) == {"w0", "w1", "w2"}
 
 
+def test_names_of_layers_decide_nothing() -> None:
+    """Keras numbers the layers that a process has made: a notebook that builds its model twice has other names."""
+    harness = begun()
+    join(harness, "w1", text(*([f"{name[:-1]}_1'", *digests] for name, *digests in LAYERS)))
+    assert set(harness.coordinator.roster.present) == {"w0", "w1"}
+
+
 def test_the_first_worker_that_names_one_proposes_it() -> None:
     harness = CoordinatorHarness("async", workers=2, now=0.0)
     join(harness, "w0", "")

@@ -13,6 +13,14 @@ class Function:
     text: str = ""
 
 
+def same(ours: Function, theirs: Function) -> bool:
+    """Return whether the two compute the same. Names of layers decide nothing: Keras counts what a process makes."""
+    if ours.text == theirs.text:
+        return True
+    one, other = _layers(ours.text), _layers(theirs.text)
+    return bool(one) and [each[1:] for each in one] == [each[1:] for each in other]
+
+
 def difference(ours: Function, theirs: Function) -> str:
     """Return why the worker of `theirs` cannot take part in the job of `ours`."""
     return (
@@ -38,11 +46,11 @@ def _first(ours: list[list[str]], theirs: list[list[str]], by: str) -> str:
 
 
 def _layers(text: str) -> list[list[str]]:
-    """Return the layers of a text from a worker; what has another form has none."""
+    """Return the layers of a text from a worker; a text of another form has none."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
         return []
-    if not isinstance(found, list):
+    if not isinstance(found, list) or not all(isinstance(each, list) and len(each) == 3 for each in found):
         return []
-    return [[str(part)[:64] for part in each] for each in found if isinstance(each, list) and len(each) == 3]
+    return [[str(part)[:64] for part in each] for each in found]

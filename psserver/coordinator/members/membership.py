@@ -2,7 +2,7 @@
 
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
-from psserver.coordinator.members.functions import Function, difference
+from psserver.coordinator.members.functions import Function, difference, same
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.members.waits import waits
 from psserver.coordinator.outputs import JobOver, JobStopped, JoinRefused
@@ -74,7 +74,7 @@ class Membership:
         """Return the function that the job's models have with this worker's. Raises JoinRefused for another one."""
         ledger, roster = self._ledger, self._ledger.roster
         ours, theirs = ledger.function, Function(worker, function)
-        if not function or ours.text == function:
+        if not function or same(ours, theirs):
             return ours
         trained = any(tally.committed for tally in roster.tallies.values())
         if not ours.text or not (trained or any(each.worker != worker for each in roster.here())):
