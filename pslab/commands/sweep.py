@@ -11,7 +11,7 @@ from pslab.commands.comparison import Comparison, comparison_of, comparison_opti
 from pslab.commands.failure import EPILOG, failures
 from pslab.compare.groups import Measured, measured
 from pslab.compare.halving import Budget, Choice, better_half
-from pslab.compare.sweep import Cell, Outcome, SweepError, cells, sweep
+from pslab.compare.sweep import Cell, Outcome, SweepError, cells, left_out_text, sweep
 from pslab.display.progress import print_json
 from pslab.launch.engines.launcher import EngineError
 from pslab.launch.engines.registry import Options
@@ -98,6 +98,7 @@ class _Sweep:
     def __init__(self, experiment: Path, folder: Path, how: Comparison) -> None:
         self._experiment, self._folder, self._how = experiment, folder, how
         self._codes: list[int] = []
+        self._left_out = ""
 
     @property
     def code(self) -> int:
@@ -110,7 +111,10 @@ class _Sweep:
 
     def run(self, grid: Sequence[Cell]) -> list[Run]:
         """Return the runs that have a summary. Raises what `sweep` raises."""
-        count = 0
+        count, left_out = 0, left_out_text(grid)
+        if left_out and not self._left_out:
+            self._left_out = left_out
+            click.echo(left_out, err=True)
 
         def report(outcome: Outcome) -> None:
             nonlocal count

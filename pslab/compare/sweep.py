@@ -3,7 +3,7 @@
 Finished runs are kept, so that an interrupted sweep can be continued.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -14,11 +14,15 @@ from pslab.launch.experiments import FinishedRun, checked, run_real
 from pslab.launch.job_place import with_job
 from pslab.launch.simulated import run_simulated
 from pslab.runs.folder import EXPERIMENT, SUMMARY, Run, RunError
+from psserver.optimizers.registry import describe
+from psserver.optimizers.registry import names as optimizers
 from psserver.policies import PolicyError
 from psserver.policies import build as build_policy
+from psserver.policies.builtin import BUILTIN
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment
 from pswire.config.toml import parse_value, read_toml
 from pswire.exits import ExitCode
+from pswire.knobs import knobs_of
 
 
 class SweepError(ValueError):
@@ -29,13 +33,14 @@ class SweepError(ValueError):
 class Cell:
     """One experiment of a sweep.
 
-    `name`: that of its run folder; `overrides`: as for ``ps-lab run --set``; `choice`: those of them that vary.
+    `name`: of its run folder. `choice`: the varied values. `left_out`: knobs of the file that the varied policy or
+    optimizer does not have.
     """
 
     name: str
-    overrides: tuple[str, ...]
     choice: tuple[str, ...]
     experiment: Experiment
+    left_out: tuple[str, ...] = ()
 
 
 def vary(text: str) -> list[str]:
@@ -84,7 +89,7 @@ def cells(path: Path, overrides: Sequence[str], varied: Sequence[str], repeat: i
     """Return every experiment, seeds innermost. Raises SweepError and ExperimentError, before anything runs.
 
     Seeds count from the experiment's own. With the same seed, workers see the same data in the same order under every
-    policy.
+    policy. Where the name of a policy or optimizer varies, knobs of the file that it does not have are left out.
     """
     axes = [vary(text) for text in varied]
     base = load_experiment(path, overrides)
@@ -94,10 +99,57 @@ def cells(path: Path, overrides: Sequence[str], varied: Sequence[str], repeat: i
             seed = base.run.seed + number
             all_overrides = (*overrides, *chosen, f"run.seed={seed}")
             name = _name([*chosen, f"run.seed={seed}"])
-            experiment = load_experiment(path, all_overrides)
+            experiment, left_out = _fitted(load_experiment(path, all_overrides), chosen, all_overrides)
             _check_policy(experiment)
-            found.append(Cell(name, all_overrides, chosen, experiment))
+            found.append(Cell(name, chosen, experiment, left_out))
     return found
+
+
+def _fitted(
+    experiment: Experiment, chosen: Sequence[str], overrides: Sequence[str]
+) -> tuple[Experiment, tuple[str, ...]]:
+    """Leave out what a varied policy or optimizer does not have, and return the names. What an override sets stays."""
+    varied, said = _keys(chosen), _keys(overrides)
+    left_out = list[str]()
+    for section, known in _KNOBS.items():
+        table = getattr(experiment, section)
+        own = known.get(table.name)
+        if f"{section}.name" not in varied or own is None:
+            continue
+        foreign = [knob for knob in table.model_extra if knob not in own and f"{section}.{knob}" not in said]
+        kept = {key: value for key, value in table.model_dump().items() if key not in foreign}
+        experiment = experiment.model_copy(update={section: type(table).model_validate(kept)})
+        left_out += [f"{section}.{knob}" for knob in foreign]
+    return experiment, tuple(left_out)
+
+
+def _keys(overrides: Sequence[str]) -> set[str]:
+    return {override.partition("=")[0].strip() for override in overrides}
+
+
+# By section and name, the knobs that it has.
+_KNOBS: Mapping[str, Mapping[str, frozenset[str]]] = {
+    "policy": {name: frozenset(knob.name for knob in knobs_of(spec)) for name, spec in BUILTIN.items()},
+    "optimizer": {name: frozenset(knob.name for knob in describe(name).knobs) for name in optimizers()},
+}
+
+
+def left_out_text(cells: Sequence[Cell]) -> str:
+    """Say in one line which knobs of the file were left out of which choices; empty if none was."""
+    found: dict[str, list[str]] = {}
+    for cell in cells:
+        # The name of the policy or optimizer stands in the choice.
+        names = [
+            text
+            for text in cell.choice
+            if text.partition("=")[0].strip() in ("policy.name", "optimizer.name")
+        ]
+        for knob in cell.left_out:
+            of = next(name.partition("=")[2] for name in names if name.startswith(knob.partition(".")[0]))
+            if of not in found.setdefault(knob, []):
+                found[knob].append(of)
+    parts = [f"{knob} (not a knob of {', '.join(names)})" for knob, names in found.items()]
+    return f"left out: {'; '.join(parts)}" if parts else ""
 
 
 def _check_policy(experiment: Experiment) -> None:

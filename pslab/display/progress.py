@@ -13,8 +13,8 @@ from rich.text import Text
 from pslab.display.status import SampleRate, number, status_json, status_line, status_view
 from pswire.v1 import coordinator_pb2 as pb
 
-# Seconds between two plain lines.
-LINE_INTERVAL = 2.0
+# Seconds between two plain lines; and while the job does not train, between two that say the same.
+LINE_INTERVAL, SAME_INTERVAL = 2.0, 30.0
 
 
 class Display(Protocol):
@@ -67,22 +67,29 @@ class Quiet:
 
 
 class Lines(Quiet):
-    """A display with a line every two seconds and at each change of phase."""
+    """A display with a line at each change of phase, and every two seconds while the job trains.
+
+    Before and after the training, a line that only repeats what is waited for comes every thirty seconds.
+    """
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, soft_wrap=True)
         self._rate = SampleRate()
         self._printed = float("-inf")
-        self._phase = ""
+        self._phase = self._note = ""
 
     def event(self, name: str, event: dict[str, Any]) -> None:
         _show(self._console, name, event)
 
     def status(self, status: pb.StatusReply, now: float) -> None:
         self._rate.add(now, status.samples)
-        if now - self._printed < LINE_INTERVAL and status.phase == self._phase:
+        # Without how long it has been so.
+        note = status.note.partition(" (since ")[0]
+        same = status.phase == self._phase and (status.phase == "training" or note == self._note)
+        interval = LINE_INTERVAL if status.phase == "training" else SAME_INTERVAL
+        if same and now - self._printed < interval:
             return
-        self._printed, self._phase = now, status.phase
+        self._printed, self._phase, self._note = now, status.phase, note
         self._console.print(status_line(status, self._rate.rate), markup=False)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pslab.compare.sweep import SweepError, cells, vary
+from pslab.compare.sweep import SweepError, cells, left_out_text, vary
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
 from tests.replay.command import ps_lab
@@ -77,6 +77,45 @@ def test_whole_policies_can_be_varied(experiment: Path) -> None:
     grid = cells(experiment, [], ['policy={name = "sync"},{name = "k-sync", aggregate = 3}'], repeat=1)
     assert [cell.name for cell in grid] == ["sync,seed=4", "k-sync,aggregate=3,seed=4"]
     assert [cell.experiment.policy.knobs for cell in grid] == [{}, {"aggregate": 3}]
+
+
+@pytest.mark.parametrize(
+    ("added", "vary", "knobs", "said"),
+    [
+        (
+            "[policy]",
+            "policy.name=bounded,sync,ssp",
+            [{"max_staleness": 3}, {}, {}],
+            "left out: policy.max_staleness (not a knob of sync, ssp)",
+        ),
+        (
+            '[optimizer]\nname = "adam"',
+            "optimizer.name=sgd,adam",
+            [{}, {"beta_1": 0.8}],
+            "left out: optimizer.beta_1 (not a knob of sgd)",
+        ),
+    ],
+)
+def test_a_varied_name_leaves_out_the_knobs_that_it_does_not_have(
+    experiment: Path, added: str, vary: str, knobs: list[dict[str, object]], said: str
+) -> None:
+    section = vary.partition(".")[0]
+    text = EXPERIMENT.replace('name = "bounded"', 'name = "bounded"\nmax_staleness = 3')
+    if section == "optimizer":
+        text += f"\n{added}\nbeta_1 = 0.8\n"
+    experiment.write_text(text)
+    grid = cells(experiment, [], [vary], repeat=1)
+    assert [dict(getattr(cell.experiment, section).model_extra or {}) for cell in grid] == knobs
+    assert left_out_text(grid) == said
+
+
+def test_a_knob_that_an_override_gives_is_not_left_out(experiment: Path) -> None:
+    for overrides, varied in (
+        (["policy.max_staleness=3"], ["policy.name=bounded,sync"]),
+        ([], ["policy.name=bounded,sync", "policy.max_staleness=3,4"]),
+    ):
+        with pytest.raises(ExperimentError, match="max_staleness"):
+            cells(experiment, overrides, varied, repeat=1)
 
 
 def test_names_are_fit_for_a_file_system(experiment: Path) -> None:
@@ -167,5 +206,5 @@ def test_charts_without_matplotlib_are_refused_before_anything_runs(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     for options in (("--html", tmp_path / "a.html"), ("--chart", f"loss={tmp_path / 'a.svg'}")):
         said = ps_lab("sweep", experiment, "--engine", "simulated", "--out", tmp_path / "swept", *options)
-        assert said.code == ExitCode.USAGE and "paramserver[examples]" in said.err
+        assert said.code == ExitCode.USAGE and "scripts/install examples" in said.err
     assert not (tmp_path / "swept").exists()

@@ -40,6 +40,11 @@ def test_the_page_changes_the_policy(tmp_path: Path) -> None:
                 (400, JSON, "[]"),
                 (400, JSON, json.dumps({"to": 1, "set": [], "why": ""})),
                 (400, JSON, "{"),
+                *(
+                    (400, JSON, json.dumps({"to": "", "set": [], "why": "", "rate": 0})[:-2] + f"{digits}}}")
+                    for digits in ("9" * 400, "9" * 5000, "1e400", "NaN")
+                ),
+                (409, JSON, json.dumps({"to": "", "set": [f"policy.max_staleness={'9' * 400}"], "why": ""})),
                 (413, JSON, json.dumps({"to": "async", "set": [], "why": "x" * 10_000})),
                 (415, {"Content-Type": "text/plain"}, ASYNC),
                 (403, {**JSON, "Sec-Fetch-Site": "cross-site"}, ASYNC),

@@ -127,6 +127,22 @@ def test_plain_lines_come_every_two_seconds_and_at_a_change_of_phase() -> None:
     assert console.file.getvalue().count("\n") == 4
 
 
+def test_a_wait_is_told_when_it_changes_and_every_thirty_seconds() -> None:
+    display = Lines()
+    console = Console(file=io.StringIO(), width=200)
+    print_into(display, console)
+    for quarter in range(4 * 35):
+        to_join = 3 if quarter < 4 * 32 else 2
+        display.status(
+            a_status(phase="waiting", note=f"waiting for {to_join} of 3 workers to join"), quarter / 4
+        )
+    display.status(a_status(), 35.0)
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert [line.split("waiting for ")[1][0] for line in lines[:-1]] == ["3", "3", "2"]
+    assert "training" in lines[-1]
+
+
 def test_lines_say_where_to_ask_and_what_was_measured(sentences: Recorder) -> None:
     display = Lines()
     console = Console(file=io.StringIO(), width=200)

@@ -112,6 +112,9 @@ def test_a_knob_out_of_range() -> None:
         ({"simulation": {"compute": "gama(1, 1)"}}, "simulation.compute: 'gama(1, 1)': unknown distribution"),
         ({"workers": {"0": {"delay": "fast"}}}, "workers.0.delay: 'fast' is no delay"),
         ({"simulation": {"problm": "mlp"}}, 'simulation.problm: unknown key; did you mean "problem"?'),
+        ({"simulation": {"units": 1e12}}, "simulation.units: expected a whole number from 0 to 16777216"),
+        ({"simulation": {"units": 10**400}}, "simulation.units: expected a whole number from 0 to 16777216"),
+        ({"simulation": {"units": float("inf")}}, "simulation.units: expected a whole number"),
         ({"simulation": {"problem": "mpl"}}, "simulation.problem: expected 'auto', 'none', 'job'"),
         (
             {"simulation": {"factors": {"first": 1.0}}},
