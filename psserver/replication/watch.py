@@ -61,6 +61,10 @@ class Watch:
             self.primary, self._epoch = sender, message.config.epoch
             self.led(sender, now)
 
+    def led_since(self, epoch: int) -> bool:
+        """Return whether another server has shown that it leads, in that epoch or a later one."""
+        return self._epoch >= epoch
+
     def broke(self, server: int) -> None:
         """Note that the stream to a server broke: it is silent at once."""
         self._broken.add(server)

@@ -206,6 +206,9 @@ def paused(made: Job, who: str, seconds: int) -> Row:
     row.next = made.wait_beyond(before, NEXT)
     # Whoever was given up at once would be given up by now.
     threading.Event().wait(2 * WORKER_TIMEOUT)
+    if row.next is not None and made.wait_beyond(made.version(), NEXT) is None:
+        # That version was the last one: nobody leads any more.
+        row.next = None
     entries = made.entries()[told:]
     row.given_up = [f"worker {e.get('worker')}" for e in entries if e.get("kind") == "leave"]
     row.given_up += [each for each in made.ended if each not in over]

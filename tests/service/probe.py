@@ -15,6 +15,7 @@ import pytest
 
 from psserver.coordinator import Coordinator
 from psserver.coordinator.outputs import Record
+from psserver.replication.messages import Stand
 from psserver.service.errors import Refused
 from psserver.service.job.job import Job
 from psserver.service.life import results
@@ -40,6 +41,24 @@ class Probe:
         role = self.server._replicating
         assert role is not None
         self.server.owner.tell(role._copy.reset)
+
+    def stand(self) -> None:
+        """A server with a copy asks for the lead, as if nobody had it, unless it asks already."""
+        role = self.server._replicating
+        assert role is not None
+        shell = role._shell
+
+        def stand() -> None:
+            if shell.replica.standing is None and not shell.replica.leads:
+                shell.give(Stand(()))
+
+        self.server.owner.tell(stand)
+
+    @property
+    def leads(self) -> bool:
+        """Whether it leads the job."""
+        role = self.server._replicating
+        return role is not None and role.job is not None
 
     # The shard
 

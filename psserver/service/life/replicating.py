@@ -12,7 +12,7 @@ from psserver.service.guard.ledger import MODEL, Held
 from psserver.service.job.job import Job
 from psserver.service.job.log_file import LogError
 from psserver.service.life.coordinating import lock_folder, resume_point, run_log_of
-from psserver.service.life.end import End
+from psserver.service.life.end import LEAST_PATIENCE, End
 from psserver.service.life.gate import Gate
 from psserver.service.life.job_loop import Continuation, JobLoop
 from psserver.service.life.moves import Moves
@@ -171,6 +171,7 @@ class Replicating:
             if code is None:
                 code = await self._lead()
                 last = code if self._concluded else None
+            await self._vote_for_successor()
             return code
         finally:
             for task in tasks:
@@ -220,6 +221,15 @@ class Replicating:
                 "%s: waits up to %g s for the job to end", self._continuation.signal, seconds, extra=fields
             )
         while self._end.told is None and running.now() < limit and self._end.heard_lately:
+            await asyncio.sleep(LOOK)
+
+    async def _vote_for_successor(self) -> None:
+        """Answer the server that takes this one's place, until it shows that it leads: of two servers it needs this
+        one's vote, and an answer that a broken stream lost must be given again."""
+        deposed, limit = self._copy.deposed, running.now() + LEAST_PATIENCE
+        while deposed and not self._shell.watch.led_since(deposed) and running.now() < limit:
+            if self._continuation.signal is not None or self._end.lost is not None:
+                return
             await asyncio.sleep(LOOK)
 
     # Leading
