@@ -234,7 +234,7 @@ class Server:
         }
         if self.job is not None and settings.out is not None:
             ready["out"] = str(settings.out)
-            ready["job"] = settings.terms.job
+            ready["job"] = self.job.terms.job
             self.job.routes.run_log.write_address(str(address))
         if self.listeners.metrics is not None:
             ready["metrics"] = str(self.listeners.metrics.address)
