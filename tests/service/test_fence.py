@@ -81,6 +81,8 @@ def test_the_server_of_before_ends_and_the_log_is_the_next_ones(
         wait_until(lambda: len(Store(out / "checkpoints").names()) >= 2, "checkpoints")
         (out / "checkpoints" / LOCK).unlink()
         with serving(out=out, resume="latest", overrides=every) as now:
+            # Who started it asks this job, in this generation, for its status.
+            assert now.servers[0].events["ready"]["job"] == now.status().job
             with Peer(now, "w0") as peer:
                 peer.step()
                 # The server of before decides once more.
