@@ -40,8 +40,8 @@ class Gate:
         self._overview.reached()
         await self._rpc.session(call)
 
-    def weigh_join(self, request: pb.JoinRequest, call: Call) -> None:
-        self._rpc.weigh_join(request, call)
+    def parse_join(self, data: bytes, call: Call) -> pb.JoinRequest:
+        return self._rpc.parse_join(data, call)
 
     async def join(self, request: pb.JoinRequest, call: Call) -> pb.JoinReply:
         self._overview.reached()

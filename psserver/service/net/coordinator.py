@@ -5,6 +5,7 @@ import json
 import logging
 import math
 from collections.abc import Callable
+from typing import Final, cast
 
 import grpc
 
@@ -28,22 +29,22 @@ from psserver.service.job.job import Job
 from psserver.service.job.routes import lines
 from psserver.service.life.moves import Located, Moves
 from psserver.service.life.successor import Succession
-from psserver.service.net.registration import Call
+from psserver.service.net.registration import Call, parsed
 from psserver.service.net.sessions import SessionRpc
 from psserver.service.net.status import memory_to_wire, progress_to_wire, report_to_wire
 from pswire import running
 from pswire.addresses import Address
+from pswire.bounds import BOUNDS, Many
 from pswire.generations import follows
 from pswire.logs.events import event
 from pswire.messages import MessageCodec, specs_from_wire, specs_to_wire
-from pswire.model.plan import Plan, PlanError
+from pswire.model.plan import PlanError
 from pswire.model.tables import tables_from_text
 from pswire.model.variables import check_dimensions
 from pswire.records import to_plain
 from pswire.transport.codecs import WireDtypeError
 from pswire.transport.wire import codec_numbered, deltas_numbered
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import model_pb2
 
 log = logging.getLogger("ps-server")
 
@@ -60,6 +61,9 @@ def work_from_wire(request: pb.JoinRequest) -> WorkTerms | None:
     return terms
 
 
+MOST_VARIABLES: Final = cast(Many, BOUNDS["JoinRequest", "variables"].bound).most
+# Bytes of a Join beside its variables, at most: three texts of 65,536 characters, and short fields.
+BESIDE_VARIABLES: Final = 2**20
 # Names appear in logs, paths and sentences.
 NAME_LIMIT, NAME_EXTRA = 64, "-_.:/@"
 # A client that asked for log entries in the last FOLLOWED seconds follows the log. At its end, the server waits
@@ -102,29 +106,48 @@ class CoordinatorRpc:
         # Rate limits by address.
         self._models = Buckets(MODELS_PER_SECOND, MODEL_BURST)
         self._notes = Buckets(NOTES_PER_SECOND, NOTE_BURST)
-        # The job's plan, and its variables as a worker sends them.
-        self._known: tuple[Plan, list[model_pb2.VariableSpec]] | None = None
+        self._known: pb.JoinRequest | None = None
         self.session = SessionRpc(job).serve
 
     # Join
 
-    def weigh_join(self, request: pb.JoinRequest, call: Call) -> None:
-        """Refuse costly Joins before they are read: another model than the job's, beyond the address's rate, or one
-        with too many dimensions.
+    def parse_join(self, data: bytes, call: Call) -> pb.JoinRequest:
+        """Parse a Join. Refuse a costly one before it costs: one of more bytes or fields than it can need, and another
+        model than the job's beyond the address's rate.
 
         The job's own model is only compared with what its worker must have sent. Raises Refused.
         """
-        if not request.variables:
+        known = self._known_variables()
+        if known is not None and len(data) > (most := BESIDE_VARIABLES + known.ByteSize()):
+            raise invalid(
+                f"expected a Join with this job's model, of at most {most} bytes, got {len(data)} bytes: "
+                "the worker's model is another one"
+            )
+        request: pb.JoinRequest = parsed(pb.JoinRequest, data)
+        # Before anything looks at them one by one: millions would take minutes.
+        count = len(request.variables)
+        if count > MOST_VARIABLES:
+            raise invalid(f"JoinRequest.variables: expected at most {MOST_VARIABLES} elements, got {count}")
+        if not count:
             raise invalid("expected at least one variable, got none")
+        if known is not None and request.plan == known.plan and request.variables == known.variables:
+            request.ClearField("variables")
+        else:
+            self._weigh_model(request, call.caller.address)
+        return request
+
+    def _known_variables(self) -> pb.JoinRequest | None:
+        """Return the job's variables and plan, as its workers send them; None: it has no model yet."""
         plan = self._job.agreement.plan
-        if plan is not None and request.plan == plan.fingerprint:
-            if self._known is None or self._known[0] is not plan:
-                self._known = plan, specs_to_wire(plan.variables)
-            # The number first: a list of millions of fields that are no variables would take minutes.
-            if len(request.variables) == len(self._known[1]) and list(request.variables) == self._known[1]:
-                request.ClearField("variables")
-                return
-        address = call.caller.address
+        if plan is None:
+            return None
+        if self._known is None or self._known.plan != plan.fingerprint:
+            self._known = pb.JoinRequest(plan=plan.fingerprint, variables=specs_to_wire(plan.variables))
+        return self._known
+
+    def _weigh_model(self, request: pb.JoinRequest, address: str) -> None:
+        """Raise Refused for a model that the job does not have, beyond the address's rate or with too many
+        dimensions."""
         if not self._models.allows(address):
             raise Refused(
                 grpc.StatusCode.UNAVAILABLE,

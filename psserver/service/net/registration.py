@@ -98,8 +98,8 @@ def clipped(message: str) -> str:
     return text[:MESSAGE_LIMIT].decode("utf-8", "ignore") + " ..."
 
 
-First = Callable[[Any, "Call"], None]
-"""Looks at a request before its fields are held against their bounds, where that alone can cost much."""
+First = Callable[[bytes, "Call"], Any]
+"""Parses a request where parsing it, or holding its fields against their bounds, can cost much. Raises Refused."""
 
 
 @dataclass(slots=True)
@@ -162,10 +162,7 @@ class Call:
                 await turns.wait(self.caller.address)
         if message is None:
             raise invalid(f"expected a {kind.DESCRIPTOR.full_name}, got nothing")
-        request = parsed(kind, message)
-        if first is not None:
-            first(request, self)
-        return bounded(request)
+        return bounded(parsed(kind, message) if first is None else first(message, self))
 
     async def receive_many(self, take: Callable[[bytes], bool]) -> None:
         """Do nothing: gRPC's own threads receive messages one by one."""
@@ -290,7 +287,7 @@ class Registration:
         request: type[Message],
         first: First | None = None,
     ) -> "Method":
-        """Make the handler of a method with one message each way. `first` checks the request before its bounds."""
+        """Make the handler of a method with one message each way. `first` parses the request; None: as any other."""
         turns = self._joins if path == JOIN else self._turns
 
         async def serve(call: Call) -> None:

@@ -104,8 +104,8 @@ SHARD = shard_pb2.DESCRIPTOR.services_by_name["Shard"]
 def methods(service: ServiceDescriptor, rpc: Registration, *served: object) -> "Methods":
     """Make a handler for each method of a service, from the coroutine of its name in one of `served`.
 
-    `GatherEpoch` is ``gather_epoch``. If there is a ``weigh_gather_epoch``, it checks a unary method's request
-    first. Raises TypeError for a method without a coroutine.
+    `GatherEpoch` is ``gather_epoch``. If there is a ``parse_gather_epoch``, it parses a unary method's request.
+    Raises TypeError for a method without a coroutine.
     """
     found = {}
     for method in service.methods:
@@ -121,9 +121,9 @@ def methods(service: ServiceDescriptor, rpc: Registration, *served: object) -> "
         if method.client_streaming or method.server_streaming:
             found[method.name] = rpc.method(path, serve)
         else:
-            weigh = getattr(serve.__self__, f"weigh_{name}", None)
+            first = getattr(serve.__self__, f"parse_{name}", None)
             request = message_factory.GetMessageClass(method.input_type)
-            found[method.name] = rpc.unary(path, serve, request, weigh)
+            found[method.name] = rpc.unary(path, serve, request, first)
     return found
 
 
