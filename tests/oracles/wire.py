@@ -26,7 +26,7 @@ import psworker
 from pswire.model.plan import VariableSpec
 from pswire.v1 import coordinator_pb2, shard_pb2
 from tests.oracles.frozen import Value
-from tests.service.serving import Cluster, granted, serving
+from tests.service.serving import Cluster, granted, serving, wait_until
 
 # Fewer bytes than a server sends at once, however slow the machine: the next piece's size depends on the link.
 VARIABLES = (
@@ -79,6 +79,8 @@ def session(transport: str, servers: int, dtype: str) -> Value:
     # A worker reports its carriers by the clock, the later the longer this timeout is.
     unhurried = ["cluster.worker_timeout=1000.0"]
     with heard() as streams, serving(servers, job_secret="oracle", overrides=unhurried) as cluster:
+        # Entry 0 goes to followers by itself: before what Join sends them, where that waits.
+        wait_until(lambda: streams.followers() == servers - 1, "each follower to be sent entry 0")
         _train(cluster, transport, dtype)
     return {name: [len(lines), *lines] for name, lines in sorted(streams.lines(cluster).items())}
 
@@ -119,6 +121,15 @@ class Streams:
         with self._lock:
             self._sockets.append({">": bytearray(), "<": bytearray()})
             return self._sockets[-1]
+
+    def followers(self) -> int:
+        """How many servers were sent an entry of the log."""
+        kind = MESSAGES["Follow"][0]
+        with self._lock:
+            sent = [
+                said for (_, method, way), said in self._messages.items() if (method, way) == ("Follow", ">")
+            ]
+            return sum(len([line for each in said for line in described(each, kind)]) > 1 for said in sent)
 
     def lines(self, cluster: Cluster) -> dict[str, list[str]]:
         """Stream -> a line for each message: its fields, bytes and digest, without what is redacted."""
