@@ -44,8 +44,7 @@ def compiled(group: str, rate: float) -> keras.Model:
     return model
 
 
-def plainly(group: str, weights: Any, *data: Any) -> dict[str, Any]:
-    model = compiled(group, 0.0)
+def plainly(model: keras.Model, weights: Any, *data: Any) -> dict[str, Any]:
     model.set_weights(weights)
     found: dict[str, Any] = model.evaluate(*data, batch_size=512, verbose=0, return_dict=True)
     return found
@@ -66,15 +65,17 @@ def test_validation_of_one_worker(group: str) -> None:
     with pk.distribute(model):
         history = model.fit(
             *(X, targets),
-            batch_size=8,
+            batch_size=len(X),
             epochs=EPOCHS,
             validation_data=(X[HELD], targets[HELD]),
             validation_batch_size=512,
             callbacks=[seen],
             verbose=0,
         ).history
+    plain = compiled(group, 0.0)
+    assert len(seen.epochs) == EPOCHS
     for epoch, weights in enumerate(seen.epochs):
-        assert_logged(history, epoch, plainly(group, weights, X[HELD], targets[HELD]), "val_")
+        assert_logged(history, epoch, plainly(plain, weights, X[HELD], targets[HELD]), "val_")
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -102,8 +103,9 @@ def test_three_workers(group: str) -> None:
 
     with servers(workers=WORKERS) as hosts:
         histories = in_threads(work, WORKERS)
-    weights = models[0].get_weights()
+    plain, weights = compiled(group, 0.0), models[0].get_weights()
+    trained, held = plainly(plain, weights, X, targets), plainly(plain, weights, X[HELD], targets[HELD])
     for history in histories:
         for epoch in range(EPOCHS):
-            assert_logged(history, epoch, plainly(group, weights, X, targets))
-            assert_logged(history, epoch, plainly(group, weights, X[HELD], targets[HELD]), "val_")
+            assert_logged(history, epoch, trained)
+            assert_logged(history, epoch, held, "val_")
