@@ -1,8 +1,8 @@
 """A convolutional network with BatchNorm and dropout on handwritten digits.
 
-BatchNorm's moving averages are not trained: every worker sends how they
-changed, and the servers average the changes. `tf.data` and a loss and an
-evaluation of one's own are shown beside.
+BatchNorm's moving averages are not trained: the servers mix the values that
+workers end their batches with. `tf.data` and a loss and an evaluation of
+one's own are shown beside.
 """
 
 import keras
