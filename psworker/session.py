@@ -23,12 +23,14 @@ from pswire.model.rows import NO_ROWS, KeysByName, RowLayout, RowsByName
 from pswire.model.tables import TableSpec, compile_batches, joined_parts, unique
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.wire import wire_named
+from pswire.unreached import unreached_here
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.control.backoff import Backoff, Contact
 from psworker.control.epochs import EpochTotals, gather
 from psworker.control.joining import FIRST, Facts, Phase, Registration
 from psworker.control.stream import SessionStream
 from psworker.data.payloads import Floats, Payload
+from psworker.data.reach import Reach
 from psworker.data.reader import WeightReader
 from psworker.data.shard_client import Settings, ShardClient, StepResult
 from psworker.data.shard_group import ShardGroup
@@ -133,6 +135,8 @@ class Session(Facts):
         self._receipts: dict[int, tuple[bytes, ...]] = {}
         # The ticket whose payload was encoded last, by a codec that remembers.
         self._encoded = 0
+        fragments = self._joined.reply.local_rule.knobs.get("fragments", 1)
+        self._reach = Reach(self.plan, int(fragments))
         # Log index of the newest grant.
         self._seen = 0
         self._at_close: tuple[Callable[[], object], Callable[[], object]] | None = None
@@ -316,7 +320,8 @@ class Session(Facts):
 
         `rows`: sums of gradients by key.
         """
-        self._push(grant, flats, rows)
+        self._push(grant, self._reach.watched(flats), rows)
+        self._tell_unreached()
 
     def commit(
         self,
@@ -364,6 +369,8 @@ class Session(Facts):
         commit = Commit(*facts, learning_rate=learning_rate, unit_ends=unit_ends)
         if ahead or self._reader.wanted:
             self.want_rows(ahead)
+        if samples:
+            flats = self._reach.watched(flats)
         try:
             if len(self._shards) > 1 or self._stream.owes_commits:
                 self._push(grant, flats, rows)
@@ -375,6 +382,8 @@ class Session(Facts):
             raise
         self._joined.contributed(batch, void=False)
         self._joined.set_rate(learning_rate)
+        if samples:
+            self._tell_unreached()
 
     def abandon(self, grant: Grant, reason: str, *, unit_ends: bool = False) -> None:
         """Give the ticket back unused. `unit_ends`: its work unit ended before its part; else the part is dealt
@@ -557,6 +566,17 @@ class Session(Facts):
         """
         self._stream.announce("extent", pb.SessionRequest(extent=pb.Extent(epochs=epochs, batches=batches)))
 
+    def _tell_unreached(self, *, ends: bool = False) -> None:
+        """Say once, here and to the servers, which variables the first contributions did not reach."""
+        if self._reach.counts(ends=ends):
+            self._warn_of_unreached()
+            numbers = pb.UnreachedVariables(variables=self._reach.numbers)
+            self._stream.announce("unreached", pb.SessionRequest(unreached=numbers))
+
+    def _warn_of_unreached(self) -> None:
+        said = unreached_here(self._joined.reply.worker, self._reach.names, self._reach.looked)
+        log.warning("%s", said, extra=event("unreached"))
+
     def report(self, metrics: Mapping[str, float], version: int | None = None) -> None:
         """Report metrics of the final version, after the stop, for the run's summary.
 
@@ -575,6 +595,7 @@ class Session(Facts):
 
         `ends`: a reason to end the job at once for all workers, as a success, with its present version.
         """
+        self._tell_unreached(ends=True)
         self._stream.tell(lambda engine: engine.done(ends))
         return self._stream.wait_stop()
 
@@ -627,6 +648,9 @@ class Session(Facts):
         """Leave the job. Open tickets become void, commits stay valid. Safe to call twice."""
         if not self._servers.closing.is_set():
             over = self.stop is not None
+            if self._reach.earlier:
+                self._warn_of_unreached()
+            self._tell_unreached(ends=True)
             self._stream.leave(reason)
             self._reader.close()
             self._servers.close()

@@ -92,6 +92,8 @@ class Summary:
     tables: tuple[TableFigures, ...] = ()
     # Workers whose work did not count, as a sentence; empty if there is none.
     uncounted: str = ""
+    # Trained variables that some or all workers did not reach, as a sentence; empty if there are none.
+    unreached: str = ""
 
     @property
     def missing_text(self) -> str:
@@ -153,6 +155,7 @@ class Summary:
                 reason=str(record["reason"]),
                 missing=dict(record.get("missing", {})),
                 uncounted=str(record.get("uncounted", "")),
+                unreached=str(record.get("unreached", "")),
                 began_with=dict(record.get("began_with", {})),
                 tables=tuple(map(TableFigures.from_json, record.get("tables", ()))),
             )

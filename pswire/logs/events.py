@@ -53,6 +53,7 @@ EVENTS: Final[dict[str, Event]] = {
     "worker_starves": Event(BOTH, ("worker",), "all its newest results were too old for the policy"),
     "too_few": Event(SERVER, (), "contributions are dropped because they are too few for an update"),
     "uncounted": Event(BOTH, (), "at the end: workers whose work did not count"),
+    "unreached": Event(BOTH, (), "trained variables that some or all workers do not reach"),
     # Certificates
     "identity_renewed": Event(
         BOTH, ("subject",), "the files of the certificate have changed: the new one is used"

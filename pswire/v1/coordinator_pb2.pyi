@@ -372,6 +372,7 @@ class SessionRequest(_message.Message):
     REPORT_FIELD_NUMBER: _builtins.int
     EXTENT_FIELD_NUMBER: _builtins.int
     CARRIERS_FIELD_NUMBER: _builtins.int
+    UNREACHED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -390,6 +391,8 @@ class SessionRequest(_message.Message):
     def extent(self) -> Global___Extent: ...
     @_builtins.property
     def carriers(self) -> Global___Carriers: ...
+    @_builtins.property
+    def unreached(self) -> Global___UnreachedVariables: ...
     def __init__(
         self,
         *,
@@ -402,12 +405,13 @@ class SessionRequest(_message.Message):
         report: Global___Report | None = ...,
         extent: Global___Extent | None = ...,
         carriers: Global___Carriers | None = ...,
+        unreached: Global___UnreachedVariables | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "carriers", b"carriers", "commit", b"commit", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "ready", b"ready", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "carriers", b"carriers", "commit", b"commit", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "ready", b"ready", "report", b"report", "unreached", b"unreached"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "carriers", b"carriers", "commit", b"commit", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "ready", b"ready", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "carriers", b"carriers", "commit", b"commit", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "ready", b"ready", "report", b"report", "unreached", b"unreached"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ready", "commit", "abandon", "done", "leave", "report", "extent", "carriers"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ready", "commit", "abandon", "done", "leave", "report", "extent", "carriers", "unreached"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -735,6 +739,32 @@ class Carriers(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Carriers: _TypeAlias = Carriers  # noqa: Y015
+
+@_typing.final
+class UnreachedVariables(_message.Message):
+    """Trained variables whose gradients were zero in each of this worker's first contributions, sent once; named at the end
+    of the job. Nothing is decided by it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VARIABLES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def variables(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Their numbers in the order of Join."""
+
+    def __init__(
+        self,
+        *,
+        variables: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["variables", b"variables"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnreachedVariables: _TypeAlias = UnreachedVariables  # noqa: Y015
 
 @_typing.final
 class SessionReply(_message.Message):

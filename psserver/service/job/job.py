@@ -158,6 +158,8 @@ class Job:
         self._memory, self.progress = JobMemory(decider), Progress()
         # Transports by worker, as last reported; for people, no decision depends on them.
         self.carriers: dict[str, Sequence[str]] = {}
+        # By worker, the numbers of variables that it does not reach.
+        self.unreached: dict[str, frozenset[int]] = {}
         # Number of entries put aside, if the job resumes from a checkpoint.
         self._rolled_back: int | None = None
         self._expected: frozenset[str] = frozenset()
@@ -265,6 +267,12 @@ class Job:
         member = self.coordinator.roster.present.get(worker)
         if member is not None and member.incarnation == incarnation:
             self.carriers[worker] = carriers[: self.terms.servers]
+
+    def tell_unreached(self, worker: str, incarnation: int, variables: Sequence[int]) -> None:
+        """Record which variables a member does not reach."""
+        member = self.coordinator.roster.present.get(worker)
+        if member is not None and member.incarnation == incarnation:
+            self.unreached[worker] = frozenset(variables)
 
     # Time and the outside world
 

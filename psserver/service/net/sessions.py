@@ -153,8 +153,11 @@ class SessionRpc:
             case "carriers":
                 carriers = [pb.Carrier.Name(each) for each in request.carriers.carriers]
                 self._job.tell_carriers(hello.worker, hello.incarnation, carriers)
+            case "unreached":
+                variables = list(request.unreached.variables)
+                self._job.tell_unreached(hello.worker, hello.incarnation, variables)
             case other:
-                kinds = "ready, commit, abandon, done, leave, report, extent or carriers"
+                kinds = "ready, commit, abandon, done, leave, report, extent, carriers or unreached"
                 outbox.put(protocol.Refusal(f"expected {kinds}, got {other or 'nothing'}"))
 
     def _commit(self, commit: protocol.Commit, hello: pb.Hello, outbox: Outbox) -> None:
