@@ -7,6 +7,7 @@ from psserver.coordinator.progress import Extent
 from psserver.coordinator.terms import JobTerms, Stopped
 from psserver.coordinator.tickets.table import Ticket, TicketEvent, TicketTable
 from psserver.coordinator.work.queue import WorkQueue
+from psserver.policies.composed import TOO_FEW
 from pswire import protocol
 from pswire.decisions import entries
 
@@ -204,7 +205,7 @@ class Ledger:
         if self.stopped is not None:
             self.deal_again(ticket)
         elif self.work is not None and ticket.part is not None:
-            skipped = self.work.lose(ticket.part, self.version, dropped=True)
+            skipped = self.work.lose(ticket.part, self.version, dropped=True, short=reason == TOO_FEW)
         self.record(entries.Drop(ticket.worker, ticket.number, staleness, reason, skipped), now)
         member = self.roster.present.get(ticket.worker)
         if member is not None and member.encoded[0] == ticket.number:

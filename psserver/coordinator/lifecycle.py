@@ -110,8 +110,15 @@ class Lifecycle:
         """End, because every work unit is done: each part of it was applied or skipped."""
         work = self._ledger.work
         assert work is not None
+        policy = self._driver.policy
+        left_over = work.left_over(policy.tensors.fewest)
         skipped = f"; {work.skipped} parts of them were skipped" if work.skipped else ""
-        missing = bool(work.skipped) and not self._ledger.terms.allow_missing
+        if work.skipped and left_over:
+            skipped = (
+                f"; the last {work.skipped} parts did not count: an update under the policy {policy.name} needs "
+                f"{policy.tensors.fewest}"
+            )
+        missing = bool(work.skipped) and not left_over and not self._ledger.terms.allow_missing
         self._succeed(f"all work units are done{skipped}{self._nothing_applied}", now, missing=missing)
 
     @property

@@ -6,8 +6,10 @@ import pytest
 
 from pslab.verify.harness import CoordinatorHarness, notices
 from psserver.coordinator.work.units import WorkTerms
+from psserver.service.job.reports import Progress
 from pswire import protocol
 from pswire.decisions import entries
+from tests.promises import promise
 from tests.repetitions import seeds
 from tests.sentences import Recorder
 
@@ -127,7 +129,8 @@ def test_as_many_as_the_policy_tolerates_end_nothing(policy: str, knobs: dict[st
         applied = {(unit, part) for _, unit, part in parts(harness)}
         everything = {(u, p) for u, length in enumerate(play.lengths) for p in range(length)}
         assert everything <= applied | set(grants.values()), seed
-        assert cause(harness) == ("missing" if grants else "done")
+        left_over = queue.left_over(harness.coordinator.policy.tensors.fewest)
+        assert cause(harness) == ("missing" if grants and not left_over else "done")
         assert harness.verdict().ok, [str(each) for each in harness.verdict().violations]
 
 
@@ -154,6 +157,46 @@ def test_a_job_that_skipped_parts_did_not_train_all_its_data() -> None:
         else:
             harness.commits("w0")
     assert cause(harness) == "missing"
+
+
+@promise("Where fewer parts are left than one update needs, they are named, and the job succeeds.")
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize(("policy", "knobs"), ROBUST)
+def test_the_rest_of_the_data_that_makes_no_update_is_named_and_the_job_succeeds(
+    policy: str, knobs: dict[str, object], apart: bool, sentences: Recorder
+) -> None:
+    harness = job(policy, 5, knobs=knobs, units=31, batches=1, epochs=2, apart=apart)
+    while not harness.stopped:
+        for number in range(5):
+            if not harness.stopped and harness.holds(f"w{number}") is not None:
+                harness.commits(f"w{number}")
+    assert cause(harness) == "done" and harness.verdict().ok
+    left = Progress().missing(harness.coordinator)["parts"]
+    assert len(parts(harness)) == 62 - left and left == (2 if apart else 62 % 5)
+    sentences.check(harness.stopped)
+
+
+@pytest.mark.parametrize("abandoned", [False, True])
+def test_more_than_the_rest_of_an_update_is_no_success(abandoned: bool) -> None:
+    """A worker is gone early, or one part is given up by all."""
+    harness = job("krum", 5, knobs={"byzantine": 1}, units=31, batches=1)
+    turns = 0
+    while not harness.stopped:
+        for number in range(5):
+            worker = f"w{number}"
+            if harness.stopped or harness.holds(worker) is None:
+                continue
+            (ticket,) = harness.coordinator.tickets.open_of(worker)
+            if abandoned and ticket.part is not None and ticket.part.unit == 3:
+                harness.abandons(worker)
+                if not harness.stopped:
+                    harness.ready(worker)
+                continue
+            harness.commits(worker)
+            turns += 1
+            if turns == 10 and not abandoned:
+                harness.leaves("w4")
+    assert harness.coordinator.version and cause(harness) == "missing"
 
 
 @pytest.mark.parametrize("dealt", [True, False])

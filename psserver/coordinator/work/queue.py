@@ -27,6 +27,7 @@ class QueueState:
     skipped: int
     round: int = -1
     claims: list[tuple[int, int, list[tuple[str, int]]]] = field(default_factory=list)
+    short: int = 0
 
 
 @dataclass(slots=True)
@@ -64,6 +65,8 @@ class WorkQueue:
     outstanding: int = 0
     counted: int = 0
     skipped: int = 0
+    # Those of the skipped ones that were too few for an update when they were dropped at last.
+    short: int = 0
     # The version of the last call of `deal_round`.
     round: int = -1
     # (epoch, unit) -> worker -> how many parts the unit has at most, as the worker says; of `MAX_RETURNED` units.
@@ -226,11 +229,26 @@ class WorkQueue:
         self.outstanding -= 1
         self._again(part)
 
-    def lose(self, part: UnitPart, version: int, *, dropped: bool, worker: str = "", needed: int = 1) -> bool:
+    def left_over(self, fewest: int) -> bool:
+        """Whether all that was skipped is the rest of the data, of fewer parts than the `fewest` of one update."""
+        ends = self.terms.epochs if self.terms.apart else 1
+        return bool(self.counted) and self.skipped == self.short <= (fewest - 1) * ends
+
+    def lose(
+        self,
+        part: UnitPart,
+        version: int,
+        *,
+        dropped: bool,
+        worker: str = "",
+        needed: int = 1,
+        short: bool = False,
+    ) -> bool:
         """Return a part that its `worker` abandoned, or that the policy dropped at `version`.
 
         True: it is skipped instead, after `MAX_LOSSES` abandons, or as many drops without a new version in between:
         dealing it again would never end. If `needed` is above 1, a worker's abandons count once, and `needed` count.
+        `short`: it was dropped with others that were too few for an update.
         """
         self.outstanding -= 1
         known = needed > 1 and worker in part.by
@@ -242,6 +260,7 @@ class WorkQueue:
         enough = dropped or needed <= 1 or sum(each not in said for each in by) >= needed
         if again and enough and part.losses >= MAX_LOSSES:
             self.skipped += 1
+            self.short += short
             return True
         self._again(part)
         return False
@@ -333,6 +352,7 @@ class WorkQueue:
             self.skipped,
             self.round,
             [(*place, list(said.items())) for place, said in self.claims.items()],
+            self.short,
         )
 
     @classmethod
@@ -351,6 +371,7 @@ class WorkQueue:
             state.outstanding,
             state.counted,
             state.skipped,
+            state.short,
             state.round,
             {(epoch, unit): dict(said) for epoch, unit, said in state.claims},
             sum(promised.values()),

@@ -174,8 +174,10 @@ class Progress:
         """
         if coordinator.work is not None:
             found = dealt(coordinator)
-            left = 0 if coordinator.work.complete else max(1, found.total - found.done)
-            return {"batches": {}, found.unit: left} if left else {}
+            if coordinator.work.complete:
+                skipped = coordinator.work.skipped
+                return {"batches": {}, "parts": skipped} if skipped else {}
+            return {"batches": {}, found.unit: max(1, found.total - found.done)}
         batches = dict[str, int | None]()
         for name in sorted(coordinator.roster.unfinished):
             extent, batch = coordinator.extents.get(name), coordinator.roster.tally(name).next_batch
