@@ -253,13 +253,13 @@ def test_a_commit_needs_the_receipts_of_its_own_pushes(
 
 
 def test_a_hello_or_a_commit_beyond_its_bounds(cluster: Cluster, peer: Peer, unharmed: Unharmed) -> None:
-    hello = pb.SessionRequest(hello=pb.Hello(job=peer.job, worker="w" * 10**6))
-    with unharmed(), refused(INVALID, "Hello.worker: expected at most 64 characters, got 1000000"):
+    hello = pb.SessionRequest(hello=pb.Hello(job=peer.job, worker="w" * 10**5))
+    with unharmed(), refused(INVALID, "Hello.worker: expected at most 64 characters, got 100000"):
         list(cluster.coordinator.Session(iter([hello]), timeout=PATIENCE))
     ticket = peer.ready().ticket
     with unharmed():
-        peer.commit(ticket, [bytes(16), bytes(10**6)])
-        hear_refusal(peer, "Commit.receipts: expected at most 64 bytes, got 1000000")
+        peer.commit(ticket, [bytes(16), bytes(10**5)])
+        hear_refusal(peer, "Commit.receipts: expected at most 64 bytes, got 100000")
     with unharmed():
         peer.commit(2**64 - 1, good_receipts(peer))
         hear_refusal(peer, "Commit.ticket: expected 0 to 9007199254740991")
