@@ -209,9 +209,9 @@ class Trainer:
             raise RuntimeError("attach(plan) comes before batches()")
         self._own_randomness(worker_index, seed)
         if worker_count > 1:
-            warn_of_reduction(
-                getattr(self.model, "loss", None) if self._training.compiled else keras_loss(self.job)
-            )
+            compiled = self._training.compiled
+            loss = getattr(self.model, "loss", None) if compiled else keras_loss(self.job)
+            warn_of_reduction(loss, self.model if compiled else None)
         with blame(f"dataset() of job {self._name}"):
             dataset = self.job.dataset(worker_index, worker_count, seed)
 

@@ -166,7 +166,7 @@ class Steps:
             warn_of_clipping(model.optimizer, self.optimizer, session.worker_count)
         self.duties.join(session)
         if session.worker_count > 1:
-            warn_of_reduction(model.loss)
+            warn_of_reduction(model.loss, model)
 
     def _translated(self, trained: Sequence[tuple[Any, str]]) -> dict[str, Any]:
         # Nobody but the worker has the norm of a gradient that is rows in part.
