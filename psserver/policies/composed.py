@@ -306,6 +306,7 @@ class ComposedPolicy(Policy):
             view.restart_clocks()
         if fresh is None:
             view.times = None
+            view.open = {number: replace(opened, at=0) for number, opened in view.open.items()}
         elif view.times is None:
             fresh.now = fresh.began = microseconds(t)
             view.times = fresh
