@@ -320,7 +320,7 @@ class PolicyDriver:
         for ticket in self._ledger.tickets.in_state("pending"):
             self._ledger.drop(ticket, entries.REPLACED, now)
         self.folded.clear()
-        self.timers.pending.clear()
+        self.timers.clear_all()
         self.changes.waiting = None
         self._settle(now)
         self._take_over(change, now)

@@ -55,6 +55,11 @@ class Timers:
         self.pending.pop(timer.tag, None)
         self._soonest = min(self.pending.values(), default=0)
 
+    def clear_all(self) -> None:
+        """Remove all timers."""
+        self.pending.clear()
+        self._soonest = 0
+
     def take_due(self, now: int) -> tuple[str, int] | None:
         """Remove and return the next timer that is due, with its time; None if none is or the job is paused."""
         if not self.pending or now < self._soonest or self.paused_since is not None:
