@@ -90,7 +90,7 @@ class Named:
         return sum('"kind":"apply"' in line for line in lines)
 
 
-CASES = [("checkpoints", True, 0), ("copies", True, 0), ("checkpoints", False, 1)]
+CASES: list[object] = [("checkpoints", True, 0), ("copies", True, 0), ("checkpoints", False, 1)]
 
 
 @promise("A server that comes back at another address is found by its name.")
