@@ -81,7 +81,7 @@ def _measures(run: Run, summary: Summary, goals: Goals) -> Measures:
     shares = {w: c.applied / applied if applied else math.nan for w, c in counts.items()}
     values = {
         "accuracy": summary.metric("accuracy"),
-        "loss": summary.metric("loss"),
+        "loss": summary.loss,
         "versions": float(summary.versions),
         "samples_per_second": summary.samples_per_second,
         "seconds": summary.wall_seconds,

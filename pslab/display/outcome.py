@@ -100,13 +100,24 @@ def _last_words(finished: FinishedRun) -> list[str]:
 def _numbers(summary: Summary | None) -> str:
     if summary is None:
         return "but the servers wrote no summary"
-    clock = "virtual s" if summary.job.startswith(SIMULATED) else "s"
+    simulated = summary.job.startswith(SIMULATED)
+    clock = "virtual s" if simulated else "s"
     facts = [
         f"{summary.versions} versions in {summary.wall_seconds:.1f} {clock}",
         f"{number(summary.samples_per_second, 0)} samples/s",
-        *(f"{name} {number(_finite(value))}" for name, value in sorted(summary.metrics.items())),
+        *(
+            f"{_words(name, simulated)} {number(_finite(value))}"
+            for name, value in sorted(summary.metrics.items())
+        ),
     ]
     return ", ".join(facts)
+
+
+def _words(name: str, simulated: bool) -> str:
+    """Say which data a metric is of. A simulated problem may be measured on all of its data."""
+    if name == "training_loss":
+        return "training loss"
+    return name if simulated else f"held-out {name}"
 
 
 def _finite(value: float | None) -> float:

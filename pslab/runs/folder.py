@@ -68,7 +68,8 @@ class Summary:
     """`summary.json`, checked on reading. `wall_seconds` runs from the first grant to the stop.
 
     For a run without one (it was killed, or is still running) the same numbers are counted from its log; then `success`
-    is false, and `reason` says so.
+    is false, and `reason` says so. `metrics`: the newest evaluation; "training_loss", of the last version's
+    contributions, where no loss was evaluated.
     """
 
     job: str
@@ -120,6 +121,11 @@ class Summary:
         """Return a final metric; NaN if the job did not measure it."""
         value = self.metrics.get(name)
         return math.nan if value is None else float(value)
+
+    @property
+    def loss(self) -> float:
+        """The evaluated loss, or else the training loss; NaN without either."""
+        return self.metric("loss" if "loss" in self.metrics else "training_loss")
 
     @property
     def seconds_per_version(self) -> float:
@@ -269,10 +275,14 @@ class Run:
         return Summary.read(file, record)
 
     def _counted(self) -> Summary:
-        newest: Mapping[str, float] = {}
+        evaluated: Mapping[str, float] = {}
+        trained: dict[str, float] = {}
         if (self.path / METRICS).is_file():
             for metric in self.metrics():
-                newest = metric.metrics if metric.kind == "eval" else {"loss": metric.loss}
+                if metric.kind == "eval":
+                    evaluated = metric.metrics
+                else:
+                    trained = {"training_loss": metric.loss}
         found = self.fold()
         if found.job is None:
             raise RunError(f"{self.log}: expected a job entry first: the run was cut off before it wrote one")
@@ -286,7 +296,7 @@ class Run:
             versions=found.versions,
             samples=found.samples,
             wall_seconds=0.0 if found.began is None else found.seconds - found.began,
-            metrics=dict(newest),
+            metrics=dict(evaluated) if "loss" in evaluated else {**evaluated, **trained},
             contributions={worker: _contribution(found, worker) for worker in joined},
             staleness={worker: found.staleness[worker] for worker in joined},
             weights_sha256=None,

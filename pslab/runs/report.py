@@ -206,7 +206,7 @@ def _row(run: Run, label: str) -> Row:
         run=str(run.path),
         policy=label,
         accuracy=summary.metric("accuracy"),
-        loss=summary.metric("loss"),
+        loss=summary.loss,
         versions=summary.versions,
         samples_per_second=summary.samples_per_second,
         dropped=sum(counts.dropped for counts in summary.contributions.values()),

@@ -54,7 +54,7 @@ class Folder:
             self._log.write_weights(store.weights(), store.tables())
         metrics: dict[str, Any] = _finite(measured)
         if "loss" not in metrics and self._log.last_loss is not None:
-            metrics["loss"] = self._log.last_loss
+            metrics["training_loss"] = self._log.last_loss
         stopped = coordinator.stopped
         assert stopped is not None
         self.summary = summarise(

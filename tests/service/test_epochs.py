@@ -1,10 +1,13 @@
 """Sums of epochs over the wire: members only, counted once, waited for by name, and other metrics end nobody."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
+from pslab.runs.folder import Run
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, Cluster, refused, serving
@@ -28,6 +31,28 @@ def test_members_add_up_and_strangers_are_told_nothing() -> None:
             reply = gather(cluster, peer)
             assert (reply.complete, reply.workers, list(reply.sums)) == (True, 2, [2.0, 4.0])
             assert dict(reply.values) == {"val_loss": 0.5}
+
+
+def test_what_one_worker_validates_for_all_is_recorded_once(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with serving(1, out=out) as cluster:
+        with Peer(cluster, "w0") as first:
+            for version in (1, 2):
+                first.step()
+                measured = {"val_loss": 0.5 / version, "val_accuracy": 0.25 * version}
+                validation: dict[str, Any] = {"number": version, "layout": "validation", "sums": []}
+                for _ in range(2):
+                    gather(cluster, first, **validation, values=measured)
+                gather(cluster, first, number=version, layout="other", sums=[], values={"val_loss": 9.0})
+            first.send(done=pb.Done())
+            first.receive("stop")
+        cluster.servers[0].ended()
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [(line["version"], line["metrics"]) for line in lines if line["kind"] == "eval"] == [
+        (1, {"loss": 0.5, "accuracy": 0.25}),
+        (2, {"loss": 0.25, "accuracy": 0.5}),
+    ]
+    assert Run(out).summary.metrics == {"loss": 0.25, "accuracy": 0.5}
 
 
 def test_who_asks_as_a_member_of_another_generation_is_to_ask_again() -> None:

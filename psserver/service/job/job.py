@@ -152,7 +152,7 @@ class Job:
         self.capacity = capacity(host.memory.ledger.limit)
         self.servers = SilentServers(decider)
         self.evaluations = Evaluations(decider)
-        self.epochs = Epochs(decider)
+        self.epochs = Epochs(decider, self.evaluations)
         self._model = JobModel(decider, announce)
         self.joining = Joining(decider, self._model, self.capacity)
         self._memory, self.progress = JobMemory(decider), Progress()

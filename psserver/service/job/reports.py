@@ -22,8 +22,10 @@ log = logging.getLogger("ps-server")
 class Epochs:
     """Epoch sums of one job. The loop's thread owns it."""
 
-    def __init__(self, decider: Decider) -> None:
-        self._decider = decider
+    def __init__(self, decider: Decider, evaluations: "Evaluations") -> None:
+        self._decider, self._evaluations = decider, evaluations
+        # Worker, incarnation and number of the newest validation that is recorded.
+        self._recorded: tuple[str, int, int] | None = None
         self._sums = EpochSums(decider.agreement.terms.report_limit, decider.began)
         # Whether a warning about different metrics was logged.
         self._warned = False
@@ -45,6 +47,8 @@ class Epochs:
         over = ended and coordinator.work_terms is not None
         totals = self._sums.add(member, epoch, roster, self._decider.now(), over=over)
         self._tell_of_chief(before)
+        if member.worker == before or not (before or member.rank):
+            self._record(member.worker, incarnation, epoch)
         if totals.differing and not self._warned:
             self._warned = True
             log.warning(
@@ -54,6 +58,16 @@ class Epochs:
                 extra=event("metrics_differ"),
             )
         return totals
+
+    def _record(self, worker: str, incarnation: int, epoch: Report) -> None:
+        """Record what the chief validated for all, once however often it is sent."""
+        source = worker, incarnation, epoch.number
+        if epoch.layout == "validation" and epoch.values and source != self._recorded:
+            self._recorded = source
+            metrics = {name.removeprefix("val_"): value for name, value in epoch.values.items()}
+            version = self._decider.coordinator.version
+            if version > self._evaluations.newest:
+                self._evaluations.record(worker, version, metrics)
 
     @property
     def chief(self) -> str:
@@ -89,8 +103,8 @@ class Evaluations:
     def __init__(self, decider: Decider) -> None:
         self._decider = decider
         self.final: dict[str, float] = {}
-        # The newest version evaluated while the job was running.
-        self._newest = -1
+        #: The newest version evaluated.
+        self.newest = -1
         # Lines of metrics.jsonl, and their number in all.
         self._recent: deque[dict[str, Any]] = deque(maxlen=EVALUATIONS)
         self._count = 0
@@ -113,15 +127,24 @@ class Evaluations:
             return (
                 f"a report of version {version} by {worker}: expected {of} (Stop.evaluate says who is asked)"
             )
-        elif stopped or version <= self._newest:
+        elif stopped or version <= self.newest:
             return None
-        self._newest = version
+        self.record(worker, version, metrics)
+        return None
+
+    @property
+    def last(self) -> dict[str, float]:
+        """The metrics of the final version; the newest ones where nobody measured it. Empty if there are none."""
+        return self.final or (self._recent[-1]["metrics"] if self._recent else {})
+
+    def record(self, worker: str, version: int, metrics: dict[str, float]) -> None:
+        """Write an evaluation of a version, and remember it."""
+        self.newest = max(version, self.newest)
         t = round(self._decider.now() - self._decider.began, 6)
         line = {"t": t, "kind": "eval", "version": version, "worker": worker, "metrics": metrics}
         self._decider.write_or_fail(lambda: self._decider.routes.run_log.metric(line))
         self._recent.append(line)
         self._count += 1
-        return None
 
     def since(self, first: int) -> list[tuple[int, dict[str, Any]]]:
         """Return remembered evaluations from number `first` on, with their numbers."""

@@ -217,9 +217,9 @@ def summary(job: Job, sha256: str | None) -> dict[str, Any]:
     """Return the contents of summary.json. Only for a job that is over."""
     stopped = job.coordinator.stopped
     assert stopped is not None
-    metrics = dict(job.evaluations.final)
+    metrics = dict(job.evaluations.last)
     if "loss" not in metrics and job.routes.run_log.last_loss is not None:
-        metrics["loss"] = job.routes.run_log.last_loss
+        metrics["training_loss"] = job.routes.run_log.last_loss
     begun, end = job.routes.first_grant, job.routes.stopped_at or stopped.at
     seconds = 0.0 if begun is None else end - begun
     tables = [*job.host.table_figures(), *(table for each in job.routes.followers for table in each.tables)]

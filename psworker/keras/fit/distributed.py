@@ -394,6 +394,17 @@ class Distributed:
             if not self._metrics.exchange(self.session, logs, validates=duties.mine):
                 self.model.stop_training = True
             duties.end_epoch(self._metrics.chief)
+        else:
+            self._tell_alone(logs)
+
+    def _tell_alone(self, logs: Mapping[str, Any]) -> None:
+        """As the only worker of a job on servers, tell what it validated."""
+        session, steps = self._membership.session, self._steps
+        if session is None or self._membership.place is None or session.worker_count > 1:
+            return
+        # Work units end the job before the validation of their last epoch.
+        if steps.dealt is not None or not steps.finished:
+            self._metrics.tell(session, logs)
 
     def _meet(self) -> None:
         """Wait for all workers at the end of an epoch's batches, before validation."""

@@ -178,8 +178,7 @@ class EpochMetrics:
         `validates`: this worker measured the `val_` values of the logs for all. Returns the number of workers, 0 when
         the job is over.
         """
-        measured = {name: value for name, value in logs.items() if validates and name.startswith("val_")}
-        own = {each: part for name, value in measured.items() for each, part in _parts(name, value)}
+        own = _validated(logs) if validates else {}
         self.met, sums = False, self._totals
         gathered = None if sums is None else self._gather(session, "validation", [], own, None)
         if sums is None or gathered is None:
@@ -192,6 +191,11 @@ class EpochMetrics:
         if sums.workers > 1:
             logs.update(self._results(np.array(sums.sums), logs))
         return sums.workers
+
+    def tell(self, session: Session, logs: Mapping[str, Any]) -> None:
+        """Tell the servers what the only worker of a job has validated."""
+        if own := _validated(logs):
+            self._gather(session, "validation", [], own, None)
 
     def _gather(
         self,
@@ -265,6 +269,12 @@ class EpochMetrics:
         for variable, value in zip(self._variables, before, strict=True):
             variable.assign(value)
         return found
+
+
+def _validated(logs: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of an epoch's validation."""
+    measured = {name: value for name, value in logs.items() if name.startswith("val_")}
+    return {each: part for name, value in measured.items() for each, part in _parts(name, value)}
 
 
 def _parts(name: str, value: Any) -> Iterator[tuple[str, float]]:
