@@ -77,7 +77,8 @@ def main(
 
     With PS_JOB_SECRET in the environment, the same for all servers of the job,
     no other process can give a server orders, and a lost server may come back
-    at another address.
+    at another address. Without TLS, commands that change the job need it too:
+    they find it in the run folder, or in PS_JOB_SECRET.
     """
     # Loaded here, so that help is answered at once.
     from psserver.serving import run

@@ -104,35 +104,3 @@ def missing_receipts(ticket: int, missing: Sequence[int]) -> str:
         f"commit of ticket {ticket}: expected a receipt from every server's Push, "
         f"got none that is valid from server {servers}"
     )
-
-
-def opening(job_secret: bytes, job: str, server: int, secret: bytes, epoch: int = 0) -> bytes:
-    """Prove to server `server` that the coordinator of `job` has the secret that all servers of the job share.
-
-    `epoch`: in which it leads, with replicas.
-
-    Empty without such a secret: servers started by hand without one trust any process that reaches them.
-    """
-    if not job_secret:
-        return b""
-    text = f"open/{job}/{server}/{f'{epoch}/' if epoch else ''}".encode() + secret
-    # Hashed first: a key of BLAKE2b has at most 64 bytes.
-    key = hashlib.blake2b(job_secret).digest()
-    return hashlib.blake2b(text, key=key, digest_size=LENGTH).digest()
-
-
-def opens(job_secret: bytes, job: str, server: int, secret: bytes, proof: bytes, epoch: int = 0) -> bool:
-    return hmac.compare_digest(opening(job_secret, job, server, secret, epoch), proof)
-
-
-def moving(job_secret: bytes, job: str, server: int, address: str) -> bytes:
-    """Prove to the coordinator of `job` that server `server` is at `address`. Empty, and no proof, without a secret."""
-    if not job_secret:
-        return b""
-    text = f"move/{job}/{server}/{address}".encode()
-    key = hashlib.blake2b(job_secret).digest()
-    return hashlib.blake2b(text, key=key, digest_size=LENGTH).digest()
-
-
-def moves(job_secret: bytes, job: str, server: int, address: str, proof: bytes) -> bool:
-    return bool(job_secret) and hmac.compare_digest(moving(job_secret, job, server, address), proof)

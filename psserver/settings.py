@@ -3,6 +3,7 @@
 import ipaddress
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ from pswire.config.units import Every, parse_every, parse_size
 from pswire.extras import how_to_install
 from pswire.security.credentials import Credentials
 from pswire.security.names import IdentityError, Role
-from pswire.security.settings import SecurityError, credentials_for
+from pswire.security.secret import Secret
+from pswire.security.settings import SecurityError, credentials_for, job_secret
 from pswire.security.tokens import TokenError
 
 MAX_THREADS = 4
@@ -35,10 +37,6 @@ MAX_THREADS = 4
 
 class SettingsError(ValueError):
     """Options that make no valid server. The text names the option and what was expected."""
-
-
-# Where servers of a job find its secret.
-JOB_SECRET = "PS_JOB_SECRET"
 
 
 class UntrustedError(ValueError):
@@ -57,31 +55,12 @@ def chosen_options(given: Mapping[str, Any], overrides: Sequence[str], task_inde
         task_index=chosen_task_index(task_index, "ps-server"),
         overrides=(*overrides_of(keys), *overrides),
         typed=typed_options(keys),
-        job_secret=job_secret(os.environ),
+        job_secret=_job_secret(),
         environment=os.environ,
     )
     if options.no_out and options.out is not None:
         raise SettingsError("--out and --no-out exclude each other")
     return options
-
-
-def job_secret(environment: Mapping[str, str]) -> str:
-    """Return the secret that PS_JOB_SECRET has; empty if it is not set. Raises SettingsError for one that is none."""
-    secret = environment.get(JOB_SECRET)
-    if secret is None:
-        return ""
-    if not secret:
-        raise SettingsError(
-            f"{JOB_SECRET}: expected a secret, got an empty text; unset it for a job without a secret, or give all "
-            "servers of the job the same one"
-        )
-    try:
-        secret.encode()
-    except UnicodeEncodeError as error:
-        raise SettingsError(
-            f"{JOB_SECRET}: expected text in UTF-8, got other bytes; `openssl rand -hex 32` makes a secret"
-        ) from error
-    return secret
 
 
 def usual_threads() -> int:
@@ -149,7 +128,6 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
         process=options,
         metrics_port=_metrics_port(options.metrics_port, experiment),
         out=options.out,
-        job_secret=options.job_secret.encode(),
         keep=run.keep if every != Every() else 0,
         rescue=Path(run.rescue) if run.rescue else None,
         recover=_recover(cluster.recover_timeout, taken=every != Every() and options.out is not None),
@@ -270,6 +248,13 @@ PROTECTED = (
 )
 
 
+def _job_secret() -> str:
+    try:
+        return job_secret(os.environ)
+    except SecurityError as error:
+        raise SettingsError(str(error)) from error
+
+
 def _credentials(options: Options, experiment: Experiment, index: int, servers: int) -> Credentials:
     try:
         found = credentials_for(
@@ -282,7 +267,7 @@ def _credentials(options: Options, experiment: Experiment, index: int, servers: 
         raise SettingsError(str(error)) from error
     except IdentityError as error:
         raise UntrustedError(str(error)) from error
-    return found
+    return replace(found, job_secret=Secret(options.job_secret.encode()))
 
 
 def _exposure(bind: str, credentials: Credentials) -> str | None:

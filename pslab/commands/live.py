@@ -6,6 +6,7 @@ They identify themselves as an observer, or as an admin for notes.
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from pslab.display.status import SampleRate, status_json, status_line, status_vi
 from pslab.display.watch import History, watch_view
 from pslab.launch.security import options_for
 from pslab.launch.status_client import INTERVAL, StatusClient, StatusError
-from pslab.runs.folder import EXPERIMENT, RunError, address_of, job_of
+from pslab.runs.folder import EXPERIMENT, RunError, address_of, job_of, secret_of
 from pswire.addresses import Address, AddressError, parse_hosts
 from pswire.command.options import security_options
 from pswire.config.experiment import ExperimentError, load_experiment
@@ -26,7 +27,8 @@ from pswire.config.run_sections import SecuritySection
 from pswire.exits import ExitCode
 from pswire.security.credentials import Credentials
 from pswire.security.names import IdentityError, Role
-from pswire.security.settings import OBSERVER, SecurityError, SecurityOptions, credentials_for
+from pswire.security.secret import Secret
+from pswire.security.settings import OBSERVER, SecurityError, SecurityOptions, credentials_for, job_secret
 from pswire.security.tokens import TokenError
 from pswire.v1 import coordinator_pb2 as pb
 
@@ -44,11 +46,26 @@ def observer_credentials(
         options = options_for(run)
         section = None if options.given else _section_of(run, trusted)
     try:
-        return credentials_for(role, options, os.environ, section, name=OBSERVER)
+        found = credentials_for(role, options, os.environ, section, name=OBSERVER)
+        if role is not Role.ADMIN or found.encrypted:
+            return found
+        return replace(found, job_secret=_secret(run))
     except IdentityError as error:
         raise Failure(error, ExitCode.UNTRUSTED) from error
     except (SecurityError, TokenError) as error:
         raise Failure(error) from error
+
+
+def _secret(run: Path | None) -> Secret:
+    """Return the secret of the job: that in the run's folder, or PS_JOB_SECRET. Raises IdentityError, SecurityError."""
+    given = Secret(job_secret(os.environ).encode())
+    try:
+        found = Secret() if run is None else secret_of(run)
+    except IdentityError:
+        if not given:
+            raise
+        return given
+    return found or given
 
 
 def status_client(
@@ -201,7 +218,8 @@ def note(target: str, text: str, trust: bool, security: SecurityOptions) -> None
 
     HOST:PORT is the server with task index 0, or any server of a job with replicas; RUN is the folder of a
     running run. The decision log keeps TEXT with its time; the dashboard, the server's own log and pictures
-    show it. Under TLS this requires an admin's certificate or token.
+    show it. Under TLS this requires an admin's certificate or token; without it the job's secret, if it
+    has one, from the run folder or PS_JOB_SECRET.
 
     \b
       ps-lab note runs/digits "learning rate looks too large"

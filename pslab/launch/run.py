@@ -32,12 +32,13 @@ from pslab.launch.restarts import AGREEING, RestartQueue, RestartRules, Restarts
 from pslab.launch.security import Protection, credentials_of
 from pslab.launch.status_client import StatusPoller
 from pslab.launch.tasks import Daemons, Tasks
-from pslab.runs.folder import EXPERIMENT, LOGS, job_of, later_jobs
+from pslab.runs.folder import EXPERIMENT, LOGS, forget_secret, job_of, later_jobs
 from psserver.checkpoint.resumption import AUTO
 from pswire.config.experiment import Experiment
 from pswire.config.run_sections import RECOVER
 from pswire.exits import ExitCode
 from pswire.own_files import write_file
+from pswire.security.secret import Secret
 
 # Default restarts of each process: on this machine where the job takes checkpoints or has replicas, and on nodes, which
 # may be off for a minute.
@@ -67,6 +68,7 @@ class RealRun:
         self._experiment, self._folder, self._display = experiment, folder, display
         self._daemons, self._launcher = daemons or Daemons(), launcher
         secret = secrets.token_hex(32)
+        self._secret = Secret(secret.encode())
         self._tasks = Tasks(experiment, folder, self._daemons, launcher.remote, secret, security)
         self._credentials = credentials_of(security)
         self._servers, self._workers = self._tasks.servers, self._tasks.workers
@@ -123,6 +125,8 @@ class RealRun:
                     self._poller.stop()
                 self._stop()
                 self._launcher.close()
+                # Left by a server that was killed, or sent from a node.
+                forget_secret(self._folder, self._secret)
         return RunResult(verdict, tuple(self._warnings))
 
     def reported(self, name: str) -> bool:

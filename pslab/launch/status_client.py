@@ -17,10 +17,13 @@ from pswire.logs.lines import escaped
 from pswire.model.plan import MAX_VOTERS
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.probe import find_problem
+from pswire.security.proof import FILE, VARIABLE, ProofError
+from pswire.security.secret import Secret
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.connecting import open_channel, stub_of
 from pswire.transport.failures import may_pass, reason
 from pswire.transport.leader import NOT_LEADING, Leader
+from pswire.transport.proven import ask_coordinator
 from pswire.v1 import coordinator_pb2 as pb
 
 # Seconds between two requests.
@@ -150,12 +153,23 @@ class StatusClient:
                 return False
             time.sleep(PAUSE)
 
+    def _change(self, method: str, request: Any) -> Any:
+        """Call a method that changes the job, once. Raises RpcError, StatusUntrusted."""
+        try:
+            secret = Secret() if self._credentials.encrypted else self._credentials.job_secret
+            return ask_coordinator(self._leader, method, request, self._timeout, secret)
+        except ProofError as error:
+            raise StatusUntrusted(
+                f"{self.address}: {error}: another process is there, or the secret is another job's: expected the one "
+                f"in the file {FILE!r} of the run's folder, or in {VARIABLE}"
+            ) from error
+
     def note(self, text: str) -> None:
         """Append a remark to the job's decision log. Raises StatusError."""
         self.recognise()
         self._leader.seek()
         try:
-            self._stub.Note(pb.NoteRequest(text=text), timeout=self._timeout)
+            self._change("Note", pb.NoteRequest(text=text))
         except grpc.RpcError as error:
             raise self._explained(error) from error
 
@@ -168,7 +182,7 @@ class StatusClient:
         self.recognise()
         self._leader.seek()
         try:
-            reply = self._stub.ChangePolicy(request, timeout=self._timeout)
+            reply = self._change("ChangePolicy", request)
         except grpc.RpcError as error:
             raise self._refused(error) or self._explained(error) from error
         return escaped(reply.effect, SENTENCE)
@@ -177,7 +191,7 @@ class StatusClient:
         """Have this server, one of two, go on alone, because the other one is dead; return its epoch. Raises
         StatusError; ChangeRefused."""
         try:
-            return int(self._stub.Promote(pb.PromoteRequest(), timeout=self._timeout).epoch)
+            return int(self._change("Promote", pb.PromoteRequest()).epoch)
         except grpc.RpcError as error:
             raise self._refused(error) or self._explained(error) from error
 

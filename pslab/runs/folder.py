@@ -9,6 +9,7 @@ checkpoints/         the servers' checkpoints, if the run takes any
 job-2/, job-3/, ...  later jobs of the same servers, each a run folder
 logs/*.log           the output of each process
 address              the address of server 0
+secret               the job's secret, while it runs, if it has one and no TLS
 saved                the name of the newest checkpoint
 metrics.prom         the last metrics of server 0, if it has any
 trace.json           the decision log for a timeline viewer, by ps-lab trace
@@ -18,6 +19,7 @@ tensorboard/         event files, by ps-lab tensorboard
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +32,10 @@ from pswire.config.experiment import Experiment, load_experiment
 from pswire.decisions.entries import Grant
 from pswire.domains import in_range
 from pswire.model.table_figures import TableFigures
+from pswire.security.files import read_file
+from pswire.security.names import IdentityError
+from pswire.security.proof import FILE
+from pswire.security.secret import Secret
 
 EXPERIMENT = "experiment.toml"
 DECISIONS = "decisions.jsonl"
@@ -40,6 +46,8 @@ LOGS = "logs"
 CHECKPOINTS = "checkpoints"
 # Written by server 0; PROMETHEUS only if it has metrics.
 ADDRESS = "address"
+# The same, for this user's commands, while a job runs that has one; not under TLS.
+SECRET = FILE
 SAVED = "saved"
 PROMETHEUS = "metrics.prom"
 # Made from the others, by ps-lab trace and ps-lab tensorboard.
@@ -445,6 +453,28 @@ def job_of(path: Path) -> str:
     except OSError:
         return ""
     return str(first.record.get("job", "")) if isinstance(first, Line) and first.kind == "job" else ""
+
+
+def secret_of(path: Path) -> Secret:
+    """Return the secret of a run's newest job, while that runs; empty if its folder has none.
+
+    Raises IdentityError for a file that this user cannot read, or that others can.
+    """
+    return secret_in([path, *later_jobs(path)][-1])
+
+
+def secret_in(folder: Path) -> Secret:
+    """Return the secret in the folder of one job. As `secret_of`."""
+    file = folder / SECRET
+    return Secret(read_file(file, "job's secret", private=True)) if file.is_file() else Secret()
+
+
+def forget_secret(path: Path, secret: Secret) -> None:
+    """Remove files with this secret from a run's folder; another run's may be there."""
+    for folder in (path, *later_jobs(path)):
+        with suppress(IdentityError, OSError):
+            if secret_in(folder) == secret:
+                (folder / SECRET).unlink()
 
 
 def address_of(path: Path) -> str:

@@ -84,7 +84,7 @@ class Server:
         if settings.out is not None:
             self.host.saver.store = Store(settings.out / CHECKPOINTS)
         self.watch = self.host.watch
-        self.authorizer = Authorizer(settings.credentials)
+        self.authorizer = Authorizer(settings.credentials, settings.task_index)
         self._exchange = ExchangeRpc(self.host)
         self.listeners = Listeners(settings, self.host, self._exchange.exchange, self.authorizer)
         self.sockets = self._exchange.sockets = self.listeners.sockets
@@ -235,7 +235,7 @@ class Server:
         if self.job is not None and settings.out is not None:
             ready["out"] = str(settings.out)
             ready["job"] = self.job.terms.job
-            self.job.routes.run_log.write_address(str(address))
+            self.job.routes.run_log.write_address(str(address), settings.credentials)
         if self.listeners.metrics is not None:
             ready["metrics"] = str(self.listeners.metrics.address)
         self._announce("ready", ready)

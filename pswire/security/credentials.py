@@ -7,7 +7,7 @@ import logging
 import ssl
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
@@ -15,6 +15,7 @@ from pswire.logs.events import event
 from pswire.security.files import TlsFiles
 from pswire.security.identity import Identity
 from pswire.security.names import IdentityError, Role
+from pswire.security.secret import Secret
 from pswire.security.tokens import Tokens, bearer
 
 log = logging.getLogger("security")
@@ -73,13 +74,15 @@ class Credentials:
     """The credentials of one process.
 
     `live`: the identity, None without TLS. `tokens`: replace certificates of clients. `role`: this process's.
-    `insecure`: others may reach this process without TLS (`--insecure`).
+    `insecure`: others may reach this process without TLS (`--insecure`). `job_secret`: what servers of one job prove to
+    each other, and commands to them (`pswire.security.proof`); empty: a job without one.
     """
 
     live: LiveIdentity | None = None
     tokens: Tokens | None = None
     role: Role | None = None
     insecure: bool = False
+    job_secret: Secret = field(default_factory=Secret)
 
     @property
     def encrypted(self) -> bool:

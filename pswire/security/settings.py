@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pswire.security.credentials import Credentials, LiveIdentity
 from pswire.security.files import TlsFiles
 from pswire.security.names import IdentityError, Role
+from pswire.security.proof import VARIABLE as SECRET_VARIABLE
 from pswire.security.tokens import VARIABLE, Tokens, parse_tokens, read_tokens
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ BLANK: Final = "{name}"
 OBSERVER: Final = "observer-0"
 
 # Variables of one process: a child process gets its own, or none.
-PERSONAL: Final = ("PS_JOB_SECRET", VARIABLE, *VARIABLES.values())
+PERSONAL: Final = (SECRET_VARIABLE, VARIABLE, *VARIABLES.values())
 
 
 class SecurityError(ValueError):
@@ -147,3 +148,22 @@ def _check_role(role: Role, live: LiveIdentity) -> None:
     subject = live.now().facts.subject
     if role is Role.SERVER and subject.role is not role:
         raise IdentityError(f"the certificate is that of {subject}: a server needs one with the role server")
+
+
+def job_secret(environment: Mapping[str, str]) -> str:
+    """Return the secret that PS_JOB_SECRET has; empty if it is not set. Raises SecurityError for an invalid one."""
+    secret = environment.get(SECRET_VARIABLE)
+    if secret is None:
+        return ""
+    if not secret:
+        raise SecurityError(
+            f"{SECRET_VARIABLE}: expected a secret, got an empty text; unset it for a job without a secret, or give "
+            "all servers of the job the same one"
+        )
+    try:
+        secret.encode()
+    except UnicodeEncodeError as error:
+        raise SecurityError(
+            f"{SECRET_VARIABLE}: expected text in UTF-8, got other bytes; `openssl rand -hex 32` makes a secret"
+        ) from error
+    return secret

@@ -1286,9 +1286,7 @@ Global___PromoteReply: _TypeAlias = PromoteReply  # noqa: Y015
 
 @_typing.final
 class LocateRequest(_message.Message):
-    """"Server `task_index` of `servers` is at `address`." Without `proof` it only
-    asks; the reply says what to prove.
-    """
+    """"Server `task_index` of `servers` is at `address`." Without `job` it only asks."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1296,15 +1294,11 @@ class LocateRequest(_message.Message):
     SERVERS_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
     JOB_FIELD_NUMBER: _builtins.int
-    PROOF_FIELD_NUMBER: _builtins.int
     task_index: _builtins.int
     servers: _builtins.int
     address: _builtins.str
     job: _builtins.str
-    """The job from the reply, and a keyed digest of it, the index and the address,
-    which proves that this server has the job's secret.
-    """
-    proof: _builtins.bytes
+    """The job from the reply: this server belongs to it, and moves there."""
     def __init__(
         self,
         *,
@@ -1312,11 +1306,10 @@ class LocateRequest(_message.Message):
         servers: _builtins.int = ...,
         address: _builtins.str = ...,
         job: _builtins.str = ...,
-        proof: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "job", b"job", "proof", b"proof", "servers", b"servers", "task_index", b"task_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "job", b"job", "servers", b"servers", "task_index", b"task_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

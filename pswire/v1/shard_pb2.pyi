@@ -128,14 +128,11 @@ class Greeting(_message.Message):
 
     TASK_INDEX_FIELD_NUMBER: _builtins.int
     HOSTS_FIELD_NUMBER: _builtins.int
-    PROOF_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     PROBE_FIELD_NUMBER: _builtins.int
     PLACE_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     task_index: _builtins.int
-    proof: _builtins.bytes
-    """Proof that the sender has the job's secret; empty without one."""
     generation: _builtins.int
     """How often all servers began anew, from a checkpoint. Servers of different generations do not talk."""
     place: _builtins.str
@@ -155,7 +152,6 @@ class Greeting(_message.Message):
         *,
         task_index: _builtins.int = ...,
         hosts: _abc.Iterable[_builtins.str] | None = ...,
-        proof: _builtins.bytes = ...,
         generation: _builtins.int = ...,
         probe: Global___Segment | None = ...,
         place: _builtins.str = ...,
@@ -163,7 +159,7 @@ class Greeting(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["probe", b"probe"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "hosts", b"hosts", "place", b"place", "probe", b"probe", "proof", b"proof", "task_index", b"task_index", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "hosts", b"hosts", "place", b"place", "probe", b"probe", "task_index", b"task_index", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -956,7 +952,6 @@ class Open(_message.Message):
     TASK_INDEX_FIELD_NUMBER: _builtins.int
     SERVERS_FIELD_NUMBER: _builtins.int
     SECRET_FIELD_NUMBER: _builtins.int
-    PROOF_FIELD_NUMBER: _builtins.int
     RECOVER_TIMEOUT_FIELD_NUMBER: _builtins.int
     FOLDER_FIELD_NUMBER: _builtins.int
     LEADS_IN_FIELD_NUMBER: _builtins.int
@@ -971,10 +966,6 @@ class Open(_message.Message):
     servers: _builtins.int
     secret: _builtins.bytes
     """The key of the receipts, known to servers only."""
-    proof: _builtins.bytes
-    """A keyed digest of the fields above, with the secret that the job's servers were
-    started with; empty if they were started without one.
-    """
     recover_timeout: _builtins.float
     """Seconds that this server waits for a coordinator of a later generation after
     losing this one; 0: it ends at once.
@@ -999,7 +990,6 @@ class Open(_message.Message):
         task_index: _builtins.int = ...,
         servers: _builtins.int = ...,
         secret: _builtins.bytes = ...,
-        proof: _builtins.bytes = ...,
         recover_timeout: _builtins.float = ...,
         folder: _builtins.int = ...,
         leads_in: _builtins.int = ...,
@@ -1007,7 +997,7 @@ class Open(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "epoch", b"epoch", "folder", b"folder", "job", b"job", "leads_in", b"leads_in", "proof", b"proof", "recover_timeout", b"recover_timeout", "secret", b"secret", "servers", b"servers", "task_index", b"task_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "epoch", b"epoch", "folder", b"folder", "job", b"job", "leads_in", b"leads_in", "recover_timeout", b"recover_timeout", "secret", b"secret", "servers", b"servers", "task_index", b"task_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

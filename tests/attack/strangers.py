@@ -81,7 +81,6 @@ class Stranger(Attacker):
             servers=len(self.target.doors),
             address=self.chance.choice(["127.0.0.1:9", "", "[::1]:9", "h:70000"]),
             job=self.job,
-            proof=self._guess(),
         )
         self.send(0, f"{COORDINATOR}/Locate", [self._maybe(request)])
 
@@ -190,7 +189,6 @@ class Stranger(Attacker):
                 task_index=server,
                 servers=servers,
                 secret=bytes(32),
-                proof=chance.choice((b"", bytes(16))),
             )
         )
         others = (

@@ -78,7 +78,7 @@ def session(transport: str, servers: int, dtype: str) -> Value:
     """A worker's whole session: from Join over four steps, two of them in one round trip, to the report of the end."""
     # A worker reports its carriers by the clock, the later the longer this timeout is.
     unhurried = ["cluster.worker_timeout=1000.0"]
-    with heard() as streams, serving(servers, job_secret="oracle", overrides=unhurried) as cluster:
+    with heard() as streams, serving(servers, overrides=unhurried) as cluster:
         # Entry 0 goes to followers by itself: before what Join sends them, where that waits.
         wait_until(lambda: streams.followers() == servers - 1, "each follower to be sent entry 0")
         _train(cluster, transport, dtype)

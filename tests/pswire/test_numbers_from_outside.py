@@ -16,13 +16,13 @@ from psserver.checkpoint.disk import CheckpointError
 from psserver.checkpoint.manifest import Manifest, digest_of, parse
 from psserver.policies import PolicyError
 from psserver.service.job.job import Job
-from psserver.settings import SettingsError, job_secret
 from psserver.weights_file import WeightsFileError, load
 from pswire.decisions.records import MOST_SECONDS, FieldError, number, seconds, whole
 from pswire.domains import in_range
 from pswire.model.tables import TableSpec
 from pswire.model.variables import PlanError
 from pswire.records import StateError, from_plain
+from pswire.security.settings import SecurityError, job_secret
 
 HUGE = 10**400
 # What JSON, TOML and Python can say in the place of a number.
@@ -124,5 +124,5 @@ def test_knobs_of_a_change_that_are_no_object(knobs: str) -> None:
 def test_a_secret_is_text() -> None:
     assert job_secret({}) == "" and job_secret({"PS_JOB_SECRET": "x"}) == "x"
     for secret in ("", os.fsdecode(b"\xff\xfe")):
-        with pytest.raises(SettingsError, match="PS_JOB_SECRET"):
+        with pytest.raises(SecurityError, match="PS_JOB_SECRET"):
             job_secret({"PS_JOB_SECRET": secret})

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from pslab.launch.status_client import ChangeRefused, StatusClient
-from pslab.runs.folder import Run
+from pslab.runs.folder import Run, secret_of
 from pswire.decisions import entries
+from pswire.security.credentials import Credentials
 from tests.cluster.cluster import wait_until
 from tests.promises import promise
 from tests.repetitions import seeds
@@ -83,7 +84,8 @@ def test_a_run_with_five_live_changes(tmp_path: Path, seed: int) -> None:
     policies = drawn(dice)
     with lab("run", file, "--out", out, "--quiet") as launcher:
         wait_until((out / "address").is_file, "a server is ready")
-        client = StatusClient((out / "address").read_text().strip())
+        credentials = Credentials(job_secret=secret_of(out))
+        client = StatusClient((out / "address").read_text().strip(), credentials=credentials)
         for number, (name, knobs) in enumerate(policies, start=1):
             # The fastest worker goes on to the gate, so it comes by; what others do meanwhile is chance.
             batch = EVERY * (number - 1) + dice.randrange(1, EVERY)

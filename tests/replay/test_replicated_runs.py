@@ -9,9 +9,10 @@ import psutil
 import pytest
 
 from pslab.launch.status_client import ChangeRefused, StatusClient, StatusError
-from pslab.runs.folder import Run
+from pslab.runs.folder import Run, secret_of
 from pswire.addresses import parse_address
 from pswire.decisions import entries
+from pswire.security.credentials import Credentials
 from tests.cluster.cluster import wait_until
 from tests.cluster.launched import servers
 from tests.cluster.replicated_run import status, whole
@@ -42,7 +43,8 @@ options = { marks = "MARKS", gates = 3 }
 
 def changed(out: Path, name: str) -> bool:
     """Whether the server that leads let that policy take over, now."""
-    client = StatusClient((out / "address").read_text().strip())
+    credentials = Credentials(job_secret=secret_of(out))
+    client = StatusClient((out / "address").read_text().strip(), credentials=credentials)
     try:
         return bool(client.change_policy(name, {}, "a change"))
     except ChangeRefused as refusal:

@@ -11,7 +11,6 @@ from typing import Any
 import grpc
 import pytest
 
-from psserver import receipts
 from psserver.service.job import follower
 from psserver.service.net import registration
 from pswire.addresses import Address
@@ -88,26 +87,6 @@ def test_a_call_that_says_nothing_does_not_own_the_server(second: Served) -> Non
         silent.set()
         call.cancel()
     assert second.ended() == ExitCode.OK
-
-
-def test_orders_are_taken_from_who_knows_the_jobs_secret_only() -> None:
-    served = Served(Options(ps_hosts="127.0.0.1:0,127.0.0.1:0", task_index=1, job_secret="shared"))
-    try:
-        proof = receipts.opening(b"shared", "job", 1, b"secret")
-        for wrong in (b"", receipts.opening(b"guessed", "job", 1, b"secret"), proof[:-1]):
-            with refused(PRECONDITION, "a coordinator with its own job secret only", "PS_JOB_SECRET"):
-                follow(served, opening(proof=wrong))
-        # A proof that was overheard opens no other job, server, or key of receipts.
-        for changed in ({"job": "other"}, {"secret": b"another"}):
-            with refused(PRECONDITION, "PS_JOB_SECRET"):
-                follow(served, opening(proof=proof, **changed))
-        shutdown = pb.FollowRequest(shutdown=pb.Shutdown(exit_code=0, reason="done"))
-        assert [reply.executed for reply in follow(served, opening(proof=proof), shutdown)] == [0, 0]
-        assert served.ended() == ExitCode.OK
-    finally:
-        if served.code is None:
-            served.interrupt()
-            served.ended()
 
 
 def test_servers_with_one_secret_make_a_cluster() -> None:

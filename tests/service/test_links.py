@@ -12,6 +12,7 @@ import pytest
 from psserver.replication import Config, Member
 from psserver.replication import messages as m
 from psserver.replication.messages import Item, Message, merged
+from psserver.service.guard.authorization import Authorizer
 from psserver.service.guard.calls import Watch
 from psserver.service.net.loop import Owner
 from psserver.service.net.registration import Call, Registration
@@ -22,7 +23,8 @@ from psserver.service.replicas.bodies import Bodies, Body
 from psserver.service.replicas.links import VERSION, Links, Listener
 from pswire.addresses import Address
 from pswire.exits import ExitCode
-from pswire.security.credentials import NO_TLS
+from pswire.security.credentials import Credentials
+from pswire.security.secret import Secret
 from pswire.transport.framed_socket import SocketError
 from pswire.v1 import shard_pb2
 from tests.patience import PATIENCE
@@ -39,9 +41,7 @@ def _nothing(*given: Any) -> None:
 class End:
     """A server's links, and what came to it."""
 
-    def __init__(
-        self, server: int, hosts: list[Address], secret: bytes, sockets: SocketListener | None
-    ) -> None:
+    def __init__(self, server: int, hosts: list[Address], sockets: SocketListener | None) -> None:
         self.came: list[tuple[int, int, Message]] = []
         self.bodies: dict[Item, bytes] = {}
         self.broken: list[int] = []
@@ -59,7 +59,7 @@ class End:
             _nothing,
             _nothing,
         )
-        self.links = Links(server, hosts, secret, listener, 0, self.own, sockets)
+        self.links = Links(server, hosts, listener, 0, self.own, sockets)
 
     def _receive(self, sender: int, part: int, message: Message) -> None:
         self.came.append((sender, part, message))
@@ -94,6 +94,7 @@ async def two(
 ) -> AsyncIterator[tuple[End, End]]:
     """Two servers that know each other's addresses."""
     hosts = [EMPTY, EMPTY]
+    owned = [Credentials(job_secret=Secret(secret)) for secret in secrets]
     served: list[tuple[grpc.aio.Server, SocketListener, Watch]] = []
     ends: list[End] = []
     owner = Owner()
@@ -102,8 +103,8 @@ async def two(
         watch = Watch()
         watch.start(owner.loop)
         listener = SocketListener(_serve, owner, watch=watch)
-        end = End(number, list(hosts), secrets[number], listener if sockets else None)
-        rpc = Registration(watch, lambda nbytes: PATIENCE)
+        end = End(number, list(hosts), listener if sockets else None)
+        rpc = Registration(watch, lambda nbytes: PATIENCE, Authorizer(owned[number], number))
         path = "/pswire.v1.Shard/Replicate"
         server = grpc.aio.server()
         method = {"Replicate": rpc.method(path, end.replicate)}
@@ -112,9 +113,9 @@ async def two(
         await server.start()
         served.append((server, listener, watch))
         ends.append(end)
-    for end in ends:
+    for end, credentials in zip(ends, owned, strict=True):
         end.links.hosts[:] = hosts
-        end.links.start(PATIENCE, NO_TLS)
+        end.links.start(PATIENCE, credentials)
     try:
         yield ends[0], ends[1]
     finally:
@@ -364,14 +365,14 @@ class Greeted:
 
 def test_a_server_that_has_moved_is_believed_itself() -> None:
     async def run() -> None:
-        links = [End(number, list(HOSTS), b"", None).links for number in range(3)]
+        links = [End(number, list(HOSTS), None).links for number in range(3)]
         moved = Address("127.0.0.2", 9)
         links[1].hosts[1] = moved
         # Server 2 has not heard of it, and greets last.
         for sender in (1, 2):
             await links[0].replicate(cast(Call, Greeted(sender, links[sender].hosts)))
         assert links[0].hosts == [HOSTS[0], moved, HOSTS[2]]
-        unknown = End(0, [HOSTS[0], EMPTY, EMPTY], b"", None).links
+        unknown = End(0, [HOSTS[0], EMPTY, EMPTY], None).links
         await unknown.replicate(cast(Call, Greeted(2, links[2].hosts)))
         assert unknown.hosts == list(HOSTS)
 
@@ -386,7 +387,7 @@ def test_servers_of_another_version_are_refused(caplog: pytest.LogCaptureFixture
             for end in (first, second):
                 await end.links.close()
                 end.links.met.clear()
-                end.links.start(PATIENCE, NO_TLS)
+                end.links.start(PATIENCE, Credentials(job_secret=Secret(b"s")))
             await until(lambda: len(caplog.messages) >= 2)
             assert not first.links.met and not second.links.met
             assert (
@@ -404,7 +405,7 @@ def test_servers_with_another_secret_are_refused(caplog: pytest.LogCaptureFixtur
             assert not first.links.met and not second.links.met
             # Each attempt is refused for the same reason, which is said once.
             await asyncio.sleep(0)
-            assert len([each for each in caplog.messages if "own job secret" in each]) == 2
+            assert len([each for each in caplog.messages if "this job's secret" in each]) == 2
 
     asyncio.run(run())
 

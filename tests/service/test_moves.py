@@ -8,10 +8,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from psserver.receipts import moving
 from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.probe import late_status
+from tests.service.proving import LOCATE, prove
 from tests.service.serving import PATIENCE, Options, Served, refused, serving, wait_until
 
 SECRET = "known to the servers"
@@ -27,6 +27,15 @@ def nobody() -> Iterator[str]:
         yield f"127.0.0.1:{taken.getsockname()[1]}"
 
 
+def located(address: str, request: pb.LocateRequest, secret: str) -> pb.LocateReply:
+    """Server 0's answer to a server with that secret, or with none."""
+    if secret:
+        (reply,) = prove(address, secret, LOCATE, request, server=None).replies
+        return reply
+    with grpc.insecure_channel(address) as channel:
+        return stub_of(channel).Locate(request, timeout=PATIENCE)
+
+
 class Server0:
     """Of a job whose server 1 is not there."""
 
@@ -35,14 +44,12 @@ class Server0:
         saves = SAVES if out is not None else ()
         options = Options(ps_hosts=hosts, task_index=0, out=out, job_secret=secret, overrides=saves)
         self.served = Served(options)
-        self.channel = grpc.insecure_channel(self.served.address)
-        self.stub = stub_of(self.channel)
+        self.secret = secret
 
     def __enter__(self) -> "Server0":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.channel.close()
         if self.served.code is None:
             self.served.interrupt()
         self.served.ended()
@@ -52,14 +59,13 @@ class Server0:
         return self.ask().job
 
     def ask(
-        self, address: str = ELSEWHERE, job: str = "", proof: bytes = b"", server: int = 1, servers: int = 2
+        self, address: str = ELSEWHERE, job: str = "", server: int = 1, servers: int = 2
     ) -> pb.LocateReply:
-        request = pb.LocateRequest(task_index=server, servers=servers, address=address, job=job, proof=proof)
-        return self.stub.Locate(request, timeout=PATIENCE)
+        request = pb.LocateRequest(task_index=server, servers=servers, address=address, job=job)
+        return located(self.served.address, request, self.secret)
 
-    def prove(self, address: str = ELSEWHERE, secret: str = SECRET, job: str | None = None) -> pb.LocateReply:
-        job = self.job if job is None else job
-        return self.ask(address, job, moving(secret.encode(), job, 1, address))
+    def prove(self, address: str = ELSEWHERE, job: str | None = None) -> pb.LocateReply:
+        return self.ask(address, self.job if job is None else job)
 
     def moves(self) -> bool:
         """A server that proves who it is, is believed: once it is missed."""
@@ -80,17 +86,13 @@ def test_a_server_that_is_missed_is_believed_where_it_is(
         assert str(following.hosts[1]) == ELSEWHERE and following.moved == {1}
 
 
-def test_nobody_is_believed_without_the_secret_for_this_generation_and_address(tmp_path: Path) -> None:
+def test_nobody_is_believed_without_the_secret_and_this_generation(tmp_path: Path) -> None:
     with nobody() as missing, Server0(tmp_path / "run", missing) as server:
         job = server.job
-        for wrong in (
-            b"guess",
-            moving(b"another", job, 1, ELSEWHERE),
-            moving(SECRET.encode(), job, 1, "h:1"),
-        ):
-            with refused(grpc.StatusCode.PERMISSION_DENIED, "the same PS_JOB_SECRET"):
-                server.ask(job=job, proof=wrong)
-        # One that was overheard in another generation asks, and no more.
+        request = pb.LocateRequest(task_index=1, servers=2, address=ELSEWHERE, job=job)
+        with refused(grpc.StatusCode.FAILED_PRECONDITION, "the same PS_JOB_SECRET"):
+            located(server.served.address, request, "")
+        # A server of another generation asks, and no more.
         assert server.prove(job=f"{job}.1").address == missing
         assert server.served.server.continuation.again is None
 
@@ -123,10 +125,9 @@ def test_a_server_that_is_there_is_not_replaced(tmp_path: Path) -> None:
     """Also by one that knows the secret: a stopped process that wakes, say."""
     with serving(2, out=tmp_path / "run", job_secret=SECRET, overrides=SAVES) as cluster:
         wait_until(lambda: cluster.status().servers[1].state == "ready", "server 1")
-        known = cluster.coordinator.Locate(pb.LocateRequest(task_index=1, servers=2, address=ELSEWHERE))
-        proof = moving(SECRET.encode(), known.job, 1, ELSEWHERE)
-        request = pb.LocateRequest(task_index=1, servers=2, address=ELSEWHERE, job=known.job, proof=proof)
-        assert cluster.coordinator.Locate(request).address == cluster.servers[1].address
+        request = pb.LocateRequest(task_index=1, servers=2, address=ELSEWHERE, job=cluster.status().job)
+        found = located(cluster.servers[0].address, request, SECRET)
+        assert found.address == cluster.servers[1].address
         assert cluster.servers[0].server.continuation.again is None
 
 

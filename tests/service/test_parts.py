@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 
 import psworker
-from psserver import receipts
 from psserver.options import Options
 from psserver.replication import Config, Member, begin, first_config, watch
 from psserver.service.errors import Refused
@@ -155,12 +153,11 @@ def test_a_part_follows_the_coordinator_of_its_job_alone(
     train(session, 2)
 
 
-def part_copy(out: Path, host: mock.Mock, secret: bytes = b"") -> PartCopy:
-    """A copy of part 1 that leads, with that job's secret. Its log takes every item at once. Within the loop."""
+def part_copy(out: Path, host: mock.Mock) -> PartCopy:
+    """A copy of part 1 that leads. Its log takes every item at once. Within the loop."""
     mark_folder(out, "j")
     hosts, overrides = ",".join(["127.0.0.1:0"] * 4), ("cluster.replicas=2", "optimizer.name=sgd")
-    resolved = resolve(Options(ps_hosts=hosts, task_index=2, out=out, overrides=overrides), None)
-    settings = replace(resolved, job_secret=secret)
+    settings = resolve(Options(ps_hosts=hosts, task_index=2, out=out, overrides=overrides), None)
     shell = mock.create_autospec(Shell, instance=True, links=mock.Mock(links={}))
     shell.replica = begin(2, 4, first_config((2, 3)))
     shell.active = shell.replica.disk.config
@@ -173,9 +170,9 @@ def part_copy(out: Path, host: mock.Mock, secret: bytes = b"") -> PartCopy:
     return part
 
 
-def stream(epoch: int, *entries: int, proof: bytes = b"") -> mock.Mock:
+def stream(epoch: int, *entries: int) -> mock.Mock:
     """A coordinator's stream with orders for these entries, which then says nothing more."""
-    opening = shard_pb2.Open(job="j", task_index=1, servers=2, secret=b"s", leads_in=epoch, proof=proof)
+    opening = shard_pb2.Open(job="j", task_index=1, servers=2, secret=b"s", leads_in=epoch)
     orders = [shard_pb2.Decision(index=entry, note=True) for entry in entries]
     said = [
         shard_pb2.FollowRequest(open=opening),
@@ -220,29 +217,6 @@ def test_the_coordinator_of_the_latest_epoch_is_heard_alone(tmp_path: Path) -> N
         for each in streams:
             each.cancel()
         await asyncio.gather(*streams, return_exceptions=True)
-
-    asyncio.run(follow())
-
-
-def test_the_jobs_secret_proves_the_epoch_of_a_coordinator(tmp_path: Path) -> None:
-    """Whoever has seen a proof of an earlier epoch cannot take the place of the coordinator with it."""
-    secret = b"the job's secret"
-    proof = receipts.opening(secret, "j", 1, b"s", 7)
-
-    async def follow() -> None:
-        part = part_copy(tmp_path, some_host(), secret)
-        for epoch in (8, 0):
-            refused = asyncio.ensure_future(part.follow_coordinator(stream(epoch, proof=proof)))
-            await turns()
-            assert refused.done(), f"epoch {epoch} was believed"
-            with pytest.raises(Refused, match="its own job secret only"):
-                await refused
-        present = stream(7, proof=proof)
-        following = asyncio.ensure_future(part.follow_coordinator(present))
-        await turns()
-        assert present.reply.called
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
 
     asyncio.run(follow())
 

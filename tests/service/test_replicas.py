@@ -24,7 +24,7 @@ from psserver.service.net.coordinator import CoordinatorRpc
 from psserver.service.replicas import inputs, wire
 from psserver.service.replicas.disk import Promises, Remembered
 from psserver.service.replicas.inputs import NotedCoordinator
-from psserver.service.replicas.links import Links, greeting_proof
+from psserver.service.replicas.links import Links
 from psserver.service.replicas.log import FollowersLog, fence
 from psserver.service.replicas.same import (
     OtherSettingsError,
@@ -159,11 +159,6 @@ def test_the_end_is_that_of_its_generation(tmp_path: Path) -> None:
     path = tmp_path / "replication" / "ended.json"
     path.write_bytes(path.read_bytes()[:-5])
     assert other.read_end(3) is None
-
-
-def test_a_greeting_proves_its_generation() -> None:
-    assert greeting_proof(b"secret", 0, 1, 0) != greeting_proof(b"secret", 0, 1, 1)
-    assert greeting_proof(b"", 0, 1, 1) == b""
 
 
 def _coordinator(kind: type[Coordinator]) -> Coordinator:

@@ -14,6 +14,7 @@ from pslab.launch.events import EventQueue, Exited, Unplaced
 from pslab.launch.remote import protocol
 from pswire.exits import ExitCode
 from pswire.own_files import same_file
+from pswire.security.proof import FILE
 
 # Seconds from a forwarded SIGKILL until the connection itself is ended.
 LAST_RESORT = 5.0
@@ -225,7 +226,8 @@ class RemoteProcess:
             return
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        with same_file(target) as file:
+        # The job's secret is this user's alone.
+        with same_file(target, mode=0o600 if path.name == FILE else 0o666) as file:
             file.seek(int(fields["offset"]))
             file.write(content)
             if fields["whole"]:

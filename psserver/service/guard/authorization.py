@@ -9,13 +9,14 @@ from typing import Any, Final, Protocol
 
 import grpc
 
-from psserver.service.errors import Refused
+from psserver.service.errors import Refused, precondition
 from psserver.service.guard.limits import address_of
 from psserver.service.guard.rates import Buckets
 from pswire.logs.events import event
 from pswire.logs.lines import escaped
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.names import IdentityError, Role, Subject, subject_among
+from pswire.security.proof import COORDINATOR, FILE, VARIABLE, Challenge, ProofError, asked, server_named
 from pswire.security.tokens import HEADER
 from pswire.v1 import coordinator_pb2, options_pb2, shard_pb2
 
@@ -72,6 +73,8 @@ def _denied(message: str) -> Refused:
 
 # Roles that read and change nothing.
 _LOOKS = frozenset({Role.OBSERVER, Role.ADMIN})
+# Roles of methods whose callers prove the job's secret.
+_SERVERS, _ADMINS = frozenset({Role.SERVER}), frozenset({Role.ADMIN})
 # The health service says only whether a server is running.
 _ALL = frozenset(Role)
 
@@ -119,8 +122,9 @@ class Authorizer:
     """Authorization of all calls of one server. `refused`: number of refused calls by reason. The loop's thread
     owns it."""
 
-    def __init__(self, credentials: Credentials = NO_TLS) -> None:
-        self._credentials = credentials
+    def __init__(self, credentials: Credentials = NO_TLS, server: int = 0) -> None:
+        """`server`: the index of this one."""
+        self._credentials, self._server = credentials, server
         self._cluster = ""
         if credentials.mutual:
             self._cluster = credentials.identity.facts.subject.cluster
@@ -147,6 +151,28 @@ class Authorizer:
                 f"{_listed(ROLES.get(method, ()))}: give this process a certificate or token of that role",
             )
         return peer
+
+    def challenge(self, method: str, context: Context) -> Challenge | None:
+        """Return what the caller of `method` must prove, or None. Raises Refused if it is not about to.
+
+        Servers prove the job's secret to each other. So does whoever changes the job, where no role says who may.
+        """
+        roles = ROLES.get(method)
+        if roles != _SERVERS and (roles != _ADMINS or self._credentials.encrypted):
+            return None
+        metadata, secret = context.invocation_metadata(), self._credentials.job_secret
+        if not secret:
+            if asked(metadata):
+                raise precondition(
+                    f"server {self._server} has no job secret, and the caller has one: give all servers of the job the "
+                    f"same {VARIABLE}, or unset it everywhere"
+                )
+            return None
+        shard = method.startswith(f"/{shard_pb2.DESCRIPTOR.services_by_name['Shard'].full_name}/")
+        try:
+            return Challenge(secret, method, server_named(self._server) if shard else COORDINATOR, metadata)
+        except ProofError as error:
+            raise unproven(method) from error
 
     def _refuse(self, reason: str, credential: str, method: str, why: str) -> None:
         """Count a refusal; log one per credential and minute, and one of all without any."""
@@ -187,6 +213,21 @@ class Authorizer:
         if token is None or token.role is None:
             raise _unknown("expected a token that this server knows, got another one")
         return Peer(token.role, token.name, f"the token of {token.holder}")
+
+
+def unproven(method: str) -> Refused:
+    """Return the refusal of a caller that does not prove the job's secret."""
+    name = method.rpartition("/")[2]
+    if ROLES[method] == _ADMINS:
+        return Refused(
+            grpc.StatusCode.PERMISSION_DENIED,
+            f"{name} is for those who have this job's secret: name the run's folder, in which the file {FILE!r} has "
+            f"it, or set {VARIABLE} to it",
+        )
+    return precondition(
+        f"{name} is for servers with this server's own job secret only: give all servers of the job the same "
+        f"{VARIABLE} (ps-lab run does)"
+    )
 
 
 def _unknown(message: str) -> Refused:

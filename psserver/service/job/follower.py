@@ -24,10 +24,12 @@ from pswire.model.table_figures import TableFigures
 from pswire.patience import SERVER_AWAY, refused_limit
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.probe import find_problem, nobody_listens
+from pswire.security.proof import Caller, ProofError, server_named
 from pswire.table_messages import table_from_wire
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.connecting import open_aio_channel
 from pswire.transport.failures import CallEnding, may_pass, method_failed, reason
+from pswire.transport.proven import check_server
 from pswire.v1 import memory_pb2, shard_pb2
 
 log = logging.getLogger("ps-server")
@@ -75,6 +77,8 @@ class Follower:
         self._credentials, self.metadata = credentials, credentials.metadata
         self._patience, self._timeout = patience, worker_timeout
         self.server, self.name = server, f"server {server}"
+        # Of the server at the address.
+        self._index = server
         self.address = address
         self.state = "connecting"
         self.executed = 0
@@ -114,8 +118,8 @@ class Follower:
         self._orders: list[tuple[int, Order]] = []
         self._filled = asyncio.Event()
         self._changes = Changes(lambda: self._loop)
-        # Whether an attempt to reach it has failed.
-        self._missed = False
+        # Whether an attempt to reach it has failed, and whether another process was at its address.
+        self._missed = self._foreign = False
         self._closing = asyncio.Event()
         # Set when the server has accepted this coordinator.
         self._followed = asyncio.Event()
@@ -126,8 +130,8 @@ class Follower:
 
     @property
     def missing(self) -> bool:
-        """Whether nobody is at its address."""
-        return self._missed and self.state == "connecting"
+        """Whether it is not at its address."""
+        return (self._missed or self._foreign) and self.state == "connecting"
 
     @property
     def _away(self) -> bool:
@@ -360,18 +364,21 @@ class Follower:
 
     async def _follow(self) -> tuple[str, bool]:
         """Serve one stream to its end; return why it ended, and whether a retry may succeed."""
+        caller = Caller(self._credentials.job_secret, "/pswire.v1.Shard/Follow", server_named(self._index))
         call: Any = self.channel.stream_stream(
-            "/pswire.v1.Shard/Follow",
-            request_serializer=shard_pb2.FollowRequest.SerializeToString,
+            caller.method,
+            request_serializer=caller.sealing(shard_pb2.FollowRequest.SerializeToString),
             response_deserializer=shard_pb2.FollowReply.FromString,
-        )(metadata=self.metadata)
+        )(metadata=(*self.metadata, *caller.metadata))
         ending = CallEnding(call)
         self._outbox, self._orders = [], []
         self._filled.clear()
         self._followed.clear()
-        sender = asyncio.create_task(self._send(call))
+        sender: asyncio.Task[None] | None = None
         self._silence.began(running.now())
         try:
+            await check_server(caller, call)
+            sender = asyncio.create_task(self._send(call))
             while (reply := await call.read()) is not grpc.aio.EOF:
                 check(reply)
                 self._received(reply)
@@ -383,10 +390,26 @@ class Follower:
                 return reason(error), may_pass(error) or method_failed(error)
         except BoundError as error:
             return str(error), False
+        except ProofError as error:
+            return self._unproven(error)
         finally:
-            sender.cancel()
+            if sender is not None:
+                sender.cancel()
             call.cancel()
         return "it ended the decision stream", True
+
+    def _unproven(self, error: ProofError) -> tuple[str, bool]:
+        """Note that another process is at its address; return why, and whether it may come back."""
+        why = f"{error}: another process is there, or not all servers have the same PS_JOB_SECRET"
+        if not self._foreign:
+            log.warning(
+                "%s at %s: %s",
+                *(self.name, self.address, why),
+                extra=event("server_unreachable", server=self.server, address=str(self.address), seconds=0.0),
+            )
+        self._foreign = True
+        self._changes.notify()
+        return why, self._met or self._patience is not None
 
     async def _connect(self) -> bool:
         """Keep trying to connect, and log servers that cannot be reached. Returns False if the job ends or patience
@@ -462,7 +485,7 @@ class Follower:
 
     def _received(self, reply: shard_pb2.FollowReply) -> None:
         if self.state == "connecting":
-            self.state = "ready"
+            self.state, self._foreign = "ready", False
             self._followed.set()
             fields = event("server_ready", server=self.server, address=str(self.address))
             log.info("%s at %s is ready", self.name, self.address, extra=fields)

@@ -24,6 +24,9 @@ from pswire.decisions.counting import Pending
 from pswire.decisions.records import line_of, value_text
 from pswire.model.plan import Plan
 from pswire.model.variables import WholeTables
+from pswire.own_files import write_file
+from pswire.security.credentials import Credentials
+from pswire.security.proof import FILE
 
 DECISIONS, METRICS = "decisions.jsonl", "metrics.jsonl"
 SUMMARY, WEIGHTS = "summary.json", "weights.safetensors"
@@ -72,6 +75,8 @@ class RunLog:
         self._room: RealFile | None = None
         # Bytes of it: for variables, and for rows.
         self._variables = self._rows = 0
+        # Where the job's secret was written.
+        self._secret: Path | None = None
         self._decisions: JsonLines | None = None
         self._metrics: JsonLines | None = None
         self._pending = Pending() if going_on is None else going_on.pending.copy()
@@ -139,9 +144,24 @@ class RunLog:
             if file is not None:
                 file.sync_flushed()
 
-    def write_address(self, address: str) -> None:
-        """`address`: of server 0; with replicas of all servers, the one that leads first. Raises LogError."""
+    def write_address(self, address: str, credentials: Credentials) -> None:
+        """`address`: of server 0; with replicas of all servers, the one that leads first. Beside it goes the job's
+        secret, where commands need that. Raises LogError."""
+        if credentials.job_secret and not credentials.encrypted and self._folder is not None:
+            self._secret = self._folder / FILE
+            try:
+                write_file(self._secret, credentials.job_secret.reveal(), mode=0o600)
+            except OSError as error:
+                raise LogError(f"{self._secret} cannot be written: {error.strerror or error}") from error
         self._replace(ADDRESS, address + "\n")
+
+    def _forget_secret(self) -> None:
+        if self._secret is not None:
+            with suppress(OSError, LogError):
+                # Another server may lead by now, whose file it is then.
+                self._check()
+                self._secret.unlink()
+            self._secret = None
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write the summary whole or not at all. Raises LogError."""
@@ -224,6 +244,7 @@ class RunLog:
 
     def close(self) -> None:
         """Close the files. Raises LogError if queued lines cannot be written."""
+        self._forget_secret()
         files = [file for file in (self._decisions, self._metrics) if file is not None]
         self._decisions = self._metrics = None
         self._give_room()

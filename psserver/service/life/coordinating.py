@@ -10,7 +10,7 @@ from psserver.checkpoint import CheckpointError, FolderLock, Store
 from psserver.checkpoint.fence import GENERATION
 from psserver.checkpoint.resumption import AUTO
 from psserver.checkpoint.rewind import Mark
-from psserver.receipts import new_secret, opening
+from psserver.receipts import new_secret
 from psserver.service.guard.authorization import Names
 from psserver.service.guard.ledger import default_limit
 from psserver.service.guard.limits import Capacity
@@ -140,7 +140,6 @@ def _followers(
             task_index=server,
             servers=len(hosts),
             secret=secret,
-            proof=opening(settings.job_secret, settings.terms.job, server, secret),
             recover_timeout=settings.recover,
             # The first folder is the default.
             folder=folder if folder > 1 else 0,
@@ -188,7 +187,7 @@ class Coordinating:
         tokens = settings.credentials.tokens
         names = Names(tokens.names if tokens else frozenset())
         recovers = bool(settings.recover) and job.decider.checkpoints is not None
-        moves = Moves(job, hosts[0], settings.job_secret, recovers, continuation.move)
+        moves = Moves(job, hosts[0], bool(settings.credentials.job_secret), recovers, continuation.move)
         moved, security = continuation.moved, settings.security
         place = "" if settings.out is None else str(settings.out.absolute())
         self.rpc = CoordinatorRpc(job, hosts, moves, moved, self._succession, names, security, place)

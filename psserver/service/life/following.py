@@ -35,9 +35,7 @@ class Following:
         self._settings, self._host = settings, host
         self._continuation, self._announce = continuation, announce
         servers, wake = len(settings.hosts), continuation.wake.set
-        self.rpc = FollowRpc(
-            host, servers, settings.job_secret, wake, settings.former, out, continuation.hosts[0]
-        )
+        self.rpc = FollowRpc(host, servers, wake, settings.former, out, continuation.hosts[0])
 
     async def run(self) -> ExitCode:
         """Run until the coordinator says so or is gone, or some time after a signal (`_wait_for_last_orders`)."""
@@ -45,7 +43,7 @@ class Following:
         announcing = Announcing(
             hosts[0],
             hosts[index],
-            *(index, len(hosts), settings.job_secret, settings.terms.worker_timeout),
+            *(index, len(hosts), settings.terms.worker_timeout),
             settings.credentials,
         )
         announced = asyncio.create_task(announcing.run(lambda: bool(self._host.job)))

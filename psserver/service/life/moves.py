@@ -9,16 +9,17 @@ from typing import Any
 
 import grpc
 
-from psserver import receipts
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job.job import Job
 from pswire.addresses import Address, AddressError, parse_address
 from pswire.bounds import BoundError, check
 from pswire.logs.events import event
 from pswire.security.credentials import NO_TLS, Credentials
+from pswire.security.proof import COORDINATOR, Caller, ProofError
 from pswire.transport.channels import CHANNEL_OPTIONS
-from pswire.transport.connecting import open_aio_channel, stub_of
+from pswire.transport.connecting import open_aio_channel
 from pswire.transport.failures import may_pass, reason
+from pswire.transport.proven import check_server
 from pswire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger("ps-server")
@@ -26,20 +27,19 @@ log = logging.getLogger("ps-server")
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A server's statement of where it is. `job`, `proof`: empty if it only asks."""
+    """A server's statement of where it is. `job`: empty if it only asks."""
 
     server: int
     servers: int
     address: str
     job: str
-    proof: bytes
 
 
 class Moves:
     """Server 0's answers to servers at other addresses, in one generation of the job.
 
-    Such a server must prove that it knows the job's secret for this generation, and nobody may be at the address
-    that server 0 has. Then the job goes back to its newest checkpoint with the new address, as after any loss;
+    Such a server must have proven that it has the job's secret and name this generation, and nobody may be at the
+    address that server 0 has. Then the job goes back to its newest checkpoint with the new address, as after any loss;
     workers learn it when they join the new generation. `own`: server 0's address; `recovers`: the job survives the
     loss of a server.
     """
@@ -48,12 +48,13 @@ class Moves:
         self,
         job: Job,
         own: Address,
-        job_secret: bytes,
+        proven: bool,
         recovers: bool,
         move: Callable[[int, Address], None],
     ) -> None:
-        """`move` begins the next generation with that server at that address."""
-        self._job, self._own, self._secret, self._recovers, self._move = job, own, job_secret, recovers, move
+        """`proven`: the job has a secret, so that every server that asks has proven it. `move` begins the next
+        generation with that server at that address."""
+        self._job, self._own, self._proven, self._recovers, self._move = job, own, proven, recovers, move
 
     def locate(self, claimed: Located, when_answered: Callable[[Callable[[], None]], None]) -> Address:
         """Return where this server looks for the other, which may change that. Raises Refused.
@@ -72,7 +73,7 @@ class Moves:
         except AddressError as error:
             raise invalid(f"address: {error}") from error
         follower = self._job.routes.followers[claimed.server - 1]
-        if address == follower.address or claimed.job != terms.job or not claimed.proof:
+        if address == follower.address or claimed.job != terms.job:
             return follower.address
         self._check(claimed, address)
         if not follower.missing:
@@ -86,11 +87,11 @@ class Moves:
         return address
 
     def _check(self, claimed: Located, address: Address) -> None:
-        if not receipts.moves(self._secret, claimed.job, claimed.server, claimed.address, claimed.proof):
+        if not self._proven:
             raise Refused(
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"server {claimed.server} is not known at {address}: expected a proof by the secret of this job; "
-                "give all servers of the job the same PS_JOB_SECRET",
+                f"server {claimed.server} is not known at {address}, and this job has no secret by which it could "
+                "prove that it is there; give all servers of the job the same PS_JOB_SECRET",
             )
         if not self._recovers or self._job.stopped() is not None:
             raise precondition(
@@ -119,14 +120,12 @@ class Announcing:
         own: Address,
         server: int,
         servers: int,
-        job_secret: bytes,
         worker_timeout: float,
         credentials: Credentials = NO_TLS,
     ) -> None:
         self._credentials = credentials
         self._coordinator, self._own = coordinator, own
         self._server, self._servers = server, servers
-        self._secret = job_secret
         self._worker_timeout = worker_timeout
         # The last warning, which is not repeated.
         self._last_warning = ""
@@ -138,43 +137,47 @@ class Announcing:
             return
         pause, options = FIRST_PAUSE, CHANNEL_OPTIONS(self._worker_timeout)
         async with open_aio_channel(str(self._coordinator), options, self._credentials) as channel:
-            stub = stub_of(channel)
             while True:
                 await asyncio.sleep(pause * random.uniform(0.8, 1.2))
                 if followed():
                     return
-                await self._announce(stub)
+                await self._announce(channel)
                 pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _announce(self, stub: Any) -> None:
+    async def _announce(self, channel: grpc.aio.Channel) -> None:
         try:
-            known = await self._locate(stub, "")
-            if known.address != str(self._own) and self._secret:
-                known = await self._locate(stub, known.job)
-        except (grpc.RpcError, BoundError) as error:
+            known = await self._locate(channel, "")
+            if known.address != str(self._own) and self._credentials.job_secret:
+                known = await self._locate(channel, known.job)
+        except (grpc.RpcError, BoundError, ProofError) as error:
             if not isinstance(error, grpc.RpcError) or not may_pass(error):
                 self._say(reason(error) if isinstance(error, grpc.RpcError) else str(error))
             return
         if known.address != str(self._own):
             why = (
                 "it follows that one, or will when it is gone for good"
-                if self._secret
+                if self._credentials.job_secret
                 else "to be found elsewhere it needs the same PS_JOB_SECRET as server 0"
             )
             self._say(f"it looks for server {self._server} at {known.address}: {why}")
 
-    async def _locate(self, stub: Any, job: str) -> pb.LocateReply:
-        own = str(self._own)
+    async def _locate(self, channel: grpc.aio.Channel, job: str) -> pb.LocateReply:
         request = pb.LocateRequest(
-            task_index=self._server,
-            servers=self._servers,
-            address=own,
-            job=job,
-            proof=receipts.moving(self._secret, job, self._server, own) if job else b"",
+            task_index=self._server, servers=self._servers, address=str(self._own), job=job
         )
-        reply: pb.LocateReply = await stub.Locate(
-            request, timeout=LOCATE_TIMEOUT, metadata=self._credentials.metadata
-        )
+        caller = Caller(self._credentials.job_secret, "/pswire.v1.Coordinator/Locate", COORDINATOR)
+        call: Any = channel.stream_stream(
+            caller.method,
+            request_serializer=caller.sealing(pb.LocateRequest.SerializeToString),
+            response_deserializer=pb.LocateReply.FromString,
+        )(timeout=LOCATE_TIMEOUT, metadata=(*self._credentials.metadata, *caller.metadata))
+        try:
+            await check_server(caller, call)
+            await call.write(request)
+            await call.done_writing()
+            reply: pb.LocateReply = await call.read()
+        finally:
+            call.cancel()
         check(reply)
         return reply
 

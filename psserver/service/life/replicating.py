@@ -91,7 +91,6 @@ class Replicating:
         self.links = Links(
             index,
             continuation.hosts,
-            settings.job_secret,
             listener,
             logs.generation,
             bodies,
@@ -243,7 +242,7 @@ class Replicating:
         self.rpc.open(self._coordinator_rpc(job))
         # Whoever asks this one first finds another one that leads meanwhile.
         addresses = [going.hosts[settings.task_index], *(self.links.hosts[each] for each in self.links.links)]
-        job.routes.run_log.write_address(",".join(map(str, addresses)))
+        job.routes.run_log.write_address(",".join(map(str, addresses)), settings.credentials)
         results = Results(job)
         life = JobLoop(
             job,
@@ -306,7 +305,7 @@ class Replicating:
     def _coordinator_rpc(self, job: Job) -> CoordinatorRpc:
         settings, hosts = self._settings, self._continuation.hosts
         own = (hosts[settings.task_index],)
-        moves = Moves(job, own[0], settings.job_secret, False, lambda server, address: None)
+        moves = Moves(job, own[0], bool(settings.credentials.job_secret), False, lambda server, address: None)
         out = settings.out
         succession = Succession(job, False, out, 1, self._continuation.wake.set, settings.behind)
         # Workers were told other addresses than this server's, if another one was the first primary.

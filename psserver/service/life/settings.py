@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,6 @@ class ServerSettings:
     out: Path | None
     # None: no metrics; 0: a free port.
     metrics_port: int | None = None
-    # Shared by all servers of the job: a coordinator proves to a shard that it knows this. Empty: no proof needed.
-    job_secret: bytes = field(default=b"", repr=False)
     # Number of complete checkpoints to keep; 0: the job takes none.
     keep: int = 0
     # Where final weights go if `out` does not take them; None: the system's temporary folder.

@@ -319,7 +319,7 @@ class CoordinatorRpc:
     # Servers on other addresses
 
     async def locate(self, request: pb.LocateRequest, call: Call) -> pb.LocateReply:
-        claimed = Located(request.task_index, request.servers, request.address, request.job, request.proof)
+        claimed = Located(request.task_index, request.servers, request.address, request.job)
         address = self._moves.locate(claimed, call.when_over)
         return pb.LocateReply(job=self._job.terms.job, address=str(address))
 

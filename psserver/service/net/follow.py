@@ -9,7 +9,6 @@ from pathlib import Path
 import grpc
 
 from psserver.checkpoint import Store
-from psserver.receipts import opens
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.life.successor import numbered
 from psserver.service.net.orders import Execution
@@ -51,7 +50,6 @@ class FollowRpc:
         self,
         host: ShardHost,
         servers: int,
-        job_secret: bytes = b"",
         ended: Callable[[], None] = lambda: None,
         former: str = "",
         out: Path | None = None,
@@ -71,7 +69,6 @@ class FollowRpc:
         self._model: shard_pb2.Configure | None = None
         self._host = host
         self._servers = servers
-        self._secret = job_secret
         self._ended = ended
         self._execution = Execution(host, servers)
         # Seconds to wait for another coordinator, as the present one says.
@@ -80,7 +77,7 @@ class FollowRpc:
         self.ending: Ending | None = None
 
     async def follow(self, call: Call) -> None:
-        # A call that sends nothing owns nothing. The first one that opens with a valid proof is the coordinator.
+        # A call that sends nothing owns nothing. The first one that opens is the coordinator.
         first = await next_request(call)
         if first is None or first.WhichOneof("message") != "open":
             raise invalid("expected a FollowRequest with open first")
@@ -129,11 +126,6 @@ class FollowRpc:
 
     def _open(self, message: shard_pb2.Open, call: Call) -> None:
         """Accept the coordinator, at most once in this server's life. Raises Refused, with nothing changed."""
-        if not opens(self._secret, message.job, message.task_index, message.secret, message.proof):
-            raise precondition(
-                f"server {self._host.server} takes orders from a coordinator with its own job secret only: "
-                "give all servers of the job the same PS_JOB_SECRET (ps-lab run does)"
-            )
         if self.ending is not None:
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"server {self._host.server} ends its job: wait")
         if message.job == self._former or follows(self._former, message.job):

@@ -14,7 +14,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from psserver.service.errors import Refused, invalid
-from psserver.service.guard.authorization import Authorizer
+from psserver.service.guard.authorization import Authorizer, unproven
 from psserver.service.guard.calls import LARGE_MESSAGE, Caller, ConcurrentCalls, Watch
 from psserver.service.guard.limits import ANSWERS, address_of
 from psserver.service.guard.rates import (
@@ -27,6 +27,7 @@ from psserver.service.guard.rates import (
 from pswire import running
 from pswire.bounds import LARGEST, MESSAGE_BYTES, BoundError, check
 from pswire.security.identity import fingerprint_of_pem
+from pswire.security.proof import LENGTH, Challenge, ProofError
 from pswire.transport.framed_socket import Parts
 
 if TYPE_CHECKING:
@@ -119,6 +120,8 @@ class Call:
     sending: bool = False
     # If the peer's address is throttled: the turns that the first message waits for.
     turns: Turns | None = None
+    # What the first message has to prove.
+    challenge: Challenge | None = None
 
     @property
     def fingerprint(self) -> bytes:
@@ -145,10 +148,17 @@ class Call:
         if message is grpc.aio.EOF:
             return None
         data: bytes = message
-        if len(data) > (most := most or self.most):
+        challenge, self.challenge = self.challenge, None
+        most = (most or self.most) + (0 if challenge is None else LENGTH)
+        if len(data) > most:
             raise invalid(f"expected a message of at most {most} bytes, got {len(data)}")
         self.watch.set_message(self.caller, len(data))
-        return data
+        if challenge is None:
+            return data
+        try:
+            return challenge.opened(data)
+        except ProofError as error:
+            raise unproven(challenge.method) from error
 
     async def only(
         self, kind: type[Message], first: "First | None" = None, turns: Turns | None = None
@@ -260,12 +270,19 @@ class Registration:
             turns = self._turns if throttled else None
             most = LARGEST.get(path, MESSAGE_BYTES)
             call = Call(context, caller, self._watch, self._patience, most, turns=turns)
-            return await self._served(function, call, task)
+            return await self._served(path, function, call, task)
 
     async def _served(
-        self, function: Callable[[Call], Awaitable[None]], call: Call, task: "asyncio.Task[Any]"
+        self,
+        path: str,
+        function: Callable[[Call], Awaitable[None]],
+        call: Call,
+        task: "asyncio.Task[Any]",
     ) -> Refused | None:
         try:
+            call.challenge = self._authorizer.challenge(path, call.context)
+            if call.challenge is not None:
+                await call.context.send_initial_metadata(call.challenge.answer)
             await function(call)
         except Refused as refused:
             if refused.code in STRANGE and call.caller.address:

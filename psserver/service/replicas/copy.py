@@ -67,7 +67,7 @@ class Copy(Holding):
         changed: Callable[[], object],
         announce: Callable[[Plan], None],
         generation: int = 0,
-        where: Callable[[int], Address | None] = lambda part: None,
+        where: Callable[[int], tuple[int, Address] | None] = lambda part: None,
     ) -> None:
         super().__init__(host, shell, changed, described(settings))
         self._settings, self._announce = settings, announce
@@ -250,7 +250,6 @@ class Copy(Holding):
                 task_index=part,
                 servers=parts,
                 secret=secret,
-                proof=receipts.opening(settings.job_secret, name, part, secret, epoch),
                 leads_in=epoch,
             )
 

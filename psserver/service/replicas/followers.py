@@ -29,14 +29,14 @@ _NOWHERE: Final = Address("localhost", 0)
 class PartFollower(Follower):
     """Delivery of the log to the server that serves a part. The loop's thread owns it.
 
-    `where`: returns its address, if that is known. `opening`: makes the first message. `on_lost`: called if nobody
-    serves the part for `patience` seconds, after somebody did, or for good.
+    `where`: returns its index and address, if they are known. `opening`: makes the first message. `on_lost`: called if
+    nobody serves the part for `patience` seconds, after somebody did, or for good.
     """
 
     def __init__(
         self,
         part: int,
-        where: Callable[[int], Address | None],
+        where: Callable[[int], tuple[int, Address] | None],
         opening: Callable[[int], shard_pb2.Open],
         worker_timeout: float,
         patience: float,
@@ -105,16 +105,17 @@ class PartFollower(Follower):
             if self._gone:
                 self._give_up(self._gone)
                 return
-            address = self._where(self.server)
-            if address is None or not address.port:
+            where = self._where(self.server)
+            if where is None or not where[1].port:
                 await asyncio.sleep(LOOK)
                 continue
+            self._index, address = where
             if address != self.address:
                 await self.channel.close()
                 self.address = address
                 options = [*CHANNEL_OPTIONS(self._timeout), ("grpc.use_local_subchannel_pool", 1)]
                 self.channel = open_aio_channel(str(address), options, self._credentials)
-            ended = await self._follow_here(address)
+            ended = await self._follow_here(where)
             if self.state == "ready":
                 self._served = running.now()
             self.state = "ended" if self._closing.is_set() else "connecting"
@@ -129,14 +130,14 @@ class PartFollower(Follower):
         self._on_lost(self.server, self._denied or "server", f"part {self.server} was lost: {why}")
         self._changes.notify()
 
-    async def _follow_here(self, address: Address) -> tuple[str, bool] | None:
+    async def _follow_here(self, where: tuple[int, Address]) -> tuple[str, bool] | None:
         """Serve one stream, until it ends or the part is served elsewhere; return why it ended, and whether that may
         pass."""
         self._opening = self._make_opening(self.server)
         following = asyncio.ensure_future(self._follow())
         try:
             while not following.done():
-                if self._where(self.server) not in (None, address):
+                if self._where(self.server) not in (None, where):
                     return None
                 await asyncio.wait([following], timeout=LOOK)
             return following.result()

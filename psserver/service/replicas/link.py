@@ -24,11 +24,13 @@ from pswire.addresses import Address
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.security.credentials import Credentials
+from pswire.security.proof import Caller, ProofError, server_named
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.channels import CHANNEL_OPTIONS, Options
 from pswire.transport.connecting import open_aio_channel
 from pswire.transport.failures import CallEnding, may_pass, reason
 from pswire.transport.framed_socket import Carrier, SocketError
+from pswire.transport.proven import check_server
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
@@ -208,13 +210,15 @@ class Link:
             )
 
     async def _stream(self, channel: grpc.aio.Channel, address: Address, credentials: Credentials) -> None:
+        caller = Caller(credentials.job_secret, "/pswire.v1.Shard/Replicate", server_named(self.server))
         call: Any = channel.stream_stream(
-            "/pswire.v1.Shard/Replicate",
-            request_serializer=shard_pb2.ReplicateRequest.SerializeToString,
+            caller.method,
+            request_serializer=caller.sealing(shard_pb2.ReplicateRequest.SerializeToString),
             response_deserializer=shard_pb2.ReplicateReply.FromString,
-        )(metadata=credentials.metadata)
+        )(metadata=(*credentials.metadata, *caller.metadata))
         ending = CallEnding(call)
         try:
+            await check_server(caller, call)
             first = shard_pb2.ReplicatePart(greeting=self._greet())
             await call.write(shard_pb2.ReplicateRequest(parts=[first]))
             reply = await call.read()
@@ -228,12 +232,22 @@ class Link:
                 await self._over_socket(call, connection)
         except grpc.RpcError as raised:
             error = await ending.explained(raised)
-            if not may_pass(error) and reason(error) != self._refusal:
-                self._refusal = reason(error)
-                log.error("%s", self._refusal, extra=event("replica_refused", server=self.server))
+            if not may_pass(error):
+                self._refused(reason(error))
             raise error from raised
+        except ProofError as error:
+            self._refused(
+                f"server {self.server} at {address}: {error}: another process is there, or not all servers have the "
+                "same PS_JOB_SECRET"
+            )
         finally:
             self._wake = lambda: None
+
+    def _refused(self, why: str) -> None:
+        """Say once why there is no stream."""
+        if why != self._refusal:
+            self._refusal = why
+            log.error("%s", why, extra=event("replica_refused", server=self.server))
 
     async def _over_grpc(self, call: Any) -> None:
         filled = asyncio.Event()

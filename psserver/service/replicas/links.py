@@ -1,8 +1,6 @@
 """The streams between the servers of a job with replicas: each server opens one to each other, and sends on it."""
 
 import asyncio
-import hashlib
-import hmac
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -52,16 +50,6 @@ class Listener(NamedTuple):
     unreached: Callable[[int, int], None] = lambda sender, epoch: None
 
 
-def greeting_proof(secret: bytes, sender: int, receiver: int, generation: int = 0) -> bytes:
-    """Prove that server `sender` knows the job's secret, and is in that generation. Empty without one."""
-    if not secret:
-        return b""
-    key = hashlib.blake2b(secret).digest()
-    return hashlib.blake2b(
-        f"replicate/{sender}/{receiver}/{generation}".encode(), key=key, digest_size=16
-    ).digest()
-
-
 @dataclass(eq=False, slots=True)
 class Arriving:
     """Another server's stream. `over`: done when its socket has ended; `refused`: why this server ended that."""
@@ -84,7 +72,6 @@ class Links:
         self,
         server: int,
         hosts: Sequence[Address],
-        secret: bytes,
         listener: Listener,
         generation: int = 0,
         bodies: Bodies | None = None,
@@ -96,7 +83,7 @@ class Links:
         self._generation = generation
         #: Servers that have greeted this one at least once.
         self.met: set[int] = set()
-        self._server, self._secret, self._listener = server, secret, listener
+        self._server, self._listener = server, listener
         self.links = {n: self._link(n) for n in range(len(hosts)) if n != server}
         self._tasks: list[asyncio.Task[None]] = []
         # The stream that each server began last.
@@ -107,7 +94,6 @@ class Links:
             return shard_pb2.Greeting(
                 task_index=self._server,
                 hosts=[str(each) for each in self.hosts],
-                proof=greeting_proof(self._secret, self._server, server, self._generation),
                 generation=self._generation,
                 probe=None if (probe := self._bodies.probe()) is None else to_wire(probe),
                 place=segments.here(),
@@ -226,12 +212,6 @@ class Links:
         sender = greeting.task_index
         if not part.HasField("greeting") or sender not in self.links:
             raise invalid("expected the greeting of another server of this job first")
-        proof = greeting_proof(self._secret, sender, self._server, greeting.generation)
-        if not hmac.compare_digest(proof, greeting.proof):
-            raise precondition(
-                f"server {self._server} talks to servers with its own job secret only: give all servers of the job "
-                "the same PS_JOB_SECRET (ps-lab run does)"
-            )
         if greeting.version != self.version:
             raise precondition(
                 f"server {self._server} is of version {self.version} of the software, and server {sender} of "

@@ -145,9 +145,10 @@ class Logs:
         server, last = shell.watch.primary, shell.replica.disk.config.primary
         return last if server is None or not shell.formed else server
 
-    def serves(self, part: int) -> Address:
-        """Return the address of the server that serves a part, as far as this one knows."""
-        return self.own.links.hosts[self.primary(part)]
+    def serves(self, part: int) -> tuple[int, Address]:
+        """Return index and address of the server that serves a part, as far as this one knows."""
+        server = self.primary(part)
+        return server, self.own.links.hosts[server]
 
     def persist(self) -> None:
         """Write what this server begins with. Raises LogError."""

@@ -12,7 +12,6 @@ from typing import Final
 
 import grpc
 
-from psserver.receipts import opens
 from psserver.replication import Config
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.life.settings import ServerSettings
@@ -123,12 +122,6 @@ class PartCopy(Holding):
     def _open(self, message: shard_pb2.Open) -> None:
         """Accept a coordinator. Raises Refused, with nothing changed."""
         part, epoch = self._host.server, message.leads_in
-        given = message.job, message.task_index, message.secret, message.proof, epoch
-        if not opens(self._settings.job_secret, *given):
-            raise precondition(
-                "this server takes orders from a coordinator with its own job secret only: give all servers of the job "
-                "the same PS_JOB_SECRET (ps-lab run does)"
-            )
         if not self.leads or self.outdated or epoch < self._ordered_in:
             raise Refused(
                 grpc.StatusCode.UNAVAILABLE, f"another server serves part {part}, or coordinates: wait"
