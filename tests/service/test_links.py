@@ -357,7 +357,7 @@ class Greeted:
         first = shard_pb2.ReplicateRequest(parts=[shard_pb2.ReplicatePart(greeting=greeting)])
         self._said = [first.SerializeToString()]
 
-    async def receive(self) -> bytes | None:
+    async def receive(self, most: int = 0) -> bytes | None:
         return self._said.pop() if self._said else None
 
     async def reply(self, message: shard_pb2.ReplicateReply) -> None: ...

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -35,12 +36,21 @@ from tests.service.serving import PATIENCE, VARIABLES, Cluster, Served, serving,
 @pytest.fixture
 def five(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Cluster, psworker.Session]]:
     """Copies are compared at every second version. A worker has made four."""
+    with trained(tmp_path, monkeypatch) as found:
+        yield found
+
+
+@contextmanager
+def trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job_secret: str = ""
+) -> Iterator[tuple[Cluster, psworker.Session]]:
     monkeypatch.setenv("PS_REPLICAS", "2")
     monkeypatch.setattr(holding, "Comparing", partial(Comparing, every=2))
     # One process is five servers here, and may stand still for longer than one that is suspected.
     monkeypatch.setattr(watch, "SILENCE", PATIENCE)
     overrides = ("cluster.replicas=2", "optimizer.name=adam")
-    with serving(servers=5, out=tmp_path / "run", shared=True, overrides=overrides) as cluster:
+    out = tmp_path / "run"
+    with serving(5, out=out, shared=True, overrides=overrides, job_secret=job_secret) as cluster:
         ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
         session = psworker.connect(cluster.hosts, ones, name="w")
         train(session, 4)
@@ -50,6 +60,17 @@ def five(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Clus
 
 def equal(first: Served, second: Served) -> bool:
     return newest(first) == newest(second)
+
+
+def test_servers_that_share_a_secret_have_copies_and_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with trained(tmp_path, monkeypatch, job_secret="shared") as (cluster, session):
+        train(session, 2)
+        states = [server.state for server in cluster.status().servers]
+        assert states == ["leads", "in sync", "serves part 1", "in sync", "votes"]
+        assert (tmp_path / "run" / "secret").read_text() == "shared"
+    assert not (tmp_path / "run" / "secret").exists()
 
 
 def test_both_copies_of_each_part_are_equal(five: tuple[Cluster, psworker.Session]) -> None:
@@ -180,7 +201,7 @@ def stream(epoch: int, *entries: int) -> mock.Mock:
     ]
     more = asyncio.get_running_loop().create_future()
 
-    def receive() -> Any:
+    def receive(most: int | None = None) -> Any:
         return asyncio.sleep(0, said.pop(0).SerializeToString()) if said else more
 
     return mock.Mock(receive=receive, reply=mock.AsyncMock())
