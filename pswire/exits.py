@@ -41,7 +41,7 @@ _MEANINGS: Final = {
     ExitCode.USAGE: "wrong options, experiment file or TF_CONFIG",
     ExitCode.UNREACHABLE: "a server cannot be reached or was lost",
     ExitCode.ADDRESS_IN_USE: "another process is that server, or listens on its address",
-    ExitCode.REFUSED: "refused by the servers: another model, plan or job, or a newer process took the name",
+    ExitCode.REFUSED: "refused by the servers: another model, plan or job, or another process has the name",
     ExitCode.JOB_FAILED: "the job module or script does not import, or its code or a policy raised an error",
     ExitCode.ABANDONED: "all workers left before the work was done",
     ExitCode.DIVERGED: "gradients stayed NaN or infinite, or an update of finite gradients was not finite",

@@ -179,6 +179,13 @@ class Refusal:
     ticket: int = 0
 
 
+@value
+class Ping:
+    """Asks whether the process is alive; the session itself answers with the same number."""
+
+    number: int
+
+
 Request = Ready | Commit | Abandon | Done | Leave | Report
 """What a worker sends on its control stream."""
 

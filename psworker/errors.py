@@ -3,7 +3,7 @@
 SessionError
   Unreachable      a server did not answer within the session's server_timeout
     JobStopped     the job had ended without success
-  Refused          the servers refuse this worker: another model, another job, or a newer process of its name
+  Refused          the servers refuse this worker: another model, another job, or another process has its name
     JobOver        the job had succeeded: nothing is left to do
   Untrusted        a certificate, token, role or name is refused, or only one end uses TLS
   PayloadRefused   one payload was not accepted (NaN, wrong shape); the ticket is still open

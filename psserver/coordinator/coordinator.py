@@ -259,25 +259,29 @@ class Coordinator(CoordinatorView):
         used: int = 0,
         computes: str = "",
         function: str = "",
+        by: str = "",
     ) -> tuple[Member, list[Output]]:
         """Make a worker a member. Raises JoinRefused, with nothing changed, and JoinDeferred during a trial.
 
         An empty `worker` gets the name "w<rank>", a rank of None the lowest
         free one. The same `session` again is the same member. A present worker
-        of the same name with another session is superseded, so that a restarted process need not wait for its
-        predecessor.
+        of the same name with another session is superseded; whether it may be is decided before
+        (`psserver.service.job.names_in_use`).
         `remembers`: its codec derives payloads from earlier ones. `stays`: its process may take part in a further phase
         of the job. When all members are done, those that stay are notified, and the job continues when each of them
         has joined again or left; it ends when no member is left. `used`: for a session that joins again and does not
         go back, one past the last batch that it committed; batches of these that the log lacks are missing. `computes`:
         what it computes with, for people. `function`: what decides its model's function beside the variables
-        (`psserver.coordinator.members.functions`); the same for all workers that name one.
+        (`psserver.coordinator.members.functions`); the same for all workers that name one. `by`: who joins, for a
+        superseded worker ("another process (...)").
         """
         if self._driver.timers.pending:
             self._driver.fire(now)
         if self.trying:
             raise JoinDeferred("a trial of an update is under way; expected the Join again in a moment")
-        member = self._membership.join(worker, session, rank, now, remembers, stays, used, computes, function)
+        member = self._membership.join(
+            worker, session, rank, now, remembers, stays, used, computes, function, by
+        )
         return member, self._emit(now)
 
     def unknown_session(self, worker: str, incarnation: int, session: str) -> str | None:

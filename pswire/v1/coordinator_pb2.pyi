@@ -60,12 +60,14 @@ class JoinRequest(_message.Message):
     DELTAS_FIELD_NUMBER: _builtins.int
     COMPUTES_FIELD_NUMBER: _builtins.int
     FUNCTION_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
     TABLES_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     """Empty: the coordinator picks the lowest free name ("w0", "w1", ...)."""
     session: _builtins.str
-    """Random, chosen once by the process. Joining again with the same value
-    resumes; the same worker name with another value supersedes.
+    """Random, chosen once by the session. Joining again with the same value
+    resumes. With another value, `process` decides who has the worker's name.
     """
     plan: _builtins.str
     """Fingerprint of the plan that the worker computed for `servers` shards."""
@@ -109,6 +111,13 @@ class JoinRequest(_message.Message):
     """What decides the model's function beside its variables: a JSON list of [layer, digest of its configuration, digest
     of what it has learned or holds]. Workers with other digests are refused. Empty: not compared.
     """
+    process: _builtins.str
+    """Random, chosen once by the process; empty from a client that cannot answer a Ping. While a session of another
+    process has the worker's name, and that process sent a value, the server pings it and answers UNAVAILABLE. A pong
+    refuses this Join. Without one for worker_timeout, this Join takes the name. In all other cases it takes the name at once.
+    """
+    place: _builtins.str
+    """Host and number of the process, for people."""
     tables: _builtins.str
     """The model's sparse tables: a JSON list of specifications; empty: none."""
     @_builtins.property
@@ -138,11 +147,13 @@ class JoinRequest(_message.Message):
         deltas: _model_pb2.WireDtype.ValueType = ...,
         computes: _builtins.str = ...,
         function: _builtins.str = ...,
+        process: _builtins.str = ...,
+        place: _builtins.str = ...,
         tables: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "task_index", b"task_index", "work", b"work"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "after", b"after", "computes", b"computes", "deltas", b"deltas", "function", b"function", "job", b"job", "optimizer", b"optimizer", "plan", b"plan", "servers", b"servers", "session", b"session", "stays", b"stays", "tables", b"tables", "task_index", b"task_index", "used", b"used", "variables", b"variables", "wire_dtype", b"wire_dtype", "work", b"work", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "after", b"after", "computes", b"computes", "deltas", b"deltas", "function", b"function", "job", b"job", "optimizer", b"optimizer", "place", b"place", "plan", b"plan", "process", b"process", "servers", b"servers", "session", b"session", "stays", b"stays", "tables", b"tables", "task_index", b"task_index", "used", b"used", "variables", b"variables", "wire_dtype", b"wire_dtype", "work", b"work", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__task_index: _TypeAlias = _typing.Literal["task_index"]  # noqa: Y015
     _WhichOneofArgType__task_index: _TypeAlias = _typing.Literal["_task_index", b"_task_index"]  # noqa: Y015
@@ -373,6 +384,7 @@ class SessionRequest(_message.Message):
     EXTENT_FIELD_NUMBER: _builtins.int
     CARRIERS_FIELD_NUMBER: _builtins.int
     UNREACHED_FIELD_NUMBER: _builtins.int
+    PONG_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -393,6 +405,8 @@ class SessionRequest(_message.Message):
     def carriers(self) -> Global___Carriers: ...
     @_builtins.property
     def unreached(self) -> Global___UnreachedVariables: ...
+    @_builtins.property
+    def pong(self) -> Global___Pong: ...
     def __init__(
         self,
         *,
@@ -406,12 +420,13 @@ class SessionRequest(_message.Message):
         extent: Global___Extent | None = ...,
         carriers: Global___Carriers | None = ...,
         unreached: Global___UnreachedVariables | None = ...,
+        pong: Global___Pong | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "carriers", b"carriers", "commit", b"commit", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "ready", b"ready", "report", b"report", "unreached", b"unreached"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "carriers", b"carriers", "commit", b"commit", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "pong", b"pong", "ready", b"ready", "report", b"report", "unreached", b"unreached"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "carriers", b"carriers", "commit", b"commit", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "ready", b"ready", "report", b"report", "unreached", b"unreached"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "carriers", b"carriers", "commit", b"commit", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "pong", b"pong", "ready", b"ready", "report", b"report", "unreached", b"unreached"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ready", "commit", "abandon", "done", "leave", "report", "extent", "carriers", "unreached"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ready", "commit", "abandon", "done", "leave", "report", "extent", "carriers", "unreached", "pong"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -717,6 +732,27 @@ class Extent(_message.Message):
 Global___Extent: _TypeAlias = Extent  # noqa: Y015
 
 @_typing.final
+class Pong(_message.Message):
+    """Answer to the Ping of this number."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Pong: _TypeAlias = Pong  # noqa: Y015
+
+@_typing.final
 class Carriers(_message.Message):
     """How this worker's payloads travel, sent whenever that changes; shown in the status."""
 
@@ -798,6 +834,7 @@ class SessionEvent(_message.Message):
     STOP_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
     WELCOME_FIELD_NUMBER: _builtins.int
+    PING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def grant(self) -> Global___Grant: ...
     @_builtins.property
@@ -810,6 +847,8 @@ class SessionEvent(_message.Message):
     def refusal(self) -> Global___Refusal: ...
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
+    @_builtins.property
+    def ping(self) -> Global___Ping: ...
     def __init__(
         self,
         *,
@@ -819,16 +858,38 @@ class SessionEvent(_message.Message):
         stop: Global___Stop | None = ...,
         refusal: Global___Refusal | None = ...,
         welcome: Global___Welcome | None = ...,
+        ping: Global___Ping | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "disposition", b"disposition", "event", b"event", "grant", b"grant", "refusal", b"refusal", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "disposition", b"disposition", "event", b"event", "grant", b"grant", "ping", b"ping", "refusal", b"refusal", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "disposition", b"disposition", "event", b"event", "grant", b"grant", "refusal", b"refusal", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "disposition", b"disposition", "event", b"event", "grant", b"grant", "ping", b"ping", "refusal", b"refusal", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["grant", "cancel", "disposition", "stop", "refusal", "welcome"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["grant", "cancel", "disposition", "stop", "refusal", "welcome", "ping"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___SessionEvent: _TypeAlias = SessionEvent  # noqa: Y015
+
+@_typing.final
+class Ping(_message.Message):
+    """Asks a process that sent `process` in its Join whether it is alive, because another one wants its name."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Ping: _TypeAlias = Ping  # noqa: Y015
 
 @_typing.final
 class Welcome(_message.Message):

@@ -15,6 +15,7 @@ from pswire.transport.connecting import stub_of
 from pswire.transport.wire import Wire, number_of
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.control.backoff import Backoff, bounded, insist
+from psworker.control.process import place, token
 from psworker.engine import ClientEngine
 from psworker.errors import Refused
 from psworker.local import PLAIN
@@ -97,6 +98,8 @@ class Registration:
             used=used,
             computes=self._computes,
             function=self._function,
+            process=token(),
+            place=place(),
             tables=tables_to_json(self._plan.tables),
         )
         reply: pb.JoinReply = bounded(insist(lambda: self.stub.Join(request), self._backoff))

@@ -31,13 +31,15 @@ class Peer:
         variables: Sequence[VariableSpec] = VARIABLES,
         *,
         dtype: int = WIRE_DTYPE_FLOAT32,
+        **join: str,
     ) -> None:
+        """`join`: further fields of its Join."""
         self.cluster = cluster
         self.plan = make_plan(variables, len(cluster.servers))
         self.dtype = dtype
         self.token = f"token-{id(self):x}-{time.monotonic_ns()}"
         self.reply = cluster.coordinator.Join(
-            join_request(self.plan, worker=name, session=self.token), timeout=PATIENCE
+            join_request(self.plan, worker=name, session=self.token, **join), timeout=PATIENCE
         )
         self.job, self.worker = self.reply.job, self.reply.worker
         self.grant: pb.Grant | None = None

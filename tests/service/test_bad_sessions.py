@@ -25,7 +25,7 @@ from tests.service.conftest import Steady, Unharmed
 from tests.service.peer import Peer, Stream, join_request
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, refused, serving, wait_until
 
-KINDS = "ready, commit, abandon, done, leave, report, extent, carriers or unreached"
+KINDS = "ready, commit, abandon, done, leave, report, extent, carriers, unreached or pong"
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
 

@@ -31,12 +31,11 @@ class Membership:
         used: int = 0,
         computes: str = "",
         function: str = "",
+        by: str = "",
     ) -> Member:
         """Do what `Coordinator.join` says; the outputs are in the ledger."""
         ledger, roster = self._ledger, self._ledger.roster
-        known = roster.present.get(worker) if worker else None
-        if known is None and not worker and rank is not None:
-            known = roster.holder(rank)
+        known = roster.named(worker, rank)
         if known is not None and known.session == session:
             return known
         if ledger.stopped is not None:
@@ -56,7 +55,8 @@ class Membership:
         if known is not None:
             if session in roster.tally(worker).sessions:
                 raise JoinRefused(f"another process joined as {worker!r} while this one was away")
-            ledger.notify(known, protocol.Refusal(f"another process joined as {worker!r}", fatal=True))
+            refusal = f"{by or 'another process'} joined as {worker!r}"
+            ledger.notify(known, protocol.Refusal(refusal, fatal=True))
             self.depart(known, "superseded by a newer incarnation", now, replaced=True)
         ledger.function = agreed
         # After a rollback: a process that took part in the finished phase.

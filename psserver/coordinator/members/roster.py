@@ -210,6 +210,12 @@ class Roster:
             self._lowest_free += 1
         return self._lowest_free
 
+    def named(self, worker: str, rank: int | None) -> Member | None:
+        """Return the member whose name a Join asks for: that of `worker`, or the one of that rank if it is empty."""
+        if worker:
+            return self.present.get(worker)
+        return None if rank is None else self.holder(rank)
+
     def holder(self, rank: int) -> Member | None:
         return self._holders.get(rank)
 

@@ -315,6 +315,7 @@ class Job:
         self.progress.look(self.coordinator, self.decider.now())
         present = self.coordinator.roster.present.values()
         self.routes.outboxes.end_others({(m.worker, m.incarnation) for m in present})
+        self.joining.names.keep(self.coordinator.roster.present)
         self._memory.measure()
         self._reserve_rows()
 

@@ -27,7 +27,9 @@ from psserver.service.job.agreement import (
     planned,
 )
 from psserver.service.job.decider import Decider
+from psserver.service.job.names_in_use import Joiner, NamesInUse
 from psserver.service.store.resume_point import ResumePoint
+from pswire import protocol
 from pswire.messages import specs_to_wire
 from pswire.model.plan import Plan, explain_mismatch
 from pswire.model.tables import explain_other_tables, tables_to_json
@@ -127,6 +129,7 @@ class Joining:
     def __init__(self, decider: Decider, model: JobModel, capacity: Capacity) -> None:
         self._decider, self._model, self._capacity = decider, model, capacity
         self._agreement = decider.agreement
+        self.names = NamesInUse(self._agreement.terms.worker_timeout)
 
     def join(
         self,
@@ -143,11 +146,14 @@ class Joining:
         used: int = 0,
         computes: str = "",
         function: str = "",
+        process: str = "",
+        place: str = "",
     ) -> Member:
         """Admit a worker. `codec`: of its gradients; `deltas`: of the weights' changes. `stays`: its process may take
-        part in another phase. `used`, `function`: as for `Coordinator.join`.
+        part in another phase. `used`, `function`: as for `Coordinator.join`. `process`, `place`: as in a JoinRequest.
 
-        Raises Refused if model, optimizer or work units differ, PlanError if the model cannot be planned.
+        Raises Refused if another process has the name, or if model, optimizer or work units differ; PlanError if the
+        model cannot be planned.
         """
         agreement, decider = self._agreement, self._decider
         self._check_known(model, plan, work)
@@ -160,11 +166,13 @@ class Joining:
         agree_on_codec(agreement, codec, chosen)
         self._settle(proposed, chosen, work, deltas)
         self._check_room(worker, proposed, chosen)
+        newcomer = Joiner(session, process, place, decider.now())
+        by = self._take_name(worker, rank, newcomer)
         if not decider.opened:
             decider.open(chosen)
         try:
             member = self._admit(
-                worker, session, rank, proposed, work, codec, stays, used, computes, function
+                worker, session, rank, proposed, work, codec, stays, used, computes, function, by
             )
         except JobOver as over:
             raise Refused(grpc.StatusCode.OUT_OF_RANGE, str(over)) from over
@@ -175,6 +183,7 @@ class Joining:
         except JoinDeferred as deferred:
             raise Refused(grpc.StatusCode.UNAVAILABLE, str(deferred)) from deferred
         agreement.codec = codec
+        self.names.admitted(member.worker, newcomer)
         decider.execute()
         return member
 
@@ -273,6 +282,32 @@ class Joining:
             policy, deltas = self._agreement.policy, self._agreement.deltas
             memory.admit_members(len(present) + 1, plan, optimizer, policy.tensors, deltas)
 
+    def _take_name(self, worker: str, rank: int | None, newcomer: Joiner) -> str:
+        """Return who joins, for a worker that loses its name to it. Raises Refused while that one keeps the name."""
+        coordinator = self._decider.coordinator
+        member = coordinator.roster.named(worker, rank)
+        if member is None or member.session == newcomer.session or coordinator.stopped is not None:
+            return ""
+        link = self._decider.routes.outboxes.of(member.worker, member.incarnation)
+        older = newcomer.session in coordinator.roster.tally(member.worker).sessions
+        now, names = self._decider.now(), self.names
+        ruling = names.ask_for(
+            *(member.worker, member.session, newcomer, now),
+            lost=member.absent_since is not None,
+            link=link,
+            older=older,
+        )
+        owner = names.owner(member.worker, member.session)
+        if ruling.ask is not None and link is not None:
+            link.put(protocol.Ping(ruling.ask))
+        if ruling.outcome == "wait":
+            raise Refused(grpc.StatusCode.UNAVAILABLE, _in_use(member.worker, owner, now, ruling.seconds))
+        if ruling.outcome == "refuse":
+            raise precondition(_kept(member.worker, owner, now, older))
+        if owner is not None and owner.same(newcomer):
+            return "another session of the same process"
+        return f"another process ({newcomer.place})" if newcomer.place else ""
+
     def _withdraw_plan(self) -> None:
         """Withdraw the plan; members that named it have no session and are dismissed."""
         if self._agreement.plan is None:
@@ -294,6 +329,7 @@ class Joining:
         used: int,
         computes: str,
         function: str,
+        by: str,
     ) -> Member:
         """Admit the member. Raises JoinRefused, with nothing changed; Refused if the job has failed."""
         admitted: list[Member] = []
@@ -308,6 +344,7 @@ class Joining:
                 used=used,
                 computes=computes,
                 function=function,
+                by=by,
             )
             first = self._agreement.plan is None
             if first:
@@ -321,3 +358,28 @@ class Joining:
         if decider.failure is not None:
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"the job is over: {decider.failure.reason}")
         return admitted[0]
+
+
+def _in_use(worker: str, owner: Joiner | None, now: float, seconds: float) -> str:
+    """Say what a newcomer waits for. The end of the sentence asks it to join again."""
+    if owner is None:
+        return (
+            f"the name {worker!r} is in use by a process that has up to {seconds:.1f} s to come to this server: "
+            "join again in a moment"
+        )
+    return (
+        f"the name {worker!r} is in use by {owner.named}, which joined {now - owner.since:.1f} s ago and is asked "
+        f"whether it is alive, for up to {seconds:.1f} s: join again in a moment"
+    )
+
+
+def _kept(worker: str, owner: Joiner | None, now: float, older: bool) -> str:
+    """Say who keeps a name."""
+    assert owner is not None, "nobody has answered"
+    since = f"{owner.named}, which joined {now - owner.since:.1f} s ago and is alive"
+    if older:
+        return f"another process joined as {worker!r} while this one was away: {since}"
+    return (
+        f"the name {worker!r} is in use by {since}: expected another name or task index for this worker (--name, "
+        "--task-index), or the end of that process first"
+    )

@@ -12,6 +12,8 @@ from pswire import protocol
 
 # Most unread notices of a worker; beyond that it is cut.
 OUTBOX_LIMIT = 4096
+# What a session stream takes.
+Notice = protocol.Event | protocol.Ping
 # Notices that end an exchange's wait.
 DECISIVE = (protocol.Grant, protocol.Stop, protocol.Refusal)
 # Most notices of one message.
@@ -26,7 +28,7 @@ class Outbox:
     def __init__(self, loop: AbstractEventLoop, session: str, cut: Callable[[], object]) -> None:
         self.session, self.cut = session, cut
         self.loop = loop
-        self._notices: list[protocol.Event] = []
+        self._notices: list[Notice] = []
         self._waker: Future[None] | None = None
         # While an Exchange waits for the answer to its commit, notices go there, to be sent with the next weights.
         self.inline: InlineReply | None = None
@@ -34,7 +36,7 @@ class Outbox:
         # Done when the stream is over.
         self._over: Future[None] = loop.create_future()
 
-    def put(self, notice: protocol.Event) -> None:
+    def put(self, notice: Notice) -> None:
         """Queue a notice for the stream. A peer that does not read is cut, so that its notices do not fill the
         memory."""
         if len(self._notices) < OUTBOX_LIMIT:
@@ -49,7 +51,7 @@ class Outbox:
         """Number of notices that have not been sent."""
         return len(self._notices)
 
-    async def take(self) -> list[protocol.Event]:
+    async def take(self) -> list[Notice]:
         """Return the queued notices as soon as there are any; an empty list at the end."""
         while not self._notices and not self._over.done():
             self._waker = self.loop.create_future()
@@ -85,6 +87,10 @@ class Outboxes:
 
     def __contains__(self, who: tuple[str, int]) -> bool:
         return who in self._open
+
+    def of(self, worker: str, incarnation: int) -> Outbox | None:
+        """Return the outbox of that worker's stream, if one is open."""
+        return self._open.get((worker, incarnation))
 
     def all(self) -> list[Outbox]:
         return list(self._open.values())

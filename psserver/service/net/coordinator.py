@@ -195,6 +195,8 @@ class CoordinatorRpc:
                 used=request.used,
                 computes=request.computes,
                 function=request.function,
+                process=request.process,
+                place=request.place,
             )
         except (PlanError, WireDtypeError, WorkError) as error:
             raise invalid(str(error)) from error

@@ -99,7 +99,10 @@ class SessionRpc:
                 for notice in notices:
                     if isinstance(notice, protocol.Grant):
                         pace.granted(notice.ticket)
-                    EVENTS.fill(reply.events.add(), notice)
+                    if isinstance(notice, protocol.Ping):
+                        reply.events.add().ping.number = notice.number
+                    else:
+                        EVENTS.fill(reply.events.add(), notice)
                 await call.reply(reply)
             if any(isinstance(n, protocol.Refusal) and n.fatal for n in notices):
                 return
@@ -145,7 +148,7 @@ class SessionRpc:
                 job.decider.handle(worker, incarnation, taken)
 
     def _tell(self, request: pb.SessionRequest, hello: pb.Hello, outbox: Outbox) -> None:
-        """Record what a worker reports for people's status; no decision depends on it."""
+        """Take what is not for the coordinator: what a worker reports for people's status, and its answer to a ping."""
         match request.WhichOneof("message"):
             case "extent":
                 extent = Extent(request.extent.epochs, request.extent.batches)
@@ -156,8 +159,10 @@ class SessionRpc:
             case "unreached":
                 variables = list(request.unreached.variables)
                 self._job.tell_unreached(hello.worker, hello.incarnation, variables)
+            case "pong":
+                self._job.joining.names.answered(hello.session, request.pong.number)
             case other:
-                kinds = "ready, commit, abandon, done, leave, report, extent, carriers or unreached"
+                kinds = "ready, commit, abandon, done, leave, report, extent, carriers, unreached or pong"
                 outbox.put(protocol.Refusal(f"expected {kinds}, got {other or 'nothing'}"))
 
     def _commit(self, commit: protocol.Commit, hello: pb.Hello, outbox: Outbox) -> None:

@@ -1,0 +1,134 @@
+"""Two processes of one name: the one that has it keeps it while it answers."""
+
+import os
+from collections.abc import Iterator
+
+import grpc
+import numpy as np
+import pytest
+
+import psworker
+from pswire.exits import ExitCode
+from psworker import script
+from psworker.control import joining, process
+from psworker.errors import Refused
+from tests.promises import promise
+from tests.service.peer import Peer, join_request
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, granted, refused, serving, wait_until
+
+ONES = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
+# Only an answer or the test itself ends a wait.
+LONG = [f"cluster.worker_timeout={10 * PATIENCE}"]
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with serving(overrides=LONG) as cluster:
+        yield cluster
+
+
+def in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions from now on look like those of another process."""
+    monkeypatch.setattr(joining, "token", lambda: "another")
+    monkeypatch.setattr(joining, "place", lambda: "process 7 on host far")
+
+
+@promise(
+    "A worker whose name a second process asks for keeps it while it answers; the second one learns who has it."
+)
+def test_an_owner_that_answers_keeps_its_name(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "ps-worker")
+    with psworker.connect(cluster.hosts, ONES, name="w") as owner:
+        granted(owner)
+        in_another_process(monkeypatch)
+        for _ in range(3):
+            with pytest.raises(Refused, match="the name 'w' is in use by") as found:
+                psworker.connect(cluster.hosts, ONES, name="w")
+            assert f"process {os.getpid()} on host " in str(found.value)
+            assert script._code(found.value) == ExitCode.REFUSED
+        assert owner.incarnation == 0 and owner.stop is None
+    waits = [record.getMessage() for record in caplog.records if "asks to wait" in record.getMessage()]
+    assert len(waits) == 3 and "whether it is alive, for up to " in waits[0], waits
+
+
+def test_a_task_index_is_a_name_too(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    with psworker.connect(cluster.hosts, ONES, task_index=0) as owner:
+        in_another_process(monkeypatch)
+        with pytest.raises(Refused, match="the name 'w0' is in use by"):
+            psworker.connect(cluster.hosts, ONES, task_index=0)
+        assert owner.stop is None
+
+
+def test_an_owner_that_does_not_answer_loses_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection stands, as that of a process that hangs, or whose machine is gone since a moment ago."""
+    in_another_process(monkeypatch)
+    with serving(overrides=LONG) as cluster:
+        silent = Peer(cluster, "w", process="silent", place="process 1 on host gone")
+        request = join_request(silent.plan, worker="w", session="mine", process="mine")
+        with refused(
+            grpc.StatusCode.UNAVAILABLE,
+            "in use by process 1 on host gone, which joined",
+            "join again in a moment",
+        ):
+            cluster.coordinator.Join(request, timeout=PATIENCE)
+        # The time that it has to answer is over.
+        names = cluster.servers[0].probe.job.joining.names
+        monkeypatch.setattr(names, "_patience", 0.0)
+        with psworker.connect(cluster.hosts, ONES, name="w") as newcomer:
+            assert newcomer.incarnation == 1
+            refusal = silent.stream.next()
+            while refusal.WhichOneof("event") != "refusal":
+                refusal = silent.stream.next()
+            assert refusal.refusal.message == "another process (process 7 on host far) joined as 'w'"
+
+
+def test_a_lost_owner_loses_its_name_at_once(cluster: Cluster) -> None:
+    """As that of a process that was killed and is started again."""
+    gone = Peer(cluster, "w", process="gone")
+    gone.stream.close()
+    wait_until(lambda: cluster.status().workers[0].state == "lost", "the connection to be missed")
+    with psworker.connect(cluster.hosts, ONES, name="w") as newcomer:
+        assert newcomer.incarnation == 1
+
+
+def test_a_later_session_of_the_same_process_takes_the_name_at_once(cluster: Cluster) -> None:
+    """A cell of a notebook that runs again."""
+    with (
+        psworker.connect(cluster.hosts, ONES, name="w") as older,
+        psworker.connect(cluster.hosts, ONES, name="w") as newer,
+    ):
+        assert newer.incarnation == 1
+        granted(newer)
+        with pytest.raises(Refused, match="another session of the same process joined as 'w'"):
+            older.ready()
+
+
+def test_clients_that_cannot_answer_take_names_from_each_other(cluster: Cluster) -> None:
+    older = Peer(cluster, "w")
+    with Peer(cluster, "w") as newer:
+        assert newer.reply.incarnation == 1
+        newer.ready()
+    older.stream.ended()
+
+
+def test_a_client_that_sends_no_value_does_not_take_a_name_in_use(cluster: Cluster) -> None:
+    with psworker.connect(cluster.hosts, ONES, name="w") as owner, Peer(cluster, "x") as peer:
+        request = join_request(peer.plan, worker="w", session="mine")
+
+        def answer() -> grpc.StatusCode:
+            with pytest.raises(grpc.RpcError) as found:
+                cluster.coordinator.Join(request, timeout=PATIENCE)
+            return found.value.code()
+
+        assert answer() == grpc.StatusCode.UNAVAILABLE
+        wait_until(lambda: answer() == grpc.StatusCode.FAILED_PRECONDITION, "the owner's answer")
+        granted(owner)
+
+
+def test_a_forked_process_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, number = process.token(), os.getpid()
+    assert process.token() == mine and str(number) in process.place()
+    monkeypatch.setattr(os, "getpid", lambda: number + 1)
+    assert process.token() != mine and str(number + 1) in process.place()
