@@ -38,6 +38,8 @@ REDACTED = {
     # By the clock.
     "pswire.v1.Commit.times",
     # By the machine and its processes.
+    "pswire.v1.JoinRequest.process",
+    "pswire.v1.JoinRequest.place",
     "pswire.v1.Attach.place",
     "pswire.v1.Attached.port",
     "pswire.v1.Segment.pid",
