@@ -304,7 +304,7 @@ def test_a_copy_that_differs_counts_no_more_and_is_made_anew_while_training_goes
     assert second.ended() is not None
     assert "not the primary's equal" in str(second.server.continuation.again)
     (told,) = [each for each in caplog.records if "copy counts no more" in each.message]
-    assert "differs in dense/bias first" in told.message and "server 1's version" in told.message
+    assert "first in dense/bias" in told.message and "server 1's version" in told.message
     assert "one copy is left" in cluster.status().note
     train(session, 4)
     made_anew(cluster, tmp_path, 1)
@@ -333,7 +333,7 @@ def test_a_copy_that_has_decided_otherwise_counts_no_more(
     train(session, 4)
     assert second.ended() is not None
     (told,) = [each for each in caplog.records if "copy counts no more" in each.message]
-    assert "it differs in what the coordinator knows first" in told.message
+    assert "first in what the coordinator knows" in told.message
 
 
 @pytest.mark.usefixtures("heard")
