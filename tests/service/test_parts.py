@@ -298,10 +298,11 @@ def test_the_follower_saves_a_part_or_its_primary_if_that_is_alone(
 def test_a_part_that_a_lost_follower_was_to_save_is_given_up_at_once() -> None:
     shell = mock.create_autospec(Shell, instance=True)
     shell.active = first_config((2, 3))
+    shell.replica = mock.Mock(member=Member(2, 0))
     host = mock.Mock()
     saving = Saving(host, shell)
-    orders = [shard_pb2.Decision(index=9, save=shard_pb2.Save(version=3))]
-    assert saving.order(shard_pb2.FollowRequest(decisions=shard_pb2.Decisions(decisions=orders)))
+    assert saving.choose() == Member(3, 0)
+    saving.lead(saving.choose(), [9])
     saving.activated()
     assert not host.saver.note.called
     shell.active = Config(6, 2, (Member(2, 0),))
