@@ -17,18 +17,22 @@ class Steady:
     def __init__(self, cluster: Cluster) -> None:
         ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
         self.session = psworker.connect(cluster.hosts, ones, name="steady")
-        self.expected = 1.0
+        # Of weights, and of state, which late contributions of others move otherwise.
+        self.expected = self.state = 1.0
 
     def step(self) -> None:
         """Version v to v + 1: every weight falls by 1/8, which is exact in float32."""
         grant = granted(self.session)
-        for name, values in self.session.pull(grant).items():
-            assert (values == self.expected).all(), name
+        pulled = self.session.pull(grant)
+        for spec in VARIABLES:
+            expected = self.state if spec.kind == "state" else self.expected
+            assert (pulled[spec.name] == expected).all(), spec.name
         gradients = {spec.name: np.full(spec.shape, 0.125) for spec in VARIABLES if spec.kind == "trainable"}
         moved = {spec.name: np.full(spec.shape, -0.125) for spec in VARIABLES if spec.kind == "state"}
         self.session.push(grant, gradients | moved)
         self.session.commit(grant, samples=1, loss=0.5)
         self.expected -= 0.125
+        self.state -= 0.125
         wait_until(lambda: grant.ticket in self._applied(), "the commit to be applied")
 
     def _applied(self) -> list[int]:

@@ -193,6 +193,7 @@ def test_another_workers_ticket(cluster: Cluster, peer: Peer, steady: Steady, un
             peer.push_messages(0, whole(peer, ticket=grant.ticket, after=grant.index, value=1e6))
         victim.commit(grant.ticket, receipts)
         victim.settled()
+        # Its state ended at the value that `unharmed` has brought it to by now, and is mixed with that.
         steady.expected -= 0.125
         steady.step()
 
