@@ -172,6 +172,7 @@ def test_what_cannot_be_run_is_a_usage_error_before_any_process(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.toml").write_text('[cluster]\nworkers = 3\n[job]\nmodule = "m:job"\n')
+    Path("m.py").write_text("job = None\n")
     Path("b.toml").write_text("")
     Path("full").mkdir()
     Path("full/file").write_text("")
@@ -283,7 +284,7 @@ def test_quickstart_runs_checks_compares_and_draws(
     assert ps_lab(monkeypatch, "quickstart", "--out", tmp_path / "q") == 0
     assert started == ["sync", "async", "bounded"]
     text = capsys.readouterr().out
-    assert text.count("all checks passed") == 3
+    assert text.count("check: all passed") == 3
     assert "held-out" in text
     assert f"run folders: {tmp_path / 'q' / 'sync'}" in text
     assert (tmp_path / "q" / "report.png").exists()
