@@ -66,6 +66,13 @@ class Call:
         """Nobody shows a certificate."""
         return {}
 
+    def invocation_metadata(self) -> tuple[tuple[str, bytes], ...]:
+        """Nobody proves a secret."""
+        return ()
+
+    async def send_initial_metadata(self, metadata: object) -> None:
+        """Nobody reads it."""
+
 
 class HandlerDoor:
     """Calls handlers as gRPC does, without HTTP/2: thousands of messages a second. `owner`: of the server."""
