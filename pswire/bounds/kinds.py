@@ -76,9 +76,10 @@ class Row:
     why: str
 
 
-# The most bytes of a message to a method that declares nothing else, and of whatever comes before or beside payloads.
 MESSAGE_BYTES: Final = 2**16
+"""The most bytes of a message to a method that declares nothing else."""
 HEADER_BYTES: Final = 2**19
+"""The most bytes of what comes before or beside a payload."""
 
 _FILES: Final = (model_pb2, memory_pb2, coordinator_pb2, shard_pb2)
 _REAL: Final = (FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FLOAT)
@@ -144,5 +145,5 @@ def _largest() -> Iterator[tuple[str, int]]:
                 yield f"/{service.full_name}/{method.name}", declared or MESSAGE_BYTES
 
 
-# The most bytes of a message to each of our methods, by path.
 LARGEST: Final = dict(_largest())
+"""The most bytes of a message to each of our methods, by path."""
