@@ -203,10 +203,16 @@ def test_a_server_that_is_lost_in_a_later_job_of_a_script_comes_back_to_that_one
     model, later = {"x": np.zeros(6, np.float32)}, cluster.out / "job-2"
 
     def step(session: psworker.Session) -> None:
-        grant = session.ready()
-        assert grant is not None
-        session.push(grant, {"x": np.ones(6, np.float32)})
-        session.commit(grant, samples=1)
+        while True:
+            grant = session.ready()
+            assert grant is not None
+            try:
+                session.push(grant, {"x": np.ones(6, np.float32)})
+                session.commit(grant, samples=1)
+                return
+            except psworker.Voided as reason:
+                # The servers may begin again at any moment of a step.
+                session.abandon(grant, str(reason))
 
     def connect(phase: Phase) -> psworker.Session:
         return psworker.connect(cluster.hosts, model, name="w0", phase=phase)
