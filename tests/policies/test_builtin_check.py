@@ -127,7 +127,7 @@ PLANTED: list[tuple[str, dict[str, object], Breach, str]] = [
     ("deadline-sync", HURRIED, claim(name="sync"), "which this policy does not set"),
     ("deadline-sync", HURRIED, changed("timer", tag="other"), "which this policy does not set"),
     ("deadline-sync", HURRIED, claim(share=1.0), "needs a share of 1"),
-    ("deadline-sync", HURRIED, claim(budget=0.0), "the budget allows"),
+    ("deadline-sync", HURRIED, claim(budget=0.0), "the budget of 0 allows"),
     ("deadline-sync", HURRIED, claim(patience=1), "patience is 1"),
     ("deadline-sync", HURRIED, spare_one, "the policy cancels at 1"),
     ("dbw", {"noise": 0.0}, spare_one, "the policy cancels at 1"),
