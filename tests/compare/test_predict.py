@@ -126,7 +126,8 @@ def test_what_nobody_measured_is_no_miss(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async", simulation={**TIMING, "batches": 0, "seconds": 0.001}, **DELAYS)
     assert run.summary.versions == 0
     said = ps_lab("compare", run.path, "--predict", run.path / "experiment.toml", "--repeat", 2)
-    assert said.code == 0 and "nan" not in said.out
+    # A run without a version is none that could be predicted; what it did not measure is no number either.
+    assert said.code == 2 and "nan" not in said.out
 
 
 def test_the_own_seed_keeps_the_injected_delays(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def test_a_ps_lab_run_begins_with_them(tmp_path: Path, name: str) -> None:
     ("initial", "words"),
     [
         ("w.h5", '--initial: expected a file .keras or .safetensors, got the string "w.h5"'),
-        ("gone.keras", "job.initial: file gone.keras does not exist"),
+        ("gone.keras", "job.initial: there is no file gone.keras"),
     ],
 )
 def test_what_is_no_such_file_begins_no_run(tmp_path: Path, initial: str, words: str) -> None:
