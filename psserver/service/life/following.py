@@ -46,7 +46,7 @@ class Following:
             *(index, len(hosts), settings.terms.worker_timeout),
             settings.credentials,
         )
-        announced = asyncio.create_task(announcing.run(lambda: bool(self._host.job)))
+        announced = asyncio.create_task(self._keep_known(announcing))
         try:
             if not await self._ended():
                 return self._stopped(self._unfollowed_reason(), ExitCode.UNREACHABLE)
@@ -54,6 +54,16 @@ class Following:
             return self._code()
         finally:
             announced.cancel()
+
+    async def _keep_known(self, announcing: Announcing) -> None:
+        """Announce this server until it is followed, and again whenever its coordinator is cut off: another one may
+        run in its place, which looks for this server elsewhere."""
+        await announcing.run(lambda: bool(self._host.job))
+        if not self._continuation.hosts[0].port:
+            return
+        cut_off = self.rpc.cut_off
+        while await cut_off.wait():
+            await announcing.run(lambda: not cut_off.is_set(), self._host.job)
 
     async def _ended(self) -> bool:
         """Wait for the end. Returns False if no coordinator gives orders and patience is over."""

@@ -13,6 +13,7 @@ from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.job.job import Job
 from pswire.addresses import Address, AddressError, parse_address
 from pswire.bounds import BoundError, check
+from pswire.generations import follows
 from pswire.logs.events import event
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.proof import COORDINATOR, Caller, ProofError
@@ -130,8 +131,9 @@ class Announcing:
         # The last warning, which is not repeated.
         self._last_warning = ""
 
-    async def run(self, followed: Callable[[], bool]) -> None:
-        """Announce until this server is followed."""
+    async def run(self, followed: Callable[[], bool], job: str = "") -> None:
+        """Announce until this server is followed. `job`: the generation that it follows, if any: the coordinator of
+        that one knows where it is."""
         if not self._coordinator.port:
             # Server 0 has no port before it runs, and will connect by itself.
             return
@@ -141,12 +143,14 @@ class Announcing:
                 await asyncio.sleep(pause * random.uniform(0.8, 1.2))
                 if followed():
                     return
-                await self._announce(channel)
+                await self._announce(channel, job)
                 pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _announce(self, channel: grpc.aio.Channel) -> None:
+    async def _announce(self, channel: grpc.aio.Channel, job: str) -> None:
         try:
             known = await self._locate(channel, "")
+            if job and not follows(known.job, job):
+                return
             if known.address != str(self._own) and self._credentials.job_secret:
                 known = await self._locate(channel, known.job)
         except (grpc.RpcError, BoundError, ProofError) as error:
