@@ -1,6 +1,6 @@
-"""Where tests look inside. Each probe names what it shows; no test reaches for a private name itself.
+"""Where tests look inside. Each probe names what it shows.
 
-A renamed field is mended here, once. `tests/test_probes.py` holds the other tests to it. What a server holds is
+A renamed field is mended here, once. What a server holds is
 shown by `tests.service.probe`.
 """
 

@@ -73,6 +73,15 @@ EVENTS: Final[dict[str, Event]] = {
     "follower_failed": Event(
         SERVER, ("server",), "sending decisions to another server failed with an unexpected error"
     ),
+    "server_cut_off": Event(
+        SERVER, ("server", "address"), "the connection to another server broke; server 0 dials it again"
+    ),
+    "coordinator_cut_off": Event(
+        SERVER, ("seconds",), "the connection to server 0 broke; this server waits for it"
+    ),
+    "standstill": Event(SERVER, ("version", "seconds"), "the job has made no version for so long, and why"),
+    "can_go_on": Event(SERVER, ("version",), "the job ended early; the options that go on from this version"),
+    "takes_long": Event(SERVER, ("seconds",), "work on a folder takes long"),
     "server_lost": Event(SERVER, ("server",), "another server is gone: the job ends"),
     "replicas_missing": Event(
         SERVER, ("servers",), "servers of a job with replicas were not here yet; nothing is decided before"
@@ -210,6 +219,13 @@ EVENTS: Final[dict[str, Event]] = {
     "optimizer_anew": Event(WORKER, (), "Keras: the servers do not know the optimizer's earlier steps"),
     "session_closed": Event(WORKER, (), "the coordinator closed the session; the worker joins again"),
     "session_refused": Event(WORKER, (), "the coordinator had given this worker up; it joins again"),
+    "loss_reduction": Event(
+        WORKER,
+        ("reduction",),
+        "the reduction or mask of a loss makes several workers differ from one process",
+    ),
+    "request_stuck": Event(WORKER, ("server", "seconds"), "a server has not answered a request for so long"),
+    "state_set": Event(WORKER, (), "a variable that is not trained was set while the job runs"),
     "server_moved": Event(WORKER, ("server", "address"), "a server came back at another address"),
     "joined_again": Event(WORKER, ("incarnation", "job"), "the worker joined as a new incarnation"),
     "rolled_back": Event(

@@ -43,9 +43,9 @@ LOOPS = {"train": list(BUILTIN), "fit": GRADIENTS, "dealt": GRADIENTS}
 CASES = [(loop, policy) for loop, names in LOOPS.items() for policy in names]
 # Of `fit`, which does not go back in a process that lives.
 NOT_AGAIN = re.compile(
-    r"(\d+) committed batch(?:es)? of this worker, from batch (\d+) on, and the one under way"
+    r"(\d+) committed batch(?:es)? of this worker, from batch (\d+) on, and the batch in progress"
 )
-UNDER_WAY = re.compile(r"batch (\d+) of this worker, which was under way, does not count")
+UNDER_WAY = re.compile(r"batch (\d+), on which this worker was working, does not count")
 
 Batch = tuple[str, int]
 

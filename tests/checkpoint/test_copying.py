@@ -106,7 +106,7 @@ def test_a_copy_for_which_there_is_no_memory_is_given_up(
         held.go.set()
         step(session, probe)
         wait_until(lambda: probe.shard.version >= 2, "the update that waited")
-    assert "is NOT saved, and training goes on: server 0 has no memory for a copy" in caplog.text
+    assert "is NOT saved: server 0 has no memory for a copy" in caplog.text
     assert saved(tmp_path / "run") == {}
 
 

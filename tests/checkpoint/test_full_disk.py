@@ -98,7 +98,7 @@ def test_a_full_disk_and_one_that_becomes_read_only(
             wait_until(stepped, what)
 
         def told(words: str) -> bool:
-            return any("is NOT saved, and training goes on" in m and words in m for m in caplog.messages)
+            return any("is NOT saved: " in m and words in m for m in caplog.messages)
 
         train(lambda: whole(small_disk), "the first checkpoint")
         (first,) = whole(small_disk)

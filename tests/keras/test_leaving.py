@@ -61,8 +61,8 @@ def test_another_worker_takes_over_from_a_killed_worker_0(tmp_path: Path) -> Non
             assert each.stderr is not None
             each.stderr.close()
     told: list[dict[str, Any]] = [json.loads((tmp_path / f"{index}.json").read_text()) for index in range(2)]
-    assert "w0, which validates, saves and sets the learning rate for all, has gone" in said[other]
-    assert "this worker does so from the next epoch on" in said[other]
+    assert "w0, which validates, saves and sets the learning rate for all, left, is done" in said[other]
+    assert "from the next one on this worker does that" in said[other]
     assert told[1]["epochs"] == [0, 1, 2, 3, 4] and len(told[1]["loss"]) == 5
     # All but the epoch in which worker 0 was killed.
     assert len(told[1]["val_loss"]) == 4

@@ -54,7 +54,7 @@ def train(cluster: Cluster, sharding: str) -> tuple[Run, list[dict[str, Any]]]:
 def lost(cluster: Cluster) -> list[list[str]]:
     """What each worker says of batches that do not count."""
     return [
-        [line.split(" ", 2)[2] for line in worker.errors.splitlines() if "not worked on again" in line]
+        [line.split(" ", 2)[2] for line in worker.errors.splitlines() if "are not trained again" in line]
         for worker in cluster.workers
     ]
 
@@ -71,8 +71,8 @@ def test_dealt_batches_that_were_rolled_back_are_dealt_again(cluster: Cluster) -
 def test_other_batches_do_not_count_and_the_worker_says_how_many(cluster: Cluster) -> None:
     run, told = train(cluster, "none")
     said = [
-        f"3 committed batches of this worker, from batch {start} on, and the one under way do not count, and are not "
-        "worked on again"
+        f"3 committed batches of this worker, from batch {start} on, and the batch in progress do not count and are "
+        "not trained again"
         for start in (5, 14)
     ]
     assert lost(cluster) == [said, said]

@@ -113,7 +113,7 @@ def test_an_error_names_the_option_that_was_typed_and_the_key_of_a_file(tmp_path
     hosts = ["--ps-hosts", "127.0.0.1:0"]
     for command, arguments, named in (
         (server, ["--workers", "0"], "--workers: "),
-        (server, ["--set", "cluster.workers=0"], "options: cluster.workers: "),
+        (server, ["--set", "cluster.workers=0"], "--set cluster.workers: "),
         (server, ["--config", str(file)], f"{file}: cluster.workers: "),
         (server, ["--data-port", "70000"], "--data-port: "),
         (worker, ["--job", "a:b", "--epochs", "0"], "--epochs: "),
