@@ -38,6 +38,12 @@ class Plain:
     peak: int = 0
     rank: dict[str, int] = field(default_factory=dict)
     clock: dict[str, int] = field(default_factory=dict)
+    # Worker -> the clock at which it left or was done.
+    left_at: dict[str, int] = field(default_factory=dict)
+    # The greatest `slowest` after any commit.
+    floor: int = 0
+    # Those that were granted a ticket since they joined.
+    granted: list[str] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
     asking: dict[str, int] = field(default_factory=dict)
     # ticket -> (worker, base)
@@ -72,23 +78,31 @@ class Plain:
             if self.may_start(worker):
                 ticket = self.asking.pop(worker)
                 self.open[ticket] = (worker, self.version)
+                self.granted.append(worker)
                 decisions.append(Grant(worker, ticket, self.rank[worker] if self.ordered else None))
         return decisions
 
     def hear(self, event: Event) -> list[Decision]:
         match event:
             case Join(worker, rank):
-                clock = self.slowest
-                self.rank[worker], self.clock[worker] = rank, clock
+                self.rank[worker] = rank
+                self.clock[worker] = max(self.floor, self.left_at.pop(worker, 0))
                 self.peak = max(self.peak, len(self.active))
             case Leave(worker, _):
+                if worker not in self.done:
+                    self.left_at[worker] = self.clock[worker]
                 del self.rank[worker], self.clock[worker]
+                self.granted = [w for w in self.granted if w != worker]
                 self.done = [w for w in self.done if w != worker]
                 self.asking.pop(worker, None)
                 self.open = {t: held for t, held in self.open.items() if held[0] != worker}
             case Done(worker):
                 self.done.append(worker)
                 self.asking.pop(worker, None)
+                self.left_at[worker] = self.clock[worker]
+                if all(w in self.done for w in self.granted):
+                    # A phase is over: clocks start anew.
+                    self.clock, self.left_at, self.floor = dict.fromkeys(self.rank, 0), {}, 0
             case Ready(worker, ticket):
                 self.asking[worker] = ticket
             case Abandon(_, ticket, _):
@@ -100,6 +114,7 @@ class Plain:
     def commit(self, worker: str, ticket: int) -> list[Decision]:
         _, base = self.open.pop(ticket)
         self.clock[worker] += 1
+        self.floor = max(self.floor, self.slowest)
         staleness = self.version - base
         factor, compensation = 1.0, 0.0
         limit = 0 if self.name == "sync" else self.max_staleness
