@@ -12,6 +12,8 @@ from pslab.runs.folder import Run
 from pswire.decisions.entries import NONFINITE
 from tests.replay.simulated import Record, edit_log, simulate
 
+# Named as a problem of one's own, since options of the built-in one have a bound.
+QUADRATIC = "pslab.simulator.problems.quadratic:Quadratic"
 # The last of four workers is pulled so far away that the squares of two of its gradients have an infinite sum.
 FAR = 1.8e19
 
@@ -24,7 +26,7 @@ def poisoned(folder: Path, policy: str, knobs: dict[str, Any] | None = None, **s
         optimizer={"name": "adagrad", "learning_rate": 0.1},
         cluster={"servers": 2, "workers": 4, "nonfinite_limit": 1000} | sections.pop("cluster", {}),
         simulation={
-            "problem": "quadratic",
+            "problem": QUADRATIC,
             "compute": "exponential(1)",
             "options": {
                 "centres": [0.0, 0.0, 0.0, FAR],
@@ -149,7 +151,7 @@ def test_so_many_in_a_row_end_a_simulated_run(tmp_path: Path) -> None:
             "sync",
             optimizer={"name": "adagrad", "initial_accumulator_value": 3.4e38},
             cluster={"nonfinite_limit": 3},
-            simulation={"problem": "quadratic", "options": {"centres": [FAR] * 4, "dimensions": 1}},
+            simulation={"problem": QUADRATIC, "options": {"centres": [FAR] * 4, "dimensions": 1}},
         ),
         "test",
     )
