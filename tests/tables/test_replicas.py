@@ -366,5 +366,5 @@ def test_a_copy_with_another_row_counts_no_more(
     train(session, 4)
     assert second.ended() is not None
     (told,) = [each for each in caplog.records if "copy counts no more" in each.message]
-    assert "differs in table chance first" in told.message
+    assert "differs from this server's, first in table chance:" in told.message
     assert "one copy is left" in cluster.status().note
