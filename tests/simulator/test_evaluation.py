@@ -54,11 +54,13 @@ def test_the_end_is_where_the_accuracy_is_reached(tmp_path: Path) -> None:
 def test_a_run_that_diverges_is_recorded_without_nan(tmp_path: Path) -> None:
     given = document(
         "async",
-        optimizer={"name": "sgd", "learning_rate": 10.0},
-        simulation={"problem": "quadratic", "evaluate": 1, "options": {"start": 1e30}},
+        optimizer={"name": "sgd", "learning_rate": 1e7},
+        # So flat that the loss is infinite where the gradient is not yet.
+        simulation={"problem": "quadratic", "evaluate": 1, "options": {"condition": 1, "curvatures": [1e-6]}},
     )
     finished = run_simulated(parse_experiment(given), out=tmp_path / "run", quiet=True)
     text = (finished.folder / "metrics.jsonl").read_text(encoding="utf-8")
+    assert '"loss":null' in text
     assert "NaN" not in text and "Infinity" not in text
 
 

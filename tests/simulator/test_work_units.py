@@ -119,7 +119,7 @@ def test_the_same_seed_gives_the_same_log() -> None:
         ),
         (
             "async",
-            {"simulation": {"units": 400_000_000, "problem": "logistic"}},
+            {"simulation": {"units": 10_000, "problem": "logistic"}},
             "no more units than samples",
         ),
     ],
@@ -135,7 +135,7 @@ class Enough(Exception):
 
 def lines_per_commit(workers: int) -> float:
     """Executed lines per commit once everybody works."""
-    sections = {"simulation": {"compute": "exponential(1)", "units": 2**30}}
+    sections = {"simulation": {"compute": "exponential(1)", "units": 2**24}}
     cluster, lines, start = build(experiment("async", workers=workers, **sections)), 0, None
 
     def count(frame: FrameType, event: str, argument: object) -> Any:
