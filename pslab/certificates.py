@@ -11,8 +11,7 @@ from pathlib import Path
 
 from pswire.addresses import Address, AddressError, parse_address
 from pswire.security.authority import Authority, Certificate, described
-from pswire.security.files import TlsFiles, read_file
-from pswire.security.identity import Identity
+from pswire.security.files import TlsFiles, read_file, write_file
 from pswire.security.names import IdentityError, Role
 from pswire.security.secret import Secret
 
@@ -112,7 +111,8 @@ class CertificateFolder:
         if not cert.exists():
             valid = datetime.timedelta(days=max(days + 1, AUTHORITY_DAYS))
             made = Authority.make("lab" if cluster is None else cluster, valid)
-            TlsFiles(cert, key=key).write(Identity(made.cert, key=made.key))
+            write_file(key, made.key.reveal(), 0o600)
+            write_file(cert, made.cert, 0o644)
             return made
         found = Authority(read_file(cert, "certificate"), Secret(read_file(key, "key", private=True)))
         if cluster not in (None, found.cluster):

@@ -77,5 +77,5 @@ class Options(ProcessSection):
     # From PS_JOB_SECRET, never from an option, which every user of the machine could read.
     job_secret: str = Field(default="", repr=False)
     security: SecurityOptions = SecurityOptions()
-    # May contain PS_TLS_CA, PS_TOKEN and the like.
+    # May contain PS_TLS_CA and the like.
     environment: Annotated[Mapping[str, str], SkipValidation] = Field(default_factory=dict, repr=False)

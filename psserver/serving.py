@@ -55,7 +55,7 @@ def announce_text(event: str, fields: Mapping[str, Any]) -> None:
             if "out" in fields:
                 print(f"run folder: {fields['out']}", flush=True)
             if "metrics" in fields:
-                scheme = "https" if fields["security"] in ("tls", "tokens") else "http"
+                scheme = "https" if fields["security"] == "tls" else "http"
                 print(f"metrics: {scheme}://{fields['metrics']}/metrics", flush=True)
         case "plan":
             print(fields["text"], flush=True)

@@ -35,7 +35,6 @@ from pswire.exits import ExitCode, exit_codes_text
 from pswire.logs.events import set_up
 from pswire.security.names import IdentityError, Role
 from pswire.security.settings import SecurityError, SecurityOptions, credentials_for
-from pswire.security.tokens import TokenError
 from psworker.running import Reporter, WorkerOptions, fail, run
 from psworker.servers import Place, find_servers
 
@@ -145,6 +144,6 @@ def main(
         credentials = credentials_for(Role.WORKER, security, os.environ, experiment.security, name=own)
     except IdentityError as error:
         raise fail(str(error), ExitCode.UNTRUSTED) from error
-    except (UsageError, OptionError, AddressError, ExperimentError, SecurityError, TokenError) as error:
+    except (UsageError, OptionError, AddressError, ExperimentError, SecurityError) as error:
         raise fail(str(error), ExitCode.USAGE) from error
     sys.exit(int(run(experiment, place, options, Reporter(as_json), credentials)))

@@ -52,7 +52,6 @@ def connect(
     tls_ca: str | Path | None = None,
     tls_cert: str | Path | None = None,
     tls_key: str | Path | None = None,
-    token_file: str | Path | None = None,
     credentials: Credentials | None = None,
     phase: Phase = FIRST,
     computes: str = "",
@@ -83,8 +82,8 @@ def connect(
     `work`: the coordinator deals the data, for `epochs` epochs, and each grant names a part (`Session.unit`). All
     workers of a job give the same.
     `tls_ca`, `tls_cert`, `tls_key`: PEM files of trusted authorities, of this worker's certificate and of its key; with
-    them the session speaks TLS only. `token_file`: a token instead of a certificate. The environment provides those
-    that are None (PS_TLS_CA, PS_TLS_CERT, PS_TLS_KEY, PS_TOKEN_FILE or PS_TOKEN). `credentials`: replaces them all.
+    them the session speaks TLS only. The environment provides those that are None (PS_TLS_CA, PS_TLS_CERT,
+    PS_TLS_KEY). `credentials`: replaces them all.
     `computes`: what this worker computes with ("torch on cuda:0", at most 128 characters), for log, status and
     dashboard.
     `function`: what decides the model's function beside its variables (`psworker.function.function_of`); of a Keras
@@ -93,8 +92,8 @@ def connect(
     when a gradient for them is applied.
     `phase`: for a process that trains more than once with these servers, see `psworker.control.joining.Phase`.
 
-    Raises Refused (another model, optimizer or job, or a local rule), Untrusted (certificates, tokens, or names that
-    belong to others), Unreachable, EmbeddedServerError, and ValueError for variables, addresses, a dtype, a transport
+    Raises Refused (another model, optimizer or job, or a local rule), Untrusted (certificates, or names that belong
+    to others), Unreachable, EmbeddedServerError, and ValueError for variables, addresses, a dtype, a transport
     or files that make no sense.
     """
     if variables is None:
@@ -107,7 +106,7 @@ def connect(
         # The embedded server listens on loopback only.
         credentials = NO_TLS
     elif credentials is None:
-        credentials = worker_credentials(tls_ca, tls_cert, tls_key, token_file)
+        credentials = worker_credentials(tls_ca, tls_cert, tls_key)
     server = None if place is not None else EmbeddedServer(optimizer or {}, "sync", 0, None)
     index = task_index if place is None or task_index is not None else place.task_index
     try:
@@ -150,14 +149,11 @@ def worker_credentials(
     tls_ca: str | Path | None = None,
     tls_cert: str | Path | None = None,
     tls_key: str | Path | None = None,
-    token_file: str | Path | None = None,
 ) -> Credentials:
     """Return the credentials that `connect` would use. Raises Untrusted, ValueError."""
-    ca, cert, key, tokens = (
-        None if path is None else str(path) for path in (tls_ca, tls_cert, tls_key, token_file)
-    )
+    ca, cert, key = (None if path is None else str(path) for path in (tls_ca, tls_cert, tls_key))
     try:
-        return credentials_for(Role.WORKER, SecurityOptions(ca, cert, key, tokens), os.environ)
+        return credentials_for(Role.WORKER, SecurityOptions(ca, cert, key), os.environ)
     except IdentityError as error:
         raise Untrusted(str(error)) from error
 

@@ -47,12 +47,6 @@ SOON = 7
     help="Number of observers, for status, watch and dashboard. Default: 1 for a new folder.",
 )
 @click.option(
-    "--page",
-    metavar="HOST",
-    help="Make page.pem for ps-lab dashboard on that host: an observer that browsers can trust. Other names of the "
-    "host follow slashes.",
-)
-@click.option(
     "--days",
     type=click.IntRange(min=1, max=3650),
     default=30,
@@ -76,7 +70,6 @@ def certs(
     workers: int,
     any_worker: bool,
     observers: int | None,
-    page: str | None,
     days: int,
     cluster: str | None,
     renew: bool,
@@ -91,9 +84,8 @@ def certs(
     \b
       ps-lab certs certs --servers h0,h1 --workers 4
       ps-lab certs certs --workers 6        # two more
-      ps-lab certs certs --page h0          # for a dashboard that others open
       ps-lab certs certs                    # list them, with their last day
-      ps-lab certs certs --renew            # before they end; running processes reload the files
+      ps-lab certs certs --renew            # before they end; servers reload the files, workers restart
     """
     made = CertificateFolder(folder)
     try:
@@ -102,9 +94,6 @@ def certs(
             *_wanted_servers(hosts, any_server),
             *_wanted(workers, any_worker, _observers(observers, folder, servers, workers, any_worker)),
         ]
-        if page is not None:
-            names = tuple(name for host in parse_servers(page) for name in host.names)
-            wanted.append(Wanted(Role.OBSERVER, "page", names))
         new = made.make(wanted, cluster, days, renew=renew) if wanted or renew else None
         held = made.held()
         if not held:

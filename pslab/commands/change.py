@@ -43,7 +43,7 @@ def policy(
     soon as no contribution waits for an update, and judges tickets that are open by then. The decision log
     has the change. To undo it, change the policy back. Parts that shards and workers have from the start
     cannot change: aggregators, compensators, local rules, the weight by samples. Under TLS this requires an
-    admin's certificate or token; without it the job's secret, if it has one, from the run folder or
+    admin's certificate; without it the job's secret, if it has one, from the run folder or
     PS_JOB_SECRET.
 
     An update of more contributions is a larger batch: --rate 2 doubles the job's learning rate with the change.
@@ -80,7 +80,7 @@ def promote(target: str, yes: bool, trust: bool, security: SecurityOptions) -> N
 
     Never promote both servers, one after the other: what the first one took alone is lost then. A server that comes
     back later, with its command of before, gets a copy. Jobs on three servers and more need no such vote. Under TLS
-    this requires an admin's certificate or token; without it the job's secret, if it has one, from the run folder or
+    this requires an admin's certificate; without it the job's secret, if it has one, from the run folder or
     PS_JOB_SECRET.
     """
     hosts, folder = servers_of(target)

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,8 +21,6 @@ from pswire.addresses import AddressError
 from pswire.command.options import insecure_option, overrides_option, security_options
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
-from pswire.security.authority import described
-from pswire.security.credentials import Credentials
 from pswire.security.names import Role
 from pswire.security.settings import SecurityOptions
 
@@ -40,8 +39,8 @@ from pswire.security.settings import SecurityOptions
     metavar="ADDRESS",
     default="127.0.0.1",
     show_default=True,
-    help="Interface to listen on. Off the loopback, the page requires the token in the printed link, and the command "
-    "requires TLS (--tls-ca, --tls-cert, --tls-key) or --insecure.",
+    help="Interface to listen on. Off the loopback the page requires the token in the printed link, and the command "
+    "requires --insecure: the page has no TLS of its own (an ssh tunnel or a reverse proxy adds it).",
 )
 @insecure_option
 @overrides_option("Override a key of EXPERIMENT: policy.name=async. Repeatable.")
@@ -63,7 +62,7 @@ from pswire.security.settings import SecurityOptions
     "--change-policy",
     "changes",
     is_flag=True,
-    help="Let the page change the policy of the live cluster. Under TLS this needs an admin's certificate or token; "
+    help="Let the page change the policy of the live cluster. Under TLS this needs an admin's certificate; "
     "whoever opens the page may change it.",
 )
 @trust_option
@@ -92,17 +91,21 @@ def dashboard(
     and the decision log. The dashboard is a process beside the servers: it asks the coordinator twice a
     second, however many people look at the page, and not at all while nobody does. Ctrl-C ends it.
     """
+    # It says how the page is reached; the cluster may have TLS all the same.
+    insecure, security = security.insecure, replace(security, insecure=False)
     credentials = observer_credentials(security)
-    encrypted = credentials.encrypted and bool(credentials.identity.cert) and not is_loopback(bind)
-    hosts = _page_hosts(bind, credentials, encrypted)
-    observing = credentials
+    if not (is_loopback(bind) or insecure):
+        raise Failure(
+            f"--bind {bind}: other machines reach this address, and anybody on the network could read the page and its "
+            "token: expected --insecure, or the loopback behind an ssh tunnel or a reverse proxy with TLS"
+        )
     if target is not None and sources.live_address(Path(target)):
-        # A running run may have certificates of its own; the page is not served with them.
-        observing = observer_credentials(security, Path(target), trusted=trust)
+        # A running run may have certificates of its own.
+        credentials = observer_credentials(security, Path(target), trusted=trust)
     try:
         check_installed()
         own = Own(own_policies, own_problems)
-        source = sources.find(target, overrides, observing, trusted=trust, own=own)
+        source = sources.find(target, overrides, credentials, trusted=trust, own=own)
         if source.pool.own != NOTHING and not is_loopback(bind):
             raise ExperimentError(
                 f"--bind {bind}: other machines reach this address, and the playground would run your own code for "
@@ -122,13 +125,11 @@ def dashboard(
 
     token = token_for(bind)
     # "All interfaces" is no address to connect to, so the link names a host.
-    host = (*hosts, socket.gethostname())[0] if bind in ("0.0.0.0", "::") else bind
-    names = frozenset(name.lower() for name in (bind, host, *hosts))
+    host = socket.gethostname() if bind in ("0.0.0.0", "::") else bind
+    names = frozenset(name.lower() for name in (bind, host))
     app = application(source, names=names, token=token)
-    # Browsers have no client certificate; the token in the link authenticates them.
-    context = credentials.identity.server_context(mutual=False) if encrypted else None
-    shown = link(sock, host, token, encrypted=encrypted)
-    serve(app, sock, lambda: click.echo(f"dashboard: {shown}"), context, source.pool.close)
+    shown = link(sock, host, token)
+    serve(app, sock, lambda: click.echo(f"dashboard: {shown}"), source.pool.close)
 
 
 def _changing(
@@ -141,22 +142,3 @@ def _changing(
         )
     client = status_client(target, security, trusted=trusted, role=Role.ADMIN)
     return partial(change_policy, client)
-
-
-def _page_hosts(bind: str, credentials: Credentials, encrypted: bool) -> tuple[str, ...]:
-    """Return the host names in the page's certificate, if it needs one. Raises Failure for an exposed page."""
-    if not (is_loopback(bind) or encrypted or credentials.insecure):
-        raise Failure(
-            f"--bind {bind}: other machines reach this address, and anybody on the network could read the page and its "
-            "token: expected --tls-ca, --tls-cert and --tls-key, or --insecure"
-        )
-    if not encrypted:
-        return ()
-    hosts = described(credentials.identity.cert).hosts
-    if not hosts:
-        raise Failure(
-            f"--bind {bind}: expected a certificate for this host, got a client's, which no browser accepts: make one "
-            "with ps-lab certs DIR --page HOST",
-            ExitCode.UNTRUSTED,
-        )
-    return hosts

@@ -29,7 +29,6 @@ from pswire.security.credentials import Credentials
 from pswire.security.names import IdentityError, Role
 from pswire.security.secret import Secret
 from pswire.security.settings import OBSERVER, SecurityError, SecurityOptions, credentials_for, job_secret
-from pswire.security.tokens import TokenError
 from pswire.v1 import coordinator_pb2 as pb
 
 
@@ -52,7 +51,7 @@ def observer_credentials(
         return replace(found, job_secret=_secret(run))
     except IdentityError as error:
         raise Failure(error, ExitCode.UNTRUSTED) from error
-    except (SecurityError, TokenError) as error:
+    except SecurityError as error:
         raise Failure(error) from error
 
 
@@ -101,10 +100,10 @@ def _section_of(run: Path, trusted: bool) -> SecuritySection | None:
         section = load_experiment(run / EXPERIMENT).security
     except ExperimentError:
         return None
-    if trusted or not (section.ca or section.cert or section.key or section.token_file):
+    if trusted or not (section.ca or section.cert or section.key):
         return section
     click.echo(
-        f"note: {run / EXPERIMENT} names certificates or tokens, which are not used: you did not start this run here, "
+        f"note: {run / EXPERIMENT} names certificates, which are not used: you did not start this run here, "
         "or it is over. Give --tls-ca and its companions, or --trust if you trust the author of the folder",
         err=True,
     )
@@ -218,7 +217,7 @@ def note(target: str, text: str, trust: bool, security: SecurityOptions) -> None
 
     HOST:PORT is the server with task index 0, or any server of a job with replicas; RUN is the folder of a
     running run. The decision log keeps TEXT with its time; the dashboard, the server's own log and pictures
-    show it. Under TLS this requires an admin's certificate or token; without it the job's secret, if it
+    show it. Under TLS this requires an admin's certificate; without it the job's secret, if it
     has one, from the run folder or PS_JOB_SECRET.
 
     \b

@@ -8,7 +8,7 @@ runs       a run folder: its log in parts, its waits, the output of its processe
 sources    what the command line names: a cluster, a run folder, an experiment file, or nothing
 app        the web application: files, JSON, and one event stream per viewer
 access     checks of a request's headers
-serve      the process: socket, TLS, limits on unfinished requests
+serve      the process: its socket, and the web server
 playground experiments with sliders, run by the simulator
 static     the page: HTML, CSS and ES modules, served as they are
 """

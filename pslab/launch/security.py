@@ -6,7 +6,7 @@ authority that lives in this process only; keys reach their processes through th
 
 Commands that observe a run start in any shell of the same user. While the run goes on, the user's state folder has an
 entry for the path of the run folder: an observer's certificate, which may read the status and no more, or the paths of
-the user's own files. What the run folder itself says about keys and tokens is not trusted, because anybody may have
+the user's own files. What the run folder itself says about keys is not trusted, because anybody may have
 made it. Beside each entry is a file that the run's process keeps locked. A killed run leaves its entry without a lock,
 and the next command that looks removes it (`remove_stale`).
 """
@@ -41,7 +41,6 @@ from pswire.security.settings import (
     SecurityOptions,
     credentials_for,
 )
-from pswire.security.tokens import TokenError
 
 # File names by the variable that tells a process the path.
 _FILES: Final = {"PS_TLS_CA": "ca.pem", "PS_TLS_CERT": "cert.pem", "PS_TLS_KEY": "key.pem"}
@@ -104,7 +103,7 @@ class OwnFiles:
             self.credentials = credentials_for(
                 Role.OBSERVER, SecurityOptions(), os.environ, section, name=OBSERVER
             )
-        except (IdentityError, SecurityError, TokenError) as error:
+        except (IdentityError, SecurityError) as error:
             raise EngineError(f"[security]: ps-lab observes the run as {OBSERVER}: {error}") from error
 
     def protected(self, task: Task, role: Role, name: str) -> Task:

@@ -195,18 +195,16 @@ class Doorkeeper:
     def __init__(self, credentials: Credentials, authorizer: Authorizer) -> None:
         self._credentials, self._authorizer = credentials, authorizer
 
-    def refuses(self, connection: object, authorization: str) -> HTTPStatus | None:
+    def refuses(self, connection: object) -> HTTPStatus | None:
         if not self._credentials.encrypted:
             return None
         try:
-            peer = self._peer(connection, authorization)
+            peer = self._peer(connection)
         except (Refused, IdentityError):
             return HTTPStatus.UNAUTHORIZED
         return None if peer.role in METRICS else HTTPStatus.FORBIDDEN
 
-    def _peer(self, connection: object, authorization: str) -> Peer:
-        if self._credentials.tokens is not None:
-            return self._authorizer.peer_with(authorization)
+    def _peer(self, connection: object) -> Peer:
         if not isinstance(connection, ssl.SSLSocket):
             return ANYBODY
         shown: Any = (connection.getpeercert() or {}).get("subjectAltName", ())
@@ -224,7 +222,7 @@ def _handler(
         def do_GET(self) -> None:
             if not _known(self.headers.get("Host", ""), names):
                 self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
-            elif refusal := door.refuses(self.connection, self.headers.get("Authorization", "")):
+            elif refusal := door.refuses(self.connection):
                 self.send_error(refusal)
             elif self.path.partition("?")[0] != "/metrics":
                 self.send_error(HTTPStatus.NOT_FOUND)

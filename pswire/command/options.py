@@ -145,7 +145,7 @@ def _dashed(name: str, flag: Flag) -> str:
 
 
 def security_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --tls-ca, --tls-cert, --tls-key and --token-file, as the parameter `security`, a SecurityOptions."""
+    """Add --tls-ca, --tls-cert and --tls-key, as the parameter `security`, a SecurityOptions."""
 
     @functools.wraps(command)
     def with_security(*args: Any, **given: Any) -> Any:

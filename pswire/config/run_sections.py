@@ -149,7 +149,7 @@ class ClusterSection(Section):
         list[Annotated[str, Field(min_length=1, max_length=64)]],
         Flag((SERVER,), name="allow-worker", metavar="NAME"),
     ] = Field(default_factory=list)
-    """the only worker names that may join; empty: any. Names are proved by certificates or tokens; without these, a
+    """the only worker names that may join; empty: any. Names are proved by certificates; without these, a
     name does not prove who uses it"""
 
     hosts: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
@@ -402,18 +402,6 @@ class SecuritySection(Section):
         ),
     ] = ""
     """its private key, which only the owner may read"""
-
-    token_file: Annotated[
-        str,
-        Flag(
-            (CONNECTING,),
-            "token-file",
-            "FILE",
-            "Tokens instead of client certificates: a file (mode 0600) with lines such as 'worker/w0 SECRET'; a "
-            "client's file has its own line only. Also the lines themselves in PS_TOKEN.",
-        ),
-    ] = ""
-    """tokens instead of client certificates, over TLS; a file of mode 0600"""
 
     insecure: Annotated[
         bool,

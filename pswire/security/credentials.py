@@ -1,4 +1,4 @@
-"""The credentials with which a process speaks to its cluster: none, certificates, or tokens over TLS.
+"""The credentials with which a process speaks to its cluster: none, or certificates.
 
 Everything that listens or connects uses the same `Credentials`: gRPC, data sockets, metrics, the dashboard.
 """
@@ -8,7 +8,6 @@ import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Final
 
 from pswire.logs.events import event
@@ -16,7 +15,6 @@ from pswire.security.files import TlsFiles
 from pswire.security.identity import Identity
 from pswire.security.names import IdentityError, Role
 from pswire.security.secret import Secret
-from pswire.security.tokens import Tokens, bearer
 
 log = logging.getLogger("security")
 
@@ -61,25 +59,20 @@ class LiveIdentity:
                 )
             return
         self._said = ""
-        if self._identity.cert:
-            extra = event("identity_renewed", subject=str(self._identity.facts.subject))
-            log.info("the certificate was renewed: %s", self._identity.facts.subject, extra=extra)
-
-
-Metadata = tuple[tuple[str, str], ...]
+        extra = event("identity_renewed", subject=str(self._identity.facts.subject))
+        log.info("the certificate was renewed: %s", self._identity.facts.subject, extra=extra)
 
 
 @dataclass(frozen=True)
 class Credentials:
     """The credentials of one process.
 
-    `live`: the identity, None without TLS. `tokens`: replace certificates of clients. `role`: this process's.
-    `insecure`: others may reach this process without TLS (`--insecure`). `job_secret`: what servers of one job prove to
-    each other, and commands to them (`pswire.security.proof`); empty: a job without one.
+    `live`: the identity, None without TLS. `role`: this process's. `insecure`: others may reach this process without
+    TLS (`--insecure`). `job_secret`: what servers of one job prove to each other, and commands to them
+    (`pswire.security.proof`); empty: a job without one.
     """
 
     live: LiveIdentity | None = None
-    tokens: Tokens | None = None
     role: Role | None = None
     insecure: bool = False
     job_secret: Secret = field(default_factory=Secret)
@@ -87,18 +80,6 @@ class Credentials:
     @property
     def encrypted(self) -> bool:
         return self.live is not None
-
-    @property
-    def mutual(self) -> bool:
-        """True if both ends show certificates."""
-        return self.encrypted and self.tokens is None
-
-    @property
-    def kind(self) -> str:
-        """One of "tls", "tokens" or "none", for statuses and summaries."""
-        if not self.encrypted:
-            return "none"
-        return "tls" if self.tokens is None else "tokens"
 
     @property
     def identity(self) -> Identity:
@@ -121,18 +102,11 @@ class Credentials:
             found = made[0] if made else None
             if found is None or found[0] is not identity:
                 # Two threads may both make one, which is harmless.
-                found = (identity, identity.server_context(mutual=self.mutual))
+                found = (identity, identity.server_context())
                 made[:] = [found]
             return found[1]
 
         return newest
-
-    @cached_property
-    def metadata(self) -> Metadata:
-        """The metadata of every call that this process makes. Raises TokenError if its own token is ambiguous."""
-        if self.tokens is None or self.role is None:
-            return ()
-        return bearer(self.tokens.own(self.role))
 
 
 NO_TLS: Final = Credentials()

@@ -20,11 +20,11 @@ Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """`[security] ca, cert, key`. Without `cert` and `key`: for a client that shows a token instead."""
+    """`[security] ca, cert, key`: the trusted authorities, this process's certificate and its key."""
 
     ca: Path
-    cert: Path | None = None
-    key: Path | None = None
+    cert: Path
+    key: Path
 
     @classmethod
     def in_folder(cls, folder: Path, name: str) -> "TlsFiles":
@@ -37,19 +37,12 @@ class TlsFiles:
         Raises IdentityError for missing or unreadable files, a key that others can read, and files that do not belong
         together or are not valid now.
         """
-        if (self.cert is None) != (self.key is None):
-            given, lacking = ("certificate", "key") if self.key is None else ("key", "certificate")
-            raise IdentityError(f"expected a certificate and its key, got a {given} without a {lacking}")
         ca = read_file(self.ca, "certificates of authorities (CA)")
-        if self.cert is None or self.key is None:
-            identity = Identity(ca)
-        else:
-            cert = read_file(self.cert, "certificate")
-            identity = Identity(ca, cert, Secret(read_file(self.key, "key", private=True)))
+        cert = read_file(self.cert, "certificate")
+        identity = Identity(ca, cert, Secret(read_file(self.key, "key", private=True)))
         try:
             identity.client_context()
-            if identity.cert:
-                _ = identity.facts
+            _ = identity.facts
         except IdentityError as error:
             raise IdentityError(f"{error} ({', '.join(map(str, self._all))})") from error
         return identity
@@ -61,11 +54,9 @@ class TlsFiles:
         see the old file or the new one. Raises OSError.
         """
         if not self.ca.exists() or replace:
-            _write(self.ca, identity.ca, 0o644, replace=True)
-        if self.key is not None:
-            _write(self.key, identity.key.reveal(), 0o600, replace=replace)
-        if self.cert is not None:
-            _write(self.cert, identity.cert, 0o644, replace=replace)
+            write_file(self.ca, identity.ca, 0o644, replace=True)
+        write_file(self.key, identity.key.reveal(), 0o600, replace=replace)
+        write_file(self.cert, identity.cert, 0o644, replace=replace)
 
     @property
     def stamps(self) -> tuple[Stamp | None, ...]:
@@ -73,8 +64,8 @@ class TlsFiles:
         return tuple(_stamp(path) for path in self._all)
 
     @property
-    def _all(self) -> list[Path]:
-        return [path for path in (self.ca, self.cert, self.key) if path is not None]
+    def _all(self) -> tuple[Path, ...]:
+        return self.ca, self.cert, self.key
 
 
 def _stamp(path: Path) -> Stamp | None:
@@ -117,7 +108,8 @@ def _refuse_what_others_read(path: Path, what: str, found: os.stat_result) -> No
         )
 
 
-def _write(path: Path, data: bytes, mode: int, *, replace: bool) -> None:
+def write_file(path: Path, data: bytes, mode: int, *, replace: bool = False) -> None:
+    """Write a file with these rights. Raises FileExistsError unless `replace`, OSError."""
     if not replace:
         _create(path, data, mode)
         return

@@ -29,29 +29,23 @@ class WrongHostError(IdentityError):
 class Identity:
     """A certificate, its key and trusted authorities, all in PEM.
 
-    Without `cert` and `key`: a client that proves its identity by other means. `cert` may contain intermediate
-    certificates, and `ca` several authorities.
+    `cert` may contain intermediate certificates, and `ca` several authorities.
     """
 
     ca: bytes = field(repr=False)
-    cert: bytes = field(default=b"", repr=False)
-    key: Secret = field(default_factory=Secret)
+    cert: bytes = field(repr=False)
+    key: Secret
 
-    def server_context(self, *, mutual: bool = True) -> ssl.SSLContext:
-        """Return a context for a listener. `mutual`: accept only clients with a certificate of these authorities.
+    def server_context(self) -> ssl.SSLContext:
+        """Return a context for a listener, which accepts only clients with a certificate of these authorities.
 
-        Raises IdentityError for files that TLS cannot use, and without a certificate.
+        Raises IdentityError for files that TLS cannot use.
         """
-        if not self.cert:
-            raise IdentityError(
-                "a server needs a certificate and its key, got only the authority's certificate"
-            )
         context = new_context(ssl.PROTOCOL_TLS_SERVER)
         # A session ticket would be written after the handshake, to a client that may never read.
         context.num_tickets = 0
-        if mutual:
-            self._believe(context)
-            context.verify_mode = ssl.CERT_REQUIRED
+        self._believe(context)
+        context.verify_mode = ssl.CERT_REQUIRED
         self._show(context)
         return context
 
@@ -62,8 +56,7 @@ class Identity:
         """
         context = new_context(ssl.PROTOCOL_TLS_CLIENT)
         self._believe(context)
-        if self.cert:
-            self._show(context)
+        self._show(context)
         return context
 
     @cached_property
@@ -77,8 +70,6 @@ class Identity:
 
         Raises IdentityError if the authorities did not sign it, it is not valid now, or it has no usable name.
         """
-        if not self.cert:
-            raise IdentityError("there is no certificate")
         seen = self._seen(as_client=True) or self._seen(as_client=False)
         assert seen is not None, "a certificate for neither purpose is refused for the second"
         names = [value for kind, value in seen.get("subjectAltName", ()) if kind == "URI"]
@@ -95,8 +86,8 @@ class Identity:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """The SHA-256 digest of the certificate, which `peer_fingerprint` gives to the other end; empty without one."""
-        return fingerprint_of_pem(self.cert.decode()) if self.cert else b""
+        """The SHA-256 digest of the certificate, which `peer_fingerprint` gives to the other end."""
+        return fingerprint_of_pem(self.cert.decode())
 
     def _show(self, context: ssl.SSLContext) -> None:
         """Load certificate and key. `ssl` reads files only, so they go through an anonymous file in memory."""

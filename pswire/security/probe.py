@@ -87,8 +87,8 @@ def _without(address: Address, plain: socket.socket) -> Problem | None:
     except OSError:
         return None
     return Problem(
-        f"{address} speaks TLS, and this process was given no certificates: give it --tls-ca, and --tls-cert and "
-        "--tls-key or a token (docs/guides/tls.md)"
+        f"{address} speaks TLS, and this process was given no certificates: give it --tls-ca, --tls-cert "
+        "and --tls-key (docs/guides/tls.md)"
     )
 
 
@@ -110,10 +110,10 @@ def _with_tls(address: Address, credentials: Credentials, plain: socket.socket) 
         alert = _alert(error)
         return Problem(_of_own(address, alert)) if alert else Problem(_no_tls(address))
     with tls:
-        return _after(address, credentials, tls)
+        return _after(address, tls)
 
 
-def _after(address: Address, credentials: Credentials, tls: ssl.SSLSocket) -> Problem | None:
+def _after(address: Address, tls: ssl.SSLSocket) -> Problem | None:
     """Check what follows the handshake, which is over for this end."""
     try:
         if tls.recv(1):
@@ -127,12 +127,7 @@ def _after(address: Address, credentials: Credentials, tls: ssl.SSLSocket) -> Pr
     except OSError:
         # The peer hung up, as gRPC servers do when they refuse a certificate.
         pass
-    why = (
-        "it probably refuses the certificate of this process: is it of this cluster's authority, and still good?"
-        if credentials.identity.cert
-        else "it probably expects a certificate of its clients, and this process shows none: give --tls-cert and "
-        "--tls-key"
-    )
+    why = "it probably refuses the certificate of this process: is it of this cluster's authority, and still good?"
     return Problem(f"{address} ended the connection after the handshake: {why}", False)
 
 

@@ -9,22 +9,19 @@ from pswire.security.credentials import Credentials, LiveIdentity
 from pswire.security.files import TlsFiles
 from pswire.security.names import IdentityError, Role
 from pswire.security.proof import VARIABLE as SECRET_VARIABLE
-from pswire.security.tokens import VARIABLE, Tokens, parse_tokens, read_tokens
 
 if TYPE_CHECKING:
     from pswire.config.run_sections import SecuritySection
 
 # The environment variable of each option. The key in [security] has the same name, without "tls_".
-VARIABLES: Final = {
-    option: f"PS_{option.upper()}" for option in ("tls_ca", "tls_cert", "tls_key", "token_file")
-}
+VARIABLES: Final = {option: f"PS_{option.upper()}" for option in ("tls_ca", "tls_cert", "tls_key")}
 # In a path, stands for the name of the process that reads it.
 BLANK: Final = "{name}"
 # The observer's name in `ps-lab certs`.
 OBSERVER: Final = "observer-0"
 
 # Variables of one process: a child process gets its own, or none.
-PERSONAL: Final = (SECRET_VARIABLE, VARIABLE, *VARIABLES.values())
+PERSONAL: Final = (SECRET_VARIABLE, *VARIABLES.values())
 
 
 class SecurityError(ValueError):
@@ -38,7 +35,6 @@ class SecurityOptions:
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
-    token_file: str | None = None
     insecure: bool = False
 
     def with_environment(self, environment: Mapping[str, str]) -> "SecurityOptions":
@@ -94,53 +90,32 @@ def credentials_for(
 ) -> Credentials:
     """Return the credentials. Options take precedence over variables, and these over the file.
 
-    PS_TOKEN holds a token itself. `name`: this process's, if known. Raises SecurityError for inconsistent options,
-    TokenError and IdentityError for what is wrong in a file.
+    A server's follow its files; those of other processes stay as they were read here. `name`: this process's, if known.
+    Raises SecurityError for inconsistent options, IdentityError for what is wrong in a file.
     """
     chosen = options.with_environment(environment).with_section(section).named(name)
-    tokens = _tokens(chosen.token_file, environment)
-    live = _identity(role, chosen, tokens)
-    if live is None and tokens is not None:
-        raise SecurityError(
-            "a token is sent over TLS only, or others could read it: expected --tls-ca (or PS_TLS_CA) as well"
-        )
+    live = _identity(role, chosen)
     if live is not None and chosen.insecure:
         raise SecurityError(
             "--insecure means without TLS: expected either --insecure, or --tls-ca and its companions"
         )
-    credentials = Credentials(live, tokens, role, chosen.insecure)
-    if tokens is not None:
-        # A server needs a token of its own only to give orders to other servers.
-        if role is not Role.SERVER:
-            _ = credentials.metadata
-    elif live is not None and live.now().cert:
+    if live is not None:
         _check_role(role, live)
-    return credentials
+    return Credentials(live, role, chosen.insecure)
 
 
-def _tokens(file: str | None, environment: Mapping[str, str]) -> Tokens | None:
-    if file:
-        return read_tokens(Path(file))
-    text = environment.get(VARIABLE, "")
-    return parse_tokens(text, VARIABLE) if text.strip() else None
-
-
-def _identity(role: Role, chosen: SecurityOptions, tokens: Tokens | None) -> LiveIdentity | None:
+def _identity(role: Role, chosen: SecurityOptions) -> LiveIdentity | None:
     if not (chosen.tls_ca or chosen.tls_cert or chosen.tls_key):
         return None
     if not chosen.tls_ca:
         raise SecurityError("expected --tls-ca (or PS_TLS_CA), too: the authorities to trust")
-    missing = [f"--{name.replace('_', '-')}" for name in ("tls_cert", "tls_key") if not getattr(chosen, name)]
-    shows = role is Role.SERVER or tokens is None
-    if missing and (shows or len(missing) == 1):
-        raise SecurityError(
-            f"expected {' and '.join(missing)}, too: this process must show a certificate"
-            + ("" if role is Role.SERVER else " or, with --token-file or PS_TOKEN, a token")
-        )
-    paths = (Path(path) if path else None for path in (chosen.tls_ca, chosen.tls_cert, chosen.tls_key))
-    ca, cert, key = paths
-    assert ca is not None
-    return LiveIdentity(TlsFiles(ca, cert, key))
+    if not (chosen.tls_cert and chosen.tls_key):
+        missing = [
+            f"--{name.replace('_', '-')}" for name in ("tls_cert", "tls_key") if not getattr(chosen, name)
+        ]
+        raise SecurityError(f"expected {' and '.join(missing)}, too: this process must show a certificate")
+    files = TlsFiles(Path(chosen.tls_ca), Path(chosen.tls_cert), Path(chosen.tls_key))
+    return LiveIdentity(files if role is Role.SERVER else files.read())
 
 
 def _check_role(role: Role, live: LiveIdentity) -> None:

@@ -1478,7 +1478,7 @@ class StatusReply(_message.Message):
     """The number of workers that are not in `workers`, which has at most some hundred."""
     entries_from: _builtins.int
     security: _builtins.str
-    """How the servers are protected: "tls" (certificates of both ends), "tokens" (over TLS), "loopback", or "insecure":
+    """How the servers are protected: "tls" (certificates of both ends), "loopback", or "insecure":
     other machines reach them, and nothing is encrypted.
     """
     folder: _builtins.str

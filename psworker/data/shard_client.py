@@ -560,13 +560,12 @@ class ShardClient:
 
     def _transport(self, first: bool) -> Transport:
         """Return a transport to where the server is now. No lane but the first shares memory."""
-        settings, live = self._settings, self._settings.credentials.live
+        settings, credentials = self._settings, self._settings.credentials
         # A server without a part of the model has nothing to share, which is no reason to refuse this worker.
         kind = settings.transport if self.elements or settings.transport == "grpc" else "auto"
-        newest = live.now if live is not None else None
         return Transport(
             *(self.server, self.address, self._channel, kind, first and settings.wire.exact),
-            newest=newest,
+            identity=credentials.identity if credentials.encrypted else None,
             silence=settings.silence,
             stuck=settings.stuck,
         )

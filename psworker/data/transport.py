@@ -48,21 +48,19 @@ class Transport:
         channel: grpc.Channel,
         kind: str,
         exact: bool,
-        newest: Callable[[], Identity] | None = None,
+        identity: Identity | None = None,
         silence: float = silence_of(UNKNOWN_TIMEOUT),
         stuck: float = stuck_after(UNKNOWN_TIMEOUT),
     ):
         """`kind`: one of TRANSPORTS. `exact`: payloads are float32, as all shared memory is; whether a payload is
-        rounded must not depend on the worker's machine. `newest`: this process's certificate; None without TLS. With
+        rounded must not depend on the worker's machine. `identity`: this process's certificate; None without TLS. With
         TLS nothing leaves this machine unencrypted. `silence`: seconds without an acknowledgement after which a socket
         counts as broken. `stuck`: seconds without progress after which a request does."""
         self.attachment: Attachment | None = None
         self._where = f"server {server} at {address}"
         self._host = address.host
         self._channel = channel
-        self._newest = newest
-        # The certificate with which the gRPC stream was opened: the server takes its token from the same one only.
-        self._shown: Identity | None = None
+        self._identity = identity
         self._silence, self._stuck = silence, stuck
         self._required = kind if kind in ("socket", "shared-memory") else None
         self._memory = kind == "shared-memory" or (kind == "auto" and exact)
@@ -186,7 +184,7 @@ class Transport:
             offer = self._negotiate(member, after, ask=True)
             if not offer.port:
                 raise SocketError("it listens on none" if offer.token else offer.refusal)
-            context = None if self._shown is None else self._shown.line_context
+            context = None if self._identity is None else self._identity.line_context
             self._use(handshake.connect_tcp(self._host, offer.port, offer.token, context, self._silence))
         except SocketError as error:
             # If the server is gone meanwhile this raises, and everything is tried again.
@@ -214,8 +212,6 @@ class Transport:
         return reply.attached
 
     def _open_grpc(self) -> GrpcStream:
-        if self._newest is not None:
-            self._shown = self._newest()
         self.liveness_stream = GrpcStream(self._channel)
         return self.liveness_stream
 

@@ -40,7 +40,6 @@ def distribute(
     tls_ca: str | Path | None = None,
     tls_cert: str | Path | None = None,
     tls_key: str | Path | None = None,
-    token_file: str | Path | None = None,
 ) -> Distributed:
     """Let `model.fit` train on parameter servers from now on. Call it after `model.compile`, on any of Keras' backends.
 
@@ -69,7 +68,7 @@ def distribute(
     When the model is saved, at the end of a fit and at `close` the layers have their weights again; compile the model
     anew before you train it without servers. `RemoteEmbedding` layers need no mention.
 
-    `tls_ca`, `tls_cert`, `tls_key` and `token_file` are those of `psworker.connect`, as PS_TLS_CA and the others of the
+    `tls_ca`, `tls_cert` and `tls_key` are those of `psworker.connect`, as PS_TLS_CA and the others of the
     environment; a server of its own, on loopback, needs none.
 
     Raises TranslationError for an optimizer that servers do not have, FitError for a model that is not compiled or
@@ -93,7 +92,7 @@ def distribute(
         raise ValueError(f'metrics: expected "all" or "own", got {metrics!r}')
     place = find_servers(hosts, os.environ, policy=policy, seed=seed, out=out)
     _check_model(model, alone=place is None)
-    credentials = NO_TLS if place is None else worker_credentials(tls_ca, tls_cert, tls_key, token_file)
+    credentials = NO_TLS if place is None else worker_credentials(tls_ca, tls_cert, tls_key)
     if sharding == "units" and place is not None and stay:
         raise ValueError('sharding="units" is for one fit per job: expected stay=False')
     # An earlier `distribute` of this model.

@@ -2,16 +2,13 @@
 
 import json
 import signal
-import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.dashboard.page import Page
-from tests.patience import PATIENCE
 from tests.replay.simulated import simulate
 
 SETTINGS = {
@@ -171,15 +168,3 @@ def test_an_experiment_is_simulated(tmp_path: Path) -> None:
         assert "job.module" not in about["settings"]
         found = page.play({"settings": about["settings"]})
         assert len(found["workers"]) >= 5 and found["marks"] and json.dumps(found)
-
-
-def test_half_requests_keep_nobody_out(page: Page) -> None:
-    """More than the page serves at once; and each has seconds only."""
-    with ExitStack() as stack:
-        for _ in range(300):
-            half = stack.enter_context(socket.create_connection((page.host, page.port), PATIENCE))
-            half.sendall(b"GET / HTTP/1.1\r\nHost: ")
-        assert page.request("/")[0] == 200
-        half.sendall(b"localhost")
-        half.settimeout(PATIENCE)
-        assert half.recv(1) == b"", "closed, though something came now and then"

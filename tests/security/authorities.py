@@ -1,11 +1,12 @@
 """Certificates for tests, by the authority that `ps-lab certs` and launchers use."""
 
 import datetime
+import ssl
 from functools import cache
 
 import pswire.security.authority as made
 from pswire.security.authority import Authority
-from pswire.security.identity import Identity
+from pswire.security.identity import Identity, new_context
 from pswire.security.names import Role
 
 
@@ -26,6 +27,13 @@ def server(name: str = "server-0", cluster: str = "lab") -> Identity:
 
 def worker(name: str = "w0", cluster: str = "lab") -> Identity:
     return authority(cluster).issue(Role.WORKER, name)
+
+
+def nobody() -> ssl.SSLContext:
+    """Of a client that believes the authority and shows no certificate."""
+    context = new_context(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=authority().cert.decode())
+    return context
 
 
 def ended(role: Role, name: str) -> Identity:

@@ -47,15 +47,11 @@ class Identities:
         return options_of(self.files(role, name, **more))
 
     def credentials(self, role: Role, name: str = "", **more: Any) -> Credentials:
-        return Credentials(LiveIdentity(self.files(role, name, **more)), None, role)
+        return Credentials(LiveIdentity(self.files(role, name, **more)), role)
 
     def environment(self, role: Role, name: str = "", **more: Any) -> dict[str, str]:
         """As a process is told of its files."""
         return variables_of(self.options(role, name, **more))
-
-    def only_believing(self) -> SecurityOptions:
-        """Of a client without a certificate."""
-        return SecurityOptions(str(self.files(Role.OBSERVER).ca))
 
 
 def overwrite(path: Path, content: bytes) -> None:

@@ -1,9 +1,7 @@
 """What listens where other machines reach it is protected, or somebody has said that it need not be."""
 
 import logging
-import secrets
 import socket
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -78,27 +76,17 @@ def test_insecure_is_said_each_minute(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.getMessage() for record in caplog.records] == ["open to all"] * 2
 
 
-def test_what_does_not_fit_together_is_one_sentence(identities: Identities, tmp_path: Path) -> None:
+def test_what_does_not_fit_together_is_one_sentence(identities: Identities) -> None:
     files = identities.files(Role.SERVER, "s0")
-    tokens = tmp_path / "tokens"
-    tokens.write_text(f"server {secrets.token_hex(32)}\n")
-    tokens.chmod(0o600)
     ca, cert, key = str(files.ca), str(files.cert), str(files.key)
     for security, words in (
         (SecurityOptions(tls_cert=cert, tls_key=key), "expected --tls-ca"),
         (SecurityOptions(ca), "expected --tls-cert and --tls-key, too"),
         (SecurityOptions(ca, cert), "expected --tls-key, too"),
-        (SecurityOptions(token_file=str(tokens)), "a token is sent over TLS only"),
         (SecurityOptions(ca, cert, key, insecure=True), "--insecure means without TLS"),
     ):
         with pytest.raises(SettingsError, match=words):
             resolve(Options(ps_hosts="127.0.0.1:0", security=security), None)
-    assert (
-        resolve(
-            Options(ps_hosts="127.0.0.1:0", security=SecurityOptions(ca, cert, key, str(tokens))), None
-        ).security
-        == "tokens"
-    )
 
 
 def test_an_option_counts_before_the_environment_and_that_before_the_file(identities: Identities) -> None:

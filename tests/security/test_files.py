@@ -90,7 +90,7 @@ def test_a_file_that_is_missing_is_named(written: TlsFiles, sentences: Recorder)
 
 def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path, sentences: Recorder) -> None:
     with pytest.raises(IdentityError) as refused:
-        TlsFiles(tmp_path).read()
+        TlsFiles(tmp_path, tmp_path, tmp_path).read()
     sentences.check(refused)
 
 
@@ -130,24 +130,11 @@ def test_an_ended_certificate_is_refused(tmp_path: Path) -> None:
         files.read()
 
 
-def test_a_client_with_a_token_needs_the_authority_only(written: TlsFiles, sentences: Recorder) -> None:
-    identity = TlsFiles(written.ca).read()
-    assert not identity.cert
-    assert not identity.key
-    with pytest.raises(IdentityError) as refused:
-        TlsFiles(written.ca, written.cert).read()
-    sentences.check(refused)
-    with pytest.raises(IdentityError) as refused:
-        TlsFiles(written.ca, None, written.key).read()
-    sentences.check(refused)
-
-
-def test_what_is_no_authority_is_refused_for_clients_too(tmp_path: Path, sentences: Recorder) -> None:
-    nonsense = tmp_path / "ca.pem"
+def test_what_is_no_authority_is_refused_for_clients_too(written: TlsFiles, sentences: Recorder) -> None:
     for content in (b"", b"nonsense", b"\xff\xfe"):
-        nonsense.write_bytes(content)
+        written.ca.write_bytes(content)
         with pytest.raises(IdentityError) as refused:
-            TlsFiles(nonsense).read()
+            written.read()
         sentences.check(refused)
 
 

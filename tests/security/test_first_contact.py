@@ -80,21 +80,9 @@ def looking(module: ModuleType) -> Iterator[list[Problem | None]]:
         yield found
 
 
-def believing(identities: Identities) -> Credentials:
-    """A client without a certificate."""
-    files = identities.files(Role.OBSERVER)
-    return Credentials(LiveIdentity(type(files)(files.ca)), None, Role.WORKER)
-
-
 Case = Callable[[Identities], Credentials]
 # Kind of the server, what the worker has, its name, and the sentence's words.
 CASES: dict[str, tuple[str, Case, str | None, str]] = {
-    "no certificate": (
-        "tls",
-        believing,
-        None,
-        "expects a certificate of its clients, and this process shows none",
-    ),
     "a foreign one": (
         "tls",
         lambda ids: ids.credentials(Role.WORKER, "w0", authority=ids.foreign),
@@ -197,7 +185,7 @@ def test_a_client_whose_certificate_has_expired(
 ) -> None:
     """By the server, and before that by the client itself, which reads the file."""
     expired = identities.authority.issue(Role.WORKER, "w0", valid=ENDED)
-    said = refusal(protected.hosts, Credentials(LiveIdentity(expired), None, Role.WORKER))
+    said = refusal(protected.hosts, Credentials(LiveIdentity(expired), Role.WORKER))
     assert "refuses the certificate of this process" in said and "still good?" in said
     files = identities.files(Role.WORKER, "w0", valid=ENDED)
     with pytest.raises(psworker.Untrusted) as refused:

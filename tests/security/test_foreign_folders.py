@@ -25,7 +25,6 @@ from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.files import TlsFiles
 from pswire.security.names import Role
 from pswire.security.settings import SecurityOptions
-from pswire.security.tokens import VARIABLE
 from tests.replay.command import ps_lab
 from tests.replay.simulated import simulate
 from tests.sentences import Recorder
@@ -98,40 +97,28 @@ def test_checkpoints_are_held_against_policies_that_are_built_in(
 
 @pytest.fixture
 def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """It has an address and an authority of its maker's, and names a token of the user's."""
+    """It has an address and an authority of its maker's, and names a certificate of the user's."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.delenv(VARIABLE, raising=False)
-    token = tmp_path / "token"
-    token.touch(0o600)
-    token.write_text(f"observer/me {SECRET}\n", encoding="utf-8")
     run = tmp_path / "run"
     run.mkdir()
-    TlsFiles.in_folder(run, "server").write(Authority.make("c").issue(Role.SERVER, "s"))
-    says = f'[security]\nca = "{run / "ca.pem"}"\ntoken_file = "{token}"\n'
+    own = TlsFiles.in_folder(tmp_path, "me")
+    own.write(Authority.make("c").issue(Role.OBSERVER, "me"))
+    says = f'[security]\nca = "{own.ca}"\ncert = "{own.cert}"\nkey = "{own.key}"\n'
     (run / "experiment.toml").write_text(says, encoding="utf-8")
     (run / "address").write_text("127.0.0.1:1", encoding="utf-8")
     return run
 
 
 def shown(credentials: Credentials) -> bool:
-    return SECRET in str(credentials.metadata)
+    return credentials.encrypted
 
 
-def test_a_folder_gets_no_token_for_the_address_that_it_names(
+def test_a_folder_gets_no_certificate_for_the_address_that_it_names(
     planted: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert not shown(observer_credentials(SecurityOptions(), planted))
-    assert "names certificates or tokens, which are not used" in capsys.readouterr().err
+    assert "names certificates, which are not used" in capsys.readouterr().err
     assert shown(observer_credentials(SecurityOptions(), planted, trusted=True))
-
-
-def test_a_folder_gets_no_token_of_the_environment_either(
-    planted: Path, monkeypatch: pytest.MonkeyPatch, sentences: Recorder
-) -> None:
-    monkeypatch.setenv(VARIABLE, f"observer/me {SECRET}")
-    with pytest.raises(Failure) as refused:
-        observer_credentials(SecurityOptions(), planted)
-    sentences.check(refused)
 
 
 def test_who_started_a_run_shows_what_it_was_started_with(planted: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from pswire.security.identity import Identity, fingerprint_of_pem, peer_fingerprint
 from pswire.security.names import IdentityError, Role
 from pswire.security.secret import Secret
-from tests.security.authorities import authority, ended, future, server, worker
+from tests.security.authorities import authority, ended, future, nobody, server, worker
 from tests.sentences import Recorder
 
 
@@ -71,13 +71,10 @@ def test_a_certificate_of_others_is_believed_by_neither_end() -> None:
         )
 
 
-def test_a_client_without_a_certificate_is_heard_only_where_tokens_are(sentences: Recorder) -> None:
-    nobody = Identity(authority().cert)
+def test_a_client_without_a_certificate_is_refused(sentences: Recorder) -> None:
     with pytest.raises(ssl.SSLError) as refused:
-        shaken(nobody.client_context(), server().server_context())
+        shaken(nobody(), server().server_context())
     sentences.check(refused)
-    _, at_server = shaken(nobody.client_context(), server().server_context(mutual=False))
-    assert peer_fingerprint(at_server) == nobody.fingerprint == b""
 
 
 def test_a_workers_certificate_makes_no_server() -> None:
@@ -104,7 +101,6 @@ def test_no_session_is_resumed() -> None:
         (Identity(authority().cert, worker().cert, worker().key), "does not belong"),
         (Identity(authority().cert, b"nonsense", Secret(b"nonsense")), "in PEM, got something else"),
         (Identity(b"nonsense", worker().cert, Secret()), "in PEM, got something else"),
-        (Identity(authority().cert), "there is no certificate"),
     ],
 )
 def test_what_is_wrong_is_said(identity: Identity, said: str) -> None:
@@ -129,12 +125,6 @@ def test_authorities_may_be_several() -> None:
     accepts = Identity(both, s.cert, s.key).server_context()
     shaken(w.client_context(), accepts)
     shaken(Identity(both, o.cert, o.key).client_context(), accepts)
-
-
-def test_a_server_needs_a_certificate(sentences: Recorder) -> None:
-    with pytest.raises(IdentityError) as refused:
-        Identity(authority().cert).server_context()
-    sentences.check(refused)
 
 
 def test_a_fingerprint_is_that_of_the_first_certificate(sentences: Recorder) -> None:

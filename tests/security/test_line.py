@@ -37,8 +37,8 @@ from tests.shm.test_sockets import Liveness, echo
 WORKER = worker()
 
 
-def listening(serve: Serve = echo, *, mutual: bool = True) -> AbstractContextManager[Opened]:
-    context = server().server_context(mutual=mutual)
+def listening(serve: Serve = echo) -> AbstractContextManager[Opened]:
+    context = server().server_context()
     return opened_by(serve, contexts=lambda: context)
 
 
@@ -159,17 +159,9 @@ def test_a_token_is_for_the_certificate_that_asked_for_it(sentences: Recorder) -
             sentences.check(refused)
 
 
-def test_with_tokens_for_roles_clients_show_no_certificate() -> None:
-    nobody = Identity(authority().cert)
-    with listening(mutual=False) as opened, closing(line_to(opened, nobody)) as connection:
-        connection.send([b"hello"])
-        assert connection.receive() == (b"hello", 0)
-
-
 @pytest.mark.parametrize(
     ("identity", "said"),
     [
-        (Identity(authority().cert), "CERTIFICATE_REQUIRED"),
         (
             Identity(authority().cert, *(lambda other: (other.cert, other.key))(worker(cluster="other"))),
             "UNKNOWN_CA",
@@ -177,7 +169,7 @@ def test_with_tokens_for_roles_clients_show_no_certificate() -> None:
         (ended(Role.WORKER, "w0"), "CERTIFICATE_EXPIRED"),
         (worker(cluster="other"), "self-signed certificate|local issuer"),
     ],
-    ids=["none", "foreign", "ended", "another cluster's"],
+    ids=["foreign", "ended", "another cluster's"],
 )
 def test_who_is_not_believed_is_told_why_and_kept_nothing_of(identity: Identity, said: str) -> None:
     with listening() as opened:

@@ -1,10 +1,8 @@
 """/metrics by the same identity: TLS, and observers only."""
 
 import http.client
-import secrets
 import ssl
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -70,17 +68,3 @@ def test_a_certificate_without_the_servers_own_name_is_said_at_the_start(
     assert "its own name in --ps-hosts" not in caplog.text
     serve(identities.options(Role.SERVER, "s0"), "node.example")
     assert "not for node.example, its own name in --ps-hosts" in caplog.text
-
-
-def test_metrics_by_a_token(serve: Serve, identities: Identities, tmp_path: Path) -> None:
-    tokens = {role: secrets.token_hex(32) for role in ("observer", "worker")}
-    file = tmp_path / "tokens"
-    file.touch(mode=0o600)
-    file.write_text("".join(f"{role} {secret}\n" for role, secret in tokens.items()))
-    files = identities.files(Role.SERVER, "s0")
-    address = serve(SecurityOptions(str(files.ca), str(files.cert), str(files.key), str(file)))
-    context = ssl.create_default_context(cafile=str(files.ca))
-    assert get(address, context, Authorization=f"Bearer {tokens['observer']}")[0] == 200
-    assert get(address, context, Authorization=f"Bearer {tokens['worker']}")[0] == 403
-    assert get(address, context, Authorization="Bearer guess")[0] == 401
-    assert get(address, context)[0] == 401

@@ -17,7 +17,6 @@ from pswire.logs.lines import escaped
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.names import IdentityError, Role, Subject, subject_among
 from pswire.security.proof import COORDINATOR, FILE, VARIABLE, Challenge, ProofError, asked, server_named
-from pswire.security.tokens import HEADER
 from pswire.v1 import coordinator_pb2, options_pb2, shard_pb2
 
 
@@ -40,9 +39,7 @@ class Names:
     The loop's thread owns it.
     """
 
-    def __init__(self, reserved: frozenset[str] = frozenset()) -> None:
-        """`reserved`: names that have a token of their own."""
-        self._reserved = reserved
+    def __init__(self) -> None:
         self._held: dict[str, str] = {}
 
     def name_for(self, peer: Peer, asked: str) -> str:
@@ -54,8 +51,6 @@ class Names:
                 f"{peer.credential} is for the worker {peer.name!r} only, and asks to join as {asked!r}"
             )
         name = peer.name or asked
-        if not peer.name and name in self._reserved:
-            raise _denied(f"the name {name!r} has a token of its own, and {peer.credential} is another one")
         holder = self._held.get(name, peer.credential)
         if holder != peer.credential:
             raise _denied(f"the name {name!r} is that of {holder}, and {peer.credential} is another one")
@@ -126,7 +121,7 @@ class Authorizer:
         """`server`: the index of this one."""
         self._credentials, self._server = credentials, server
         self._cluster = ""
-        if credentials.mutual:
+        if credentials.encrypted:
             self._cluster = credentials.identity.facts.subject.cluster
         self.refused: Counter[str] = Counter()
         # Log lines about refusals, by who is refused: a flood of calls must not fill the log.
@@ -137,7 +132,7 @@ class Authorizer:
         if not self._credentials.encrypted:
             return ANYBODY
         try:
-            peer = self._by_token(context) if self._credentials.tokens else self._by_certificate(context)
+            peer = self._by_certificate(context)
         except Refused as refused:
             address = address_of(context.peer()) or "this machine"
             self._refuse("unknown", "", method, f"a call from {address}: {refused.message}")
@@ -148,7 +143,7 @@ class Authorizer:
             raise Refused(
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"{peer.credential} has the role {peer.role}, and {method.rpartition('/')[2]} is for "
-                f"{_listed(ROLES.get(method, ()))}: give this process a certificate or token of that role",
+                f"{_listed(ROLES.get(method, ()))}: give this process a certificate of that role",
             )
         return peer
 
@@ -198,21 +193,6 @@ class Authorizer:
                 f"the certificate {subject} is not of the cluster {self._cluster}: expected one of that cluster"
             )
         return Peer(subject.role, subject.name, str(subject))
-
-    def _by_token(self, context: Context) -> Peer:
-        headers = [str(value) for key, value in context.invocation_metadata() or () if key == HEADER]
-        return self.peer_with(headers[0] if headers else "")
-
-    def peer_with(self, header: str) -> Peer:
-        """Return the peer whose token the `authorization` header holds. Raises Refused for an unknown token."""
-        tokens = self._credentials.tokens
-        assert tokens is not None
-        if not header:
-            raise _unknown("expected a token, got none: give this process --token-file or PS_TOKEN")
-        token = tokens.of(header)
-        if token is None or token.role is None:
-            raise _unknown("expected a token that this server knows, got another one")
-        return Peer(token.role, token.name, f"the token of {token.holder}")
 
 
 def unproven(method: str) -> Refused:

@@ -74,7 +74,7 @@ class Follower:
     ) -> None:
         """Make it within the running loop. `patience`: seconds that the server may take to be there; None: no
         limit. Raises TokenError if there is no token to show."""
-        self._credentials, self.metadata = credentials, credentials.metadata
+        self._credentials = credentials
         self._patience, self._timeout = patience, worker_timeout
         self.server, self.name = server, f"server {server}"
         # Of the server at the address.
@@ -369,7 +369,7 @@ class Follower:
             caller.method,
             request_serializer=caller.sealing(shard_pb2.FollowRequest.SerializeToString),
             response_deserializer=shard_pb2.FollowReply.FromString,
-        )(metadata=(*self.metadata, *caller.metadata))
+        )(metadata=caller.metadata)
         ending = CallEnding(call)
         self._outbox, self._orders = [], []
         self._filled.clear()

@@ -184,8 +184,7 @@ class Coordinating:
         hosts, wake = continuation.hosts, continuation.wake.set
         self.job = job = make_job(settings, hosts, host, announce, wake, continuation.begin_again, folder)
         self._succession = Succession(job, settings.process.stay, out, folder, wake, settings.behind)
-        tokens = settings.credentials.tokens
-        names = Names(tokens.names if tokens else frozenset())
+        names = Names()
         recovers = bool(settings.recover) and job.decider.checkpoints is not None
         moves = Moves(job, hosts[0], bool(settings.credentials.job_secret), recovers, continuation.move)
         moved, security = continuation.moved, settings.security

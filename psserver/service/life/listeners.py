@@ -183,7 +183,7 @@ WEEK: Final = 7
 
 def ending(credentials: Credentials, now: float) -> str | None:
     """Return a sentence if the certificate, or its authority's, ends within a week. `now`: seconds since 1970."""
-    if not (credentials.encrypted and credentials.identity.cert):
+    if not credentials.encrypted:
         return None
     facts = credentials.identity.facts
     left = facts.ends - now
@@ -201,7 +201,7 @@ def ending(credentials: Credentials, now: float) -> str | None:
 
 def name_warning(credentials: Credentials, host: str) -> str | None:
     """Return a sentence if the certificate is not valid for this server's own `host`."""
-    if not (credentials.encrypted and credentials.identity.cert) or credentials.identity.is_for(host):
+    if not credentials.encrypted or credentials.identity.is_for(host):
         return None
     return (
         f"the certificate of this server is not for {host}, its own name in --ps-hosts: no peer that uses this name "

@@ -174,7 +174,7 @@ class Announcing:
             caller.method,
             request_serializer=caller.sealing(pb.LocateRequest.SerializeToString),
             response_deserializer=pb.LocateReply.FromString,
-        )(timeout=LOCATE_TIMEOUT, metadata=(*self._credentials.metadata, *caller.metadata))
+        )(timeout=LOCATE_TIMEOUT, metadata=caller.metadata)
         try:
             await check_server(caller, call)
             await call.write(request)

@@ -317,7 +317,7 @@ class Replicating:
             moves,
             moved,
             succession,
-            Names(frozenset()),
+            Names(),
             settings.security,
             place,
             self._overview.copies,

@@ -338,5 +338,5 @@ async def _pulled(
         request_serializer=shard_pb2.PullRequest.SerializeToString,
         response_deserializer=None,
     )
-    async for message in call(request, timeout=limit, metadata=follower.metadata):
+    async for message in call(request, timeout=limit):
         yield frames.parse_pull(message)[0]

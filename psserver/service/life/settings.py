@@ -63,9 +63,9 @@ class ServerSettings:
 
     @property
     def security(self) -> str:
-        """One of "tls", "tokens", "loopback" or "insecure", for statuses and summaries."""
+        """One of "tls", "loopback" or "insecure", for statuses and summaries."""
         if self.credentials.encrypted:
-            return self.credentials.kind
+            return "tls"
         return "loopback" if self.exposure is None else "insecure"
 
 

@@ -215,7 +215,7 @@ class Link:
             caller.method,
             request_serializer=caller.sealing(shard_pb2.ReplicateRequest.SerializeToString),
             response_deserializer=shard_pb2.ReplicateReply.FromString,
-        )(metadata=(*credentials.metadata, *caller.metadata))
+        )(metadata=caller.metadata)
         ending = CallEnding(call)
         try:
             await check_server(caller, call)
