@@ -1,8 +1,8 @@
 """The clock of deadlines: no pause of a process ends a wait, and whoever runs sees all of the time."""
 
 import ast
-import os
-import threading
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from psserver.service.net.loop import RunningLoop
 from pswire import running
 from pswire.running import LOOK, STEP, RunningClock
+from tests.patience import PATIENCE
 from tests.test_imports import PACKAGES, ROOT
 
 # Whoever reads the system's clock, and why no deadline comes of it.
@@ -86,15 +87,24 @@ def test_a_loops_timers_count_that_time(monkeypatch: pytest.MonkeyPatch) -> None
     loop.close()
 
 
-def test_the_clock_of_a_forked_process_goes_on() -> None:
-    running.now()
-    child = os.fork()
-    if not child:
-        before, pause = running.now(), threading.Event()
-        while running.now() < before + 3 * STEP:
-            pause.wait(LOOK)
-        os._exit(0)
+FORKED = f"""
+import os, threading
+from pswire import running
+
+running.now()
+if child := os.fork():
     assert os.waitpid(child, 0)[1] == 0
+else:
+    before, pause = running.now(), threading.Event()
+    while running.now() < before + {3 * STEP}:
+        pause.wait({LOOK})
+    os._exit(0)
+"""
+
+
+def test_the_clock_of_a_forked_process_goes_on() -> None:
+    """In a process of its own: libraries that other tests load do not allow a fork."""
+    subprocess.run([sys.executable, "-c", FORKED], check=True, timeout=PATIENCE)
 
 
 def system_clocks(source: str) -> Iterator[tuple[int, str]]:

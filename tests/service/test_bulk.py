@@ -211,21 +211,21 @@ class Clock:
     """Of the threads that move frames: it goes on by a tenth of a turn whenever it is looked at."""
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self.looked = 0.0
 
-    def monotonic(self) -> float:
-        self.now += bulk.TURN / 10
-        return self.now
+    def now(self) -> float:
+        self.looked += bulk.TURN / 10
+        return self.looked
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A thread is free after two turns: one, and another for the end of a frame."""
     clock = Clock()
-    monkeypatch.setattr(bulk, "time", clock)
+    monkeypatch.setattr(bulk, "running", clock)
     monkeypatch.setattr(bulk, "TURN", TURN)
     yield
-    assert TURN < clock.now <= 2.5 * TURN <= 0.125
+    assert TURN < clock.looked <= 2.5 * TURN <= 0.125
 
 
 @contextmanager

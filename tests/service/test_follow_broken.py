@@ -108,7 +108,11 @@ def test_a_server_that_ends_its_stream_is_believed_whatever_is_on_its_way(
     async def play() -> None:
         for _ in range(ROUNDS):
             found, why = await lose(ending)
-            assert (found, why.partition(" was lost: ")[2]) == (cause, words)
+            told = why.partition(" was lost: ")[2]
+            # An order that is being written may break before the end of a call that may pass is read.
+            assert found == cause and (
+                told == words or (cause, told) == (follower.LOST, "the connection broke")
+            )
 
     asyncio.run(play())
 

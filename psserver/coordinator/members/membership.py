@@ -54,7 +54,7 @@ class Membership:
         agreed = self._agreed(worker, function)
         if known is not None:
             if session in roster.tally(worker).sessions:
-                raise JoinRefused(f"another process joined as {worker!r} while this one was away")
+                raise JoinRefused(f"a newer session joined as {worker!r} while this one was away")
             refusal = f"{by or 'another process'} joined as {worker!r}"
             ledger.notify(known, protocol.Refusal(refusal, fatal=True))
             self.depart(known, "superseded by a newer incarnation", now, replaced=True)
