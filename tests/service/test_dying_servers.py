@@ -13,6 +13,7 @@ import pytest
 
 from psserver.service.guard.calls import Watch
 from psserver.service.net.registration import Call, Registration
+from pswire.bounds import LARGEST
 from pswire.transport.channels import CHANNEL_OPTIONS, SERVER_OPTIONS
 from pswire.transport.failures import CallEnding, may_pass
 from tests.patience import PATIENCE
@@ -22,6 +23,13 @@ from tests.repetitions import FIRST_SEED
 OPTIONS = CHANNEL_OPTIONS(10.0)
 # Of messages; the larger ones travel in many frames.
 SIZES = (10, 10_000, 2_000_000)
+
+
+@pytest.fixture(autouse=True)
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Methods of these tests take the largest of their messages."""
+    for method in ("Echo", "Answer"):
+        monkeypatch.setitem(LARGEST, f"/t.S/{method}", SIZES[-1])
 
 
 class Server:
