@@ -13,22 +13,21 @@ from pslab.commands.dashboard import dashboard
 from pslab.commands.explain import explain_command
 from pslab.commands.export import export
 from pslab.commands.failure import Failure
-from pslab.commands.live import note, status, watch
+from pslab.commands.live import note, status
 from pslab.commands.manifest import manifest
-from pslab.commands.policies import optimizers, policies, verify_policy
+from pslab.commands.policies import list_command, verify_policy
 from pslab.commands.quickstart import quickstart
-from pslab.commands.recorded import check, checkpoints, report, tensorboard, trace
+from pslab.commands.recorded import check, checkpoints, report
 from pslab.commands.replay import replay
 from pslab.commands.run import run
 from pslab.commands.sweep import sweep_command
-from pslab.commands.tables import tables
 from pswire.exits import ExitCode, exit_codes_text
 
 SECTIONS = {
     "Run experiments": (run, sweep_command, quickstart),
-    "Watch a running job": (status, watch, tables, dashboard, note, policy, promote),
-    "Read a run folder": (report, compare, check, replay, checkpoints, export, trace, tensorboard),
-    "Choose a policy and an optimizer": (advise, policies, optimizers, explain_command, verify_policy),
+    "Watch a running job": (status, dashboard, note, policy, promote),
+    "Read a run folder": (report, compare, check, replay, checkpoints, export),
+    "Choose a policy and an optimizer": (advise, list_command, explain_command, verify_policy),
     "Set up and test clusters": (certs, manifest, chaos),
 }
 

@@ -24,7 +24,7 @@ TAUS = (0, 1, 2, 4, 8, 16)
 CHOOSING = """# Policies
 
 A policy decides which worker may start, which gradients make an update, and what becomes of a late one.
-`--policy NAME` chooses one for `ps-server`, `[policy] name` in an experiment file; `ps-lab policies NAME` explains
+`--policy NAME` chooses one for `ps-server`, `[policy] name` in an experiment file; `ps-lab list policies NAME` explains
 it in the terminal. A policy [of your own](../guides/policy.md) is a few lines.
 
 Begin with [`sync`](sync.md). When it does not suit you, look for what is wrong:

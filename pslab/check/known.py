@@ -1,7 +1,7 @@
 """The guarantees of every built-in policy, one entry each, and the check that chooses the entry by the log's job.
 
 Formulas and defaults are repeated here on purpose: a check that shares the code that it checks finds nothing. The
-sources are those that `ps-lab policies NAME` prints. For a policy that is missing here only the properties of all
+sources are those that `ps-lab list policies NAME` prints. For a policy that is missing here only the properties of all
 policies are checked, and the report says so.
 
 An entry takes the knobs that the log names and the number of workers. It may raise ValueError, TypeError or

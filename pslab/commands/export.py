@@ -14,6 +14,8 @@ from pslab.export import (
     is_checkpoint,
     needs_model,
 )
+from pslab.observe.tensorboard import write_events
+from pslab.observe.trace import write_trace
 from pslab.replay.execution import Replayed
 from pslab.replay.worker_replica import DataError
 from pslab.runs import load
@@ -51,6 +53,22 @@ EVERY = 500
     help="Format of the files of --tables.",
 )
 @click.option(
+    "--trace",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write a timeline of the run there instead: when each worker computed, communicated and waited.",
+)
+@click.option(
+    "--tensorboard",
+    "events",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write TensorBoard event files there instead.",
+)
+@click.option(
+    "--follow", is_flag=True, help="With --tensorboard: go on writing until the run is over, or Ctrl-C."
+)
+@click.option(
     "--version",
     type=click.IntRange(min=0),
     metavar="VERSION",
@@ -67,11 +85,14 @@ def export(
     path: Path | None,
     tables: Path | None,
     form: str,
+    trace: Path | None,
+    events: Path | None,
+    follow: bool,
     version: int | None,
     job: str | None,
     as_json: bool,
 ) -> None:
-    """Write a run's model for Keras or TensorFlow, its weights for any program, or its records as tables.
+    """Write a run's model for Keras or TensorFlow, its weights for any program, or its records for other tools.
 
     The files load without this project: keras.models.load_model, tf.saved_model.load, safetensors,
     numpy.load. A Keras model is compiled with the job's Keras loss and metrics, so that evaluate works. A
@@ -90,20 +111,46 @@ def export(
     all runs in a sweep's folder. In Python, pslab.runs.load(FOLDER) returns the same as pandas frames. Both
     need the extra "frames".
 
+    --trace writes the Trace Event Format (JSON). Open it at https://ui.perfetto.dev, which reads it in your browser
+    without sending it anywhere. Every worker has a lane with a slice per ticket, which contains pull, compute and push;
+    an arrow leads from each contribution to the update that applied it. Click a slice for its staleness, weight and
+    fate. Drops, cancelled tickets, lost and returning workers are marks in the lane.
+
+    --tensorboard writes scalars over the version (loss, evaluation/NAME, staleness/mean, staleness/max,
+    samples_per_second, accepted_share) and a histogram of staleness for every 100 versions. Event files of an earlier
+    call are replaced. Give each run a folder of its own below the one that TensorBoard shows.
+
     \b
       ps-lab export runs/digits-sync --to digits.keras
       ps-lab export runs/digits-sweep --tables tables --format parquet
+      ps-lab export runs/digits --trace trace.json
+      ps-lab export runs/digits --tensorboard runs/events/digits --follow
       ps-lab export runs/digits-async --version 100 --to weights.safetensors
       ps-lab export runs/digits/checkpoints/0000000812-1f0c9a2b7d3e4c55 --to model.keras
       ps-lab export runs/by-hand --to model.keras --job my_job.py:MyJob
     """
+    targets = {"--to": path, "--tables": tables, "--trace": trace, "--tensorboard": events}
+    given = [name for name, target in targets.items() if target is not None]
+    if len(given) != 1:
+        got = " and ".join(given) or "none"
+        raise click.UsageError(
+            "expected one of --to FILE (a model or weights), --tables DIR (records), --trace FILE and "
+            f"--tensorboard DIR, got {got}"
+        )
+    if path is None and (version is not None or job is not None):
+        raise click.UsageError(f"{given[0]}: expected no --version or --job beside it")
+    if follow and events is None:
+        raise click.UsageError(f"--follow: expected --tensorboard DIR, got {given[0]}")
     if tables is not None:
-        if path is not None or version is not None or job is not None:
-            raise click.UsageError("--tables: expected no --to, --version or --job beside it")
         _write_tables(folder, tables, form, as_json)
         return
-    if path is None:
-        raise click.UsageError("expected --to FILE for a model or weights, or --tables DIR for records")
+    if trace is not None:
+        _write_trace(folder, trace, as_json)
+        return
+    if events is not None:
+        _write_events(folder, events, follow, as_json)
+        return
+    assert path is not None
     try:
         check_target(path)
         if job is not None and not needs_model(path):
@@ -157,6 +204,37 @@ def _write_tables(folder: Path, tables: Path, form: str, as_json: bool) -> None:
             f"{len(frames.runs)} runs, {len(frames.contributions)} contributions, {len(frames.versions)} versions: "
             f"{', '.join(path.name for path in paths)} in {tables}"
         )
+
+
+def _write_trace(folder: Path, target: Path, as_json: bool) -> None:
+    try:
+        run = Run(folder)
+        say_unfinished([run])
+        count = write_trace(run.decisions(), target)
+    except RunError as error:
+        raise Failure(error) from error
+    except OSError as error:
+        raise Failure(f"{error.filename}: cannot be written: {error.strerror}") from error
+    if as_json:
+        print_json({"event": "trace", "folder": str(folder), "written": str(target), "events": count})
+    else:
+        click.echo(f"trace: {target} ({count} events)")
+
+
+def _write_events(folder: Path, target: Path, follow: bool, as_json: bool) -> None:
+    with failures(RunError):
+        if not follow:
+            say_unfinished([Run(folder)])
+        elif not as_json:
+            click.echo(
+                f"writing until {folder} is over or Ctrl-C; view it with: tensorboard --logdir {target}",
+                err=True,
+            )
+        points = write_events(folder, target, follow=follow)
+    if as_json:
+        print_json({"event": "tensorboard", "folder": str(folder), "written": str(target), "points": points})
+    else:
+        click.echo(f"{folder}: {points} points in {target}; view them with: tensorboard --logdir {target}")
 
 
 def _progress(replayed: Replayed) -> None:

@@ -1,4 +1,4 @@
-"""Commands that ask a running job: ``ps-lab status``, ``watch`` and ``note``.
+"""Commands that ask a running job: ``ps-lab status`` and ``note``.
 
 They identify themselves as an observer, or as an admin for notes.
 """
@@ -12,10 +12,12 @@ from pathlib import Path
 
 import click
 from rich.live import Live
+from rich.text import Text
 
 from pslab.commands.failure import EPILOG, Failure, console, trust_option
 from pslab.display.progress import print_json
 from pslab.display.status import SampleRate, status_json, status_line, status_view
+from pslab.display.tables import figures_of, hot_sentences, tables_view
 from pslab.display.watch import History, watch_view
 from pslab.launch.security import options_for
 from pslab.launch.status_client import INTERVAL, StatusClient, StatusError
@@ -113,7 +115,12 @@ def _section_of(run: Path, trusted: bool) -> SecuritySection | None:
 @click.command(epilog=EPILOG)
 @click.argument("target", metavar="HOST:PORT|RUN")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole status as one JSON object.")
-@click.option("--watch", is_flag=True, help="Repeat until the server is gone or Ctrl-C.")
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Fill the terminal with the last minute until the server is gone, or Ctrl-C; with --json, print a status "
+    "after the other.",
+)
 @trust_option
 @security_options
 def status(target: str, as_json: bool, watch: bool, trust: bool, security: SecurityOptions) -> None:
@@ -122,16 +129,42 @@ def status(target: str, as_json: bool, watch: bool, trust: bool, security: Secur
     HOST:PORT is the server with task index 0, or any server of a job with replicas; RUN is the folder of a
     running run. For every waiting worker, a sentence says since when it has waited and what would release it.
     With replicas the status says which server leads, and what one more loss would mean.
+
+    --watch shows curves of the last minute (samples, versions, loss, staleness of applied contributions), a lane for
+    each worker with the times when it computed, waited or was lost, and who waits for whom. If standard output is not
+    a terminal, it prints a line every two seconds.
+
+    Sparse tables, if the job has some, follow in a table. Numbers are of all servers together.
+
+    \b
+      rows, MiB     rows, and the memory of rows and index
+      load          the part of the index's places that are taken, at most 0.75
+      unique        rows divided by the updates they had: 1 if each was updated once
+      skew          the share of updates that went to the busiest 1% of rows
+      per version   rows that a version changed in the mean, and the last one
+      staleness     updates of a row between its reading and its gradient, in the mean
+      made          rows made since the servers started; "evicted": rows removed since then
+      not made      gradients that were dropped because rules of admission made no row for them
+
+    Staleness is measured on a part of the gradients: those of every seventh version, and of many rows a
+    sixteenth.
     """
     client = status_client(target, security, trusted=trust)
     try:
         first = client.ask()
-        if watch:
-            _watch(_statuses(first, client.ask), as_json)
+        if watch and as_json:
+            for reply in _statuses(first, client.ask):
+                print_json(status_json(reply))
+        elif watch:
+            show(first, client.ask)
         elif as_json:
             print_json(status_json(first))
         else:
             console().print(status_view(first))
+            if tables := figures_of(first):
+                console().print(tables_view(tables))
+                for sentence in hot_sentences(tables):
+                    console().print(Text(sentence))
     except StatusError as error:
         raise Failure(error, error.code) from error
     finally:
@@ -149,39 +182,6 @@ def _statuses(first: pb.StatusReply, ask: Callable[[], pb.StatusReply]) -> Itera
         except StatusError as error:
             click.echo(f"the server is gone: {error}", err=True)
             return
-
-
-def _watch(statuses: Iterator[pb.StatusReply], as_json: bool) -> None:
-    if as_json:
-        for reply in statuses:
-            print_json(status_json(reply))
-        return
-    rate = SampleRate()
-    with Live(console=console(), auto_refresh=False) as live:
-        for reply in statuses:
-            rate.add(time.monotonic(), reply.samples)
-            live.update(status_view(reply, rate.rate), refresh=True)
-
-
-@click.command(epilog=EPILOG)
-@click.argument("target", metavar="HOST:PORT|RUN")
-@trust_option
-@security_options
-def watch(target: str, trust: bool, security: SecurityOptions) -> None:
-    """Watch a cluster on the whole terminal until its server is gone, or Ctrl-C.
-
-    HOST:PORT is the server with task index 0, or any server of a job with replicas; RUN is the folder of a
-    running run. The screen shows curves of the last minute (samples, versions, loss, staleness of applied
-    contributions), a lane for each worker with the times when it computed, waited or was lost, and who waits
-    for whom. If standard output is not a terminal, a line is printed every two seconds.
-    """
-    client = status_client(target, security, trusted=trust)
-    try:
-        show(client.ask(), client.ask)
-    except StatusError as error:
-        raise Failure(error, error.code) from error
-    finally:
-        client.close()
 
 
 def show(first: pb.StatusReply, ask: Callable[[], pb.StatusReply]) -> None:

@@ -1,4 +1,4 @@
-"""Commands about what a run can choose: ``ps-lab policies``, ``optimizers`` and ``verify-policy``."""
+"""Commands about what a run can choose: ``ps-lab list policies``, ``list optimizers`` and ``verify-policy``."""
 
 import inspect
 import time
@@ -25,7 +25,12 @@ from pswire.exits import ExitCode
 from pswire.knobs import Knob, knobs_of, toml
 
 
-@click.command(epilog=EPILOG)
+@click.group("list", epilog=EPILOG)
+def list_command() -> None:
+    """List what a run can choose: policies with their controllers, or optimizers with their schedules."""
+
+
+@list_command.command(epilog=EPILOG)
 @click.argument("name", required=False, shell_complete=completed_by(lambda: (*names(), *CONTROLLERS)))
 @click.option("--json", "as_json", is_flag=True, help="Print everything known, one JSON object per policy.")
 def policies(name: str | None, as_json: bool) -> None:
@@ -61,7 +66,7 @@ def _explain_controller(spec: type[ControllerSpec], as_json: bool) -> None:
     console().print(_explained(spec.name, first, rest, facts, knobs_of(spec)), soft_wrap=False)
 
 
-@click.command(epilog=EPILOG)
+@list_command.command(epilog=EPILOG)
 @click.argument(
     "name",
     required=False,

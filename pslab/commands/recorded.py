@@ -1,6 +1,5 @@
-"""Commands that read a run folder: ``ps-lab report``, ``check``, ``checkpoints``, ``trace`` and ``tensorboard``."""
+"""Commands that read a run folder: ``ps-lab report``, ``check`` and ``checkpoints``."""
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,8 @@ from pslab.check.checker import check_run, result_json, result_lines
 from pslab.commands.failure import EPILOG, Failure, console, failures, say_unfinished, trust_option
 from pslab.display.progress import print_json
 from pslab.display.tables import hot_sentences, tables_view
-from pslab.observe.tensorboard import write_events
-from pslab.observe.trace import write_trace
 from pslab.runs.checkpoints import Fate, Listed, Shelf
-from pslab.runs.folder import TENSORBOARD, TRACE, Run, RunError, later_jobs
+from pslab.runs.folder import Run, RunError, later_jobs
 from pslab.runs.report import draw, rich_table, rows
 from psserver.checkpoint import CheckpointError
 from psserver.checkpoint.rewind import RewindError
@@ -78,71 +75,6 @@ def check(context: click.Context, folders: tuple[Path, ...], as_json: bool) -> N
             for line in result_lines(str(folder), verdict):
                 console().print(line)
     context.exit(int(ExitCode.OK if kept else ExitCode.VIOLATIONS))
-
-
-@click.command(epilog=EPILOG)
-@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Where to write it [default: RUN/trace.json].",
-)
-def trace(folder: Path, out: Path | None) -> None:
-    """Write a run as a trace for a timeline viewer: when each worker computed, communicated and waited.
-
-    The file is in the Trace Event Format (JSON). Open it at https://ui.perfetto.dev, which reads it
-    in your browser without sending it anywhere. Every worker has a lane with a slice per ticket, which
-    contains pull, compute and push; an arrow leads from each contribution to the update that applied it.
-    Click a slice for its staleness, weight and fate. Drops, cancelled tickets, lost and returning workers
-    are marks in the lane.
-
-    RUN is the folder of any run with a decision log: real or simulated, finished or not.
-    """
-    try:
-        run = Run(folder)
-        say_unfinished([run])
-        target = out or run.path / TRACE
-        count = write_trace(run.decisions(), target)
-    except RunError as error:
-        raise Failure(error) from error
-    except OSError as error:
-        raise Failure(f"{error.filename}: cannot be written: {error.strerror}") from error
-    click.echo(f"trace: {target} ({count} events)")
-
-
-@click.command(epilog=EPILOG)
-@click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Write one folder below DIR for each run [default: tensorboard/ in each run folder].",
-)
-def tensorboard(folders: tuple[Path, ...], out: Path | None) -> None:
-    """Write recorded runs as TensorBoard event files.
-
-    They contain scalars over the version (loss, evaluation/NAME, staleness/mean, staleness/max,
-    samples_per_second, accepted_share) and a histogram of staleness for every 100 versions. Event files of
-    an earlier call are replaced. `ps-lab run --tensorboard` writes the same while a run goes on.
-
-    \b
-      ps-lab tensorboard runs/digits-* --out runs/events
-      tensorboard --logdir runs/events
-    """
-    with failures(RunError):
-        runs = [Run(folder) for folder in folders]
-        say_unfinished(runs)
-        twice = [
-            name for name, count in Counter(run.path.resolve().name for run in runs).items() if count > 1
-        ]
-        if out is not None and twice:
-            raise RunError(f"--out: expected runs with different names, got two that are called {twice[0]}")
-        for run in runs:
-            target = run.path / TENSORBOARD if out is None else out / run.path.resolve().name
-            points = write_events(run.path, target)
-            click.echo(f"{run.path}: {points} points in {target}")
-    click.echo(f"view them with: tensorboard --logdir {folders[0] if out is None else out}")
 
 
 LABELS = {

@@ -1,6 +1,6 @@
 """A coordinator's status as figures, sentences, a table, a line and a JSON object. Pure: no clock, no terminal.
 
-`ps-lab run`, `status`, `watch` and the header of the dashboard are made of these.
+`ps-lab run`, `status` and the header of the dashboard are made of these.
 """
 
 import math

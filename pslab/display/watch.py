@@ -1,4 +1,4 @@
-"""The screen of `ps-lab watch`, with the last minute: curves, a lane for each worker, and who waits for whom.
+"""The screen of `ps-lab status --watch`, with the last minute: curves, a lane for each worker, and who waits for whom.
 
 Pure: statuses and times are arguments.
 """

@@ -2,18 +2,20 @@
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pslab.observe.follow import Follower, Point
 from pslab.observe.trackers import RunInfo
-from pslab.runs.folder import DECISIONS, EXPERIMENT, TENSORBOARD, RunError
+from pslab.runs.folder import DECISIONS, EXPERIMENT, SUMMARY, TENSORBOARD, RunError
 from pswire.extras import how_to_install
 
 # Versions per histogram of staleness.
 HISTOGRAM_EVERY = 100
+# Seconds between two looks at a run that is followed.
+FOLLOW_EVERY = 1.0
 
 
 def check_installed() -> None:
@@ -43,9 +45,11 @@ class EventFile:
         # Versions at which histograms ended.
         self._histograms = [0]
         self._last: Point | None = None
+        self._points = 0
 
     def add(self, point: Point) -> None:
         """Write a point."""
+        self._points += 1
         self._write(point, [{"tag": tag, "simple_value": value} for tag, value in point.metrics.items()])
         if not point.staleness:
             return
@@ -53,6 +57,14 @@ class EventFile:
         self._last = point
         if point.version - self._histograms[-1] >= HISTOGRAM_EVERY:
             self._histogram()
+
+    def add_all(self, points: Iterable[Point]) -> int:
+        """Write points so that readers see them; return how many."""
+        before = self._points
+        for point in points:
+            self.add(point)
+        self.flush()
+        return self._points - before
 
     def _histogram(self) -> None:
         if self._last is not None and self._ages:
@@ -109,25 +121,34 @@ def _histogram(ages: Mapping[int, int]) -> Any:
     )
 
 
-def write_events(run: Path, target: Path) -> int:
-    """Write event files of a recorded run into `target`, replacing existing ones; return the number of points.
+def write_events(run: Path, target: Path, *, follow: bool = False) -> int:
+    """Write event files of a run into `target`, replacing existing ones; return the number of points.
 
-    Raises RunError when the run cannot be read or the files cannot be written.
+    `follow`: go on until the run has a summary, or KeyboardInterrupt. Raises RunError when the run cannot be read or
+    the files cannot be written.
     """
     check_installed()
     if not (run / DECISIONS).is_file():
         raise RunError(f"{run}: expected a run folder with {DECISIONS}, from which event files are made")
     try:
-        points = list(Follower(run).rest())
+        if not follow:
+            # What cannot be read raises before an earlier file is removed.
+            list(Follower(run).rest())
         for former in target.glob("events.out.tfevents.*"):
             former.unlink()
         file = EventFile(target, began_at(run))
-        for point in points:
-            file.add(point)
+        follower, count = Follower(run, back=file.back), 0
+        try:
+            while follow and not (run / SUMMARY).is_file():
+                count += file.add_all(follower.points())
+                time.sleep(FOLLOW_EVERY)
+        except KeyboardInterrupt:
+            pass
+        count += file.add_all(follower.rest())
         file.close()
     except OSError as error:
         raise RunError(f"{target}: cannot be written to: {error.strerror}") from error
-    return len(points)
+    return count
 
 
 class EventSink:
@@ -144,9 +165,7 @@ class EventSink:
         self._file = EventFile(run.folder / TENSORBOARD, time.time())
 
     def add(self, points: Sequence[Point]) -> None:
-        for point in points:
-            self._file.add(point)
-        self._file.flush()
+        self._file.add_all(points)
 
     def back(self, version: int) -> int:
         return self._file.back(version)

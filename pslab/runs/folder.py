@@ -12,8 +12,7 @@ address              the address of server 0
 secret               the job's secret, while it runs, if it has one and no TLS
 saved                the name of the newest checkpoint
 metrics.prom         the last metrics of server 0, if it has any
-trace.json           the decision log for a timeline viewer, by ps-lab trace
-tensorboard/         event files, by ps-lab tensorboard
+tensorboard/         event files, by ps-lab run --tensorboard
 """
 
 import math
@@ -50,8 +49,7 @@ ADDRESS = "address"
 SECRET = FILE
 SAVED = "saved"
 PROMETHEUS = "metrics.prom"
-# Made from the others, by ps-lab trace and ps-lab tensorboard.
-TRACE = "trace.json"
+# Made from the others.
 TENSORBOARD = "tensorboard"
 # The prefix of the job names of simulated clusters.
 SIMULATED = "simulated-"

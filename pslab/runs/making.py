@@ -16,7 +16,6 @@ from pslab.runs.folder import (
     SECRET,
     SUMMARY,
     TENSORBOARD,
-    TRACE,
     WEIGHTS,
     Run,
     RunError,
@@ -110,7 +109,7 @@ def _clear(path: Path, beside: Collection[str]) -> None:
         with suppress(OSError):
             # Fails if it has other files.
             job.rmdir()
-    own = (EXPERIMENT, DECISIONS, METRICS, SUMMARY, WEIGHTS, ADDRESS, SECRET, SAVED, TRACE, PROMETHEUS)
+    own = (EXPERIMENT, DECISIONS, METRICS, SUMMARY, WEIGHTS, ADDRESS, SECRET, SAVED, PROMETHEUS)
     for name in (*own, *beside):
         (path / name).unlink(missing_ok=True)
     for pattern in ("decisions.void-*.jsonl", "summary-*.json", "weights-*.safetensors", "*.part"):

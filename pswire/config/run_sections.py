@@ -235,7 +235,7 @@ class PolicyAdapt(Section):
     model_config = ConfigDict(extra="allow")
 
     name: Annotated[str, Field(min_length=1, max_length=64)]
-    """the controller; every other key is one of its knobs, which `ps-lab policies NAME` lists"""
+    """the controller; every other key is one of its knobs, which `ps-lab list policies NAME` lists"""
 
     @property
     def knobs(self) -> dict[str, Any]:
@@ -276,7 +276,7 @@ class OptimizerSection(Section):
 
     name: Annotated[Name, Flag((SERVER,), name="optimizer", metavar="NAME")] = "sgd"
     """the optimizer, or `from-job` to use the first worker's; every other key is one of its knobs, which
-    `ps-lab optimizers NAME` lists"""
+    `ps-lab list optimizers NAME` lists"""
 
     learning_rate: Annotated[Any, Flag((SERVER,))] = 0.01
     """a number; in a file also a table with a schedule"""

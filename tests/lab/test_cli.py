@@ -64,12 +64,12 @@ def test_help_lists_every_command_by_what_it_is_for_and_the_exit_codes(
 @pytest.mark.parametrize(
     ("words", "begun", "completed"),
     [
-        ([], "pol", ["policies", "policy"]),
-        (["policies"], "ssp", ["ssp"]),
+        ([], "pol", ["policy"]),
+        (["list", "policies"], "ssp", ["ssp"]),
         (["verify-policy"], "k-a", ["k-async"]),
         (["replay", "run", "--policy"], "boun", ["bounded"]),
         (["run", "a.toml", "--policy"], "k-s", ["k-sync"]),
-        (["optimizers"], "adamw", ["adamw"]),
+        (["list", "optimizers"], "adamw", ["adamw"]),
     ],
 )
 def test_the_shell_completes(words: list[str], begun: str, completed: list[str]) -> None:
@@ -188,19 +188,19 @@ def test_status_shows_who_waits(monkeypatch: Patch, capsys: Capture, coordinator
     assert json.loads(capsys.readouterr().out)["version"] == 7
 
 
-@pytest.mark.parametrize("command", ["status", "watch"])
+@pytest.mark.parametrize("more", [[], ["--watch"]])
 def test_a_folder_stands_for_the_run_that_goes_on_in_it(
-    monkeypatch: Patch, capsys: Capture, coordinator: str, tmp_path: Path, command: str
+    monkeypatch: Patch, capsys: Capture, coordinator: str, tmp_path: Path, more: list[str]
 ) -> None:
     (tmp_path / "address").write_text(f"{coordinator}\n")
     asked = []
     asking = "pslab.commands.live"
     monkeypatch.setattr(f"{asking}.show", lambda first, ask: asked.append(first.version))
     monkeypatch.setattr(f"{asking}.status_view", lambda first: asked.append(first.version) or "")
-    assert ps_lab(monkeypatch, command, tmp_path) == 0
+    assert ps_lab(monkeypatch, "status", tmp_path, *more) == 0
     assert asked == [7]
     (tmp_path / "summary.json").write_text("{}")
-    assert ps_lab(monkeypatch, command, tmp_path) == ExitCode.USAGE
+    assert ps_lab(monkeypatch, "status", tmp_path, *more) == ExitCode.USAGE
     assert "this run is over" in capsys.readouterr().err
 
 

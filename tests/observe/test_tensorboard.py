@@ -10,7 +10,8 @@ from click.testing import CliRunner
 pytest.importorskip("tensorboardX")
 
 from pslab.cli import cli
-from pslab.observe.tensorboard import HISTOGRAM_EVERY
+from pslab.observe import tensorboard
+from pslab.observe.tensorboard import HISTOGRAM_EVERY, write_events
 from pslab.runs.folder import Run
 from pslab.runs.making import make_folder
 from pswire.config.experiment import parse_experiment
@@ -39,7 +40,7 @@ def read_back(folder: Path) -> dict[str, list[tuple[int, float, Any]]]:
 @pytest.mark.tensorflow
 def test_event_files_have_the_numbers_of_the_run(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async", simulation=MANY, job=LONG)
-    done = CliRunner().invoke(cli, ["tensorboard", str(run.path)])
+    done = CliRunner().invoke(cli, ["export", str(run.path), "--tensorboard", str(run.path / "tensorboard")])
     assert done.exit_code == 0, done.output
     found = read_back(run.path / "tensorboard")
     assert set(found) - {"evaluation/gap"} == {
@@ -67,27 +68,36 @@ def test_event_files_have_the_numbers_of_the_run(tmp_path: Path) -> None:
     assert {age: count for age, count in counts.items() if count} == run.summary.histogram
 
 
-def test_runs_side_by_side_and_again(tmp_path: Path) -> None:
-    runs = [simulate(tmp_path / name, "async", simulation=MANY) for name in ("a", "b")]
-    out = tmp_path / "events"
-    for _ in range(2):
-        done = CliRunner().invoke(cli, ["tensorboard", *(str(run.path) for run in runs), "--out", str(out)])
+def test_again_and_again(tmp_path: Path) -> None:
+    run, out = simulate(tmp_path / "run", "async", simulation=MANY), tmp_path / "events"
+    for more in ([], [], ["--follow"]):
+        done = CliRunner().invoke(cli, ["export", str(run.path), "--tensorboard", str(out), *more])
         assert done.exit_code == 0, done.output
-        assert sorted(file.parent.name for file in out.glob("*/events.out.tfevents.*")) == ["a", "b"]
+        assert len(list(out.glob("events.out.tfevents.*"))) == 1
     assert f"tensorboard --logdir {out}" in done.stdout
 
 
-def test_two_runs_of_one_name_are_refused(tmp_path: Path) -> None:
-    runs = [simulate(tmp_path / parent / "run", "async", simulation=MANY) for parent in "ab"]
-    done = CliRunner().invoke(
-        cli, ["tensorboard", *(str(run.path) for run in runs), "--out", str(tmp_path / "e")]
-    )
-    assert done.exit_code != 0 and "two that are called run" in done.stderr
+@pytest.mark.tensorflow
+def test_a_run_is_followed_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = simulate(tmp_path / "run", "async", simulation=MANY, job=LONG)
+    assert write_events(run.path, tmp_path / "once") > 0
+    summary, log = run.path / "summary.json", run.log.read_text(encoding="utf-8")
+    ended = summary.read_text(encoding="utf-8")
+    summary.unlink()
+    run.log.write_text(log[: len(log) // 2], encoding="utf-8")
+
+    def goes_on(_: float) -> None:
+        run.log.write_text(log, encoding="utf-8")
+        summary.write_text(ended, encoding="utf-8")
+
+    monkeypatch.setattr(tensorboard.time, "sleep", goes_on)
+    write_events(run.path, tmp_path / "followed", follow=True)
+    assert str(read_back(tmp_path / "followed")["loss"]) == str(read_back(tmp_path / "once")["loss"])
 
 
 def test_a_run_without_a_log_is_refused(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async", simulation=MANY | {"record": False})
-    done = CliRunner().invoke(cli, ["tensorboard", str(run.path)])
+    done = CliRunner().invoke(cli, ["export", str(run.path), "--tensorboard", str(run.path / "tensorboard")])
     assert done.exit_code != 0 and "run folder with decisions.jsonl" in done.stderr
 
 
@@ -99,8 +109,8 @@ def test_run_with_tensorboard_writes_the_same(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["run", str(file), *options])
     assert done.exit_code == 0, done.output
     live = read_back(tmp_path / "run" / "tensorboard")
-    CliRunner().invoke(cli, ["tensorboard", str(tmp_path / "run"), "--out", str(tmp_path / "later")])
-    later = read_back(tmp_path / "later" / "run")
+    CliRunner().invoke(cli, ["export", str(tmp_path / "run"), "--tensorboard", str(tmp_path / "later")])
+    later = read_back(tmp_path / "later")
     assert {t: [(s, str(c)) for s, _, c in v] for t, v in live.items()} == {
         t: [(s, str(c)) for s, _, c in v] for t, v in later.items()
     }
@@ -108,6 +118,11 @@ def test_run_with_tensorboard_writes_the_same(tmp_path: Path) -> None:
 
 def test_event_files_of_a_former_run_are_removed_with_it(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async", simulation=MANY, job=LONG)
-    assert CliRunner().invoke(cli, ["tensorboard", str(run.path)]).exit_code == 0
+    assert (
+        CliRunner()
+        .invoke(cli, ["export", str(run.path), "--tensorboard", str(run.path / "tensorboard")])
+        .exit_code
+        == 0
+    )
     make_folder(Run(run.path).path, force=True)
     assert not list(run.path.rglob("*tfevents*"))

@@ -1,4 +1,4 @@
-"""`ps-lab trace`: every rule of the format holds, and the numbers are the log's."""
+"""`ps-lab export --trace`: every rule of the format holds, and the numbers are the log's."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from pslab.cli import cli
 from pslab.compare.timeline import timeline
 from pslab.observe.trace import NAMES
-from pslab.runs.folder import TRACE, Run
+from pslab.runs.folder import Run
 from pslab.runs.log import Line
 from pslab.runs.work import COMPUTING, RECEIVING, SENDING, WASTED, WorkFold
 from pswire.decisions import entries as facts
@@ -21,13 +21,14 @@ from tests.observe import trace_format
 from tests.observe.trace_format import Event
 from tests.replay.simulated import simulate
 
+TRACE = "trace.json"
 LINKS = {"latency": 0.125, "bandwidth": 4e6}
 TIMED = {"problem": "none", "payload_bytes": 1_000_000, "batches": 20}
 
 
 def traced(run: Run) -> list[Event]:
     """The trace that the command writes, once it has kept every rule."""
-    done = CliRunner().invoke(cli, ["trace", str(run.path)])
+    done = CliRunner().invoke(cli, ["export", str(run.path), "--trace", str(run.path / TRACE)])
     assert done.exit_code == 0, done.output
     events = trace_format.events_of(run.path / TRACE)
     assert done.stdout == f"trace: {run.path / TRACE} ({len(events)} events)\n"
@@ -152,7 +153,7 @@ def test_the_trace_of_a_run_that_was_killed_ends_with_its_last_whole_line(tmp_pa
     run = simulate(tmp_path / "run", "async", simulation=TIMED)
     (run.path / "summary.json").unlink()
     cut(run, lambda text: text[: len(text) // 2].rstrip("\n")[:-5])
-    done = CliRunner().invoke(cli, ["trace", str(run.path)])
+    done = CliRunner().invoke(cli, ["export", str(run.path), "--trace", str(run.path / TRACE)])
     assert done.exit_code == 0 and "the last line is not whole" in done.stderr
     events = trace_format.events_of(run.path / TRACE)
     trace_format.check(events)
@@ -164,24 +165,15 @@ def test_the_trace_of_a_run_that_was_killed_ends_with_its_last_whole_line(tmp_pa
 def test_a_damaged_log_is_refused_and_no_trace_is_left(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async", simulation=TIMED)
     cut(run, lambda text: text.replace('"kind":"commit"', '"kind":"comit"', 1))
-    done = CliRunner().invoke(cli, ["trace", str(run.path)])
+    done = CliRunner().invoke(cli, ["export", str(run.path), "--trace", str(run.path / TRACE)])
     assert done.exit_code != 0 and "unknown kind 'comit'" in done.stderr
     assert not list(run.path.glob("trace.json*"))
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async", simulation=TIMED)
-    done = CliRunner().invoke(cli, ["trace", str(run.path), "--out", str(tmp_path / "no" / "t.json")])
+    done = CliRunner().invoke(cli, ["export", str(run.path), "--trace", str(tmp_path / "no" / "t.json")])
     assert done.exit_code != 0 and "cannot be written: No such file" in done.stderr
-
-
-def test_the_trace_of_a_former_run_is_removed_with_it(tmp_path: Path) -> None:
-    from pslab.runs.making import make_folder
-
-    run = simulate(tmp_path / "run", "async", simulation=TIMED)
-    traced(run)
-    make_folder(run.path, force=True)
-    assert not (run.path / TRACE).exists()
 
 
 OVERLAP = [

@@ -1,4 +1,4 @@
-"""`ps-lab watch`: the pure view of made statuses, and the command on a real cluster."""
+"""`ps-lab status --watch`: the pure view of made statuses, and the command on a real cluster."""
 
 import io
 import math
@@ -90,7 +90,7 @@ def test_of_more_workers_than_lines_the_lost_and_waiting_come_first() -> None:
 def test_the_command_follows_a_cluster_to_its_end(cluster: Cluster) -> None:
     cluster.start_servers(1, "--policy", "sync", "--workers", "1")
     watching = subprocess.Popen(
-        [sys.executable, "-m", "pslab", "watch", cluster.hosts],
+        [sys.executable, "-m", "pslab", "status", cluster.hosts, "--watch"],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert watching.stdout is not None
@@ -104,7 +104,7 @@ def test_the_command_follows_a_cluster_to_its_end(cluster: Cluster) -> None:
 
 def test_an_address_where_nothing_is(cluster: Cluster) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pslab", "watch", "127.0.0.1:1"],
+        [sys.executable, "-m", "pslab", "status", "127.0.0.1:1", "--watch"],
         cwd=ROOT, capture_output=True, text=True, timeout=2 * PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == 3 and "nothing listens on 127.0.0.1:1" in done.stderr

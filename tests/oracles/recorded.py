@@ -88,10 +88,10 @@ def checks() -> dict[str, Value]:
 
 
 def reports() -> dict[str, Value]:
-    """The numbers of `ps-lab report`, `compare` and `trace`."""
+    """The numbers of `ps-lab report`, `compare` and `export --trace`."""
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "trace.json"
-        assert ps_lab("trace", RUN, "--out", path).code == 0
+        assert ps_lab("export", RUN, "--trace", path).code == 0
         events = json.loads(path.read_text(encoding="utf-8"))
     return {
         "report": _numbers_in(_said("report", RUN)),

@@ -110,8 +110,8 @@ def run(tree: Path) -> Run:
 
 
 def test_the_commands_know_it(run: Run) -> None:
-    assert "\n│ example " in run("pslab", "policies").stdout
-    explained = run("pslab", "policies", "example").stdout
+    assert "\n│ example " in run("pslab", "list", "policies").stdout
+    explained = run("pslab", "list", "policies", "example").stdout
     assert "nothing at all" in explained and "a whole number >= 1 and <= workers" in explained
 
 

@@ -1,4 +1,4 @@
-"""`ps-lab policies`: all of them in brief, and one of them explained; `ps-lab optimizers` likewise."""
+"""`ps-lab list policies`: all of them in brief, and one of them explained; `list optimizers` likewise."""
 
 import json
 
@@ -24,7 +24,7 @@ def text(result: Result) -> str:
 
 
 def test_all_of_them_in_brief() -> None:
-    result = ps_lab("policies")
+    result = ps_lab("list", "policies")
     assert result.exit_code == 0
     for name in names():
         assert f"{name} " in result.output
@@ -33,7 +33,7 @@ def test_all_of_them_in_brief() -> None:
 
 @pytest.mark.parametrize("name", names())
 def test_one_explained(name: str) -> None:
-    result = ps_lab("policies", name)
+    result = ps_lab("list", "policies", name)
     assert result.exit_code == 0
     entry, shown = BUILTIN[name], text(result)
     assert shown.startswith(f"{name}: ")
@@ -53,14 +53,14 @@ def test_one_explained(name: str) -> None:
 
 
 def test_defaults_stand_as_in_an_experiment_file() -> None:
-    assert '"polynomial"' in ps_lab("policies", "fedbuff").output
-    assert " false " in ps_lab("policies", "ringmaster").output
+    assert '"polynomial"' in ps_lab("list", "policies", "fedbuff").output
+    assert " false " in ps_lab("list", "policies", "ringmaster").output
 
 
 def test_as_json() -> None:
-    lines = ps_lab("policies", "--json").output.splitlines()
+    lines = ps_lab("list", "policies", "--json").output.splitlines()
     assert [json.loads(line)["name"] for line in lines] == list(names())
-    (line,) = ps_lab("policies", "ringmaster", "--json").output.splitlines()
+    (line,) = ps_lab("list", "policies", "ringmaster", "--json").output.splitlines()
     facts = json.loads(line)
     threshold = {"default": 4, "type": "integer", "at_least": 1, "range": ">= 1"}
     assert facts["knobs"]["threshold"].items() >= threshold.items()
@@ -68,7 +68,7 @@ def test_as_json() -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
-    result = CliRunner().invoke(cli, ["policies", "ringmster"], standalone_mode=False)
+    result = CliRunner().invoke(cli, ["list", "policies", "ringmster"], standalone_mode=False)
     assert isinstance(result.exception, Failure)
     assert 'did you mean "ringmaster"?' in str(result.exception)
 
@@ -82,19 +82,19 @@ def test_runs_are_told_apart_by_the_knobs_that_were_set() -> None:
 
 
 def test_optimizers_in_brief_and_one_explained() -> None:
-    brief = text(ps_lab("optimizers"))
+    brief = text(ps_lab("list", "optimizers"))
     for name in (*optimizers.names(), *optimizers.schedule_names()):
         assert f" {name} " in brief, name
-    shown = text(ps_lab("optimizers", "adam"))
+    shown = text(ps_lab("list", "optimizers", "adam"))
     assert shown.startswith("adam: Steps scaled by running means")
     assert "beta_1 0.9 a number >= 0 and < 1 decay of the running mean of gradients" in shown
-    assert "decay_steps required" in text(ps_lab("optimizers", "cosine"))
+    assert "decay_steps required" in text(ps_lab("list", "optimizers", "cosine"))
 
 
 def test_optimizers_as_json() -> None:
-    lines = [json.loads(line) for line in ps_lab("optimizers", "--json").output.splitlines()]
+    lines = [json.loads(line) for line in ps_lab("list", "optimizers", "--json").output.splitlines()]
     assert [line["name"] for line in lines] == [*optimizers.names(), *optimizers.schedule_names()]
-    (line,) = ps_lab("optimizers", "rmsprop", "--json").output.splitlines()
+    (line,) = ps_lab("list", "optimizers", "rmsprop", "--json").output.splitlines()
     assert json.loads(line)["knobs"]["rho"] == {
         **{"default": 0.9, "type": "number", "at_least": 0, "below": 1, "range": ">= 0 and < 1"},
         "meaning": "decay of the running means",
@@ -102,5 +102,5 @@ def test_optimizers_as_json() -> None:
 
 
 def test_an_unknown_optimizer_is_answered_with_the_nearest() -> None:
-    result = CliRunner().invoke(cli, ["optimizers", "adm"], standalone_mode=False)
+    result = CliRunner().invoke(cli, ["list", "optimizers", "adm"], standalone_mode=False)
     assert isinstance(result.exception, Failure) and 'did you mean "adam"?' in str(result.exception)

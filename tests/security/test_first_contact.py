@@ -271,7 +271,7 @@ def test_nothing_there_is_no_matter_of_trust(identities: Identities) -> None:
 
 
 def test_commands_that_look_exit_with_10(protected: Cluster, plain: Cluster, identities: Identities) -> None:
-    """ps-lab status, watch and dashboard."""
+    """ps-lab status and dashboard."""
     observer, worker = (identities.options(role, "w0") for role in (Role.OBSERVER, Role.WORKER))
     runner = CliRunner()
 
@@ -281,7 +281,7 @@ def test_commands_that_look_exit_with_10(protected: Cluster, plain: Cluster, ide
         assert isinstance(result.exception, Failure) and result.exception.code == ExitCode.UNTRUSTED, result
         return str(result.exception)
 
-    for command in ("status", "watch", "dashboard"):
+    for command in ("status", "dashboard"):
         assert "speaks TLS" in ends(protected, command)
         assert "does not speak TLS" in ends(plain, command, observer)
         assert "has the role worker, and Status is for" in ends(protected, command, worker)

@@ -129,7 +129,7 @@ def test_who_started_a_run_shows_what_it_was_started_with(planted: Path) -> None
     assert not shown(observer_credentials(SecurityOptions(), planted))
 
 
-@pytest.mark.parametrize("command", ["status", "watch", "dashboard", "note"])
+@pytest.mark.parametrize("command", ["status", "dashboard", "note"])
 def test_each_command_that_asks_a_running_server_takes_trust(
     planted: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,14 +1,15 @@
-"""What `ps-lab tables` says of a table equals what a pass over all its rows would find."""
+"""What `ps-lab status` says of a table equals what a pass over all its rows would find."""
 
-import json
 from collections import Counter, deque
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from pslab.cli import cli
+from pslab.commands import live
 from pslab.display.tables import figures_of
 from psserver.optimizers import build
 from psserver.shard.tables import Tables
@@ -34,7 +35,7 @@ def number_of(id: int) -> int:
     return int(bucket(mix(np.array([id])))[0])
 
 
-@promise("What ps-lab tables says is what a pass over all rows finds.")
+@promise("What ps-lab status says of tables is what a pass over all rows finds.")
 @pytest.mark.parametrize("servers", [1, 3])
 def test_figures_are_those_of_a_pass_over_all_rows(servers: int) -> None:
     plan = make_plan([VariableSpec("bias", (servers,))], servers, [SPEC])
@@ -113,27 +114,24 @@ def test_what_a_checkpoint_restores_is_counted() -> None:
     assert (new.rows, new.levels, new.hot) == (old.rows, old.levels, old.hot) and new.made == 0
 
 
-def test_tables_of_a_finished_run_and_of_a_status(tmp_path: Path) -> None:
+def test_tables_of_a_finished_run_and_of_a_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = simulate(
         tmp_path / "run",
         "async",
         run={"versions": 60},
         simulation={"problem": "clicks", "options": {"features": 2, "vocabulary": 60}},
     )
-    shown = CliRunner().invoke(cli, ["tables", str(run.path)])
-    assert shown.exit_code == 0 and "with the most updates" in shown.output
-    lines = CliRunner().invoke(cli, ["tables", str(run.path), "--json"]).output.splitlines()
-    found = [TableFigures.from_json(json.loads(line)) for line in lines]
-    assert found == list(run.summary.tables) and all(table.staleness > 0 for table in found)
+    found = list(run.summary.tables)
+    assert found and all(table.staleness > 0 for table in found)
     servers = [pb.ServerStatus(memory=memory_pb2.Memory(tables=map(table_to_wire, found)))] * 2
-    twice = figures_of(pb.StatusReply(servers=servers))
+    reply = pb.StatusReply(servers=servers)
+    twice = figures_of(reply)
     assert [table.rows for table in twice] == [2 * table.rows for table in found]
     assert [table.versions for table in twice] == [60, 60]
+    monkeypatch.setattr(
+        live, "status_client", lambda *_, **__: SimpleNamespace(ask=lambda: reply, close=lambda: None)
+    )
+    shown = CliRunner().invoke(cli, ["status", "127.0.0.1:1"])
+    assert shown.exit_code == 0 and "with the most updates" in shown.output and found[0].name in shown.output
     report = CliRunner().invoke(cli, ["report", str(run.path)])
     assert found[0].name in report.output and "per version" in report.output
-
-
-def test_a_run_without_tables_is_told_so(tmp_path: Path) -> None:
-    run = simulate(tmp_path / "run", "sync", run={"versions": 2})
-    refused = CliRunner().invoke(cli, ["tables", str(run.path)])
-    assert refused.exit_code == 1 and "expected a job with sparse tables" in refused.output
