@@ -176,8 +176,7 @@ RULES = (
     Rule("pslab", never=(*TENSORFLOW, "psworker.tensorflow", "examples")),
     Rule("pslab", never=("tensorboardX",), but=("pslab.observe.tensorboard",)),
     # Extras: `ps-lab` starts without them.
-    Rule("pslab", never=("kubernetes_validate",), but=("pslab.manifests.checking",)),
-    Rule("pslab.manifests", only=(*STDLIB, "pslab.manifests", "pswire", "kubernetes_validate"), never=IMPURE),
+    Rule("pslab.manifests", only=(*STDLIB, "pslab.manifests", "pswire"), never=IMPURE),
     Rule("pslab", never=("ray",), but=("pslab.launch.engines.ray",)),
     # An extra: everything but the page does without it.
     Rule(

@@ -1,9 +1,7 @@
-"""Servers and workers as two Indexed Jobs with a headless Service, as a JobSet, or as a TFJob.
+"""Servers and workers as two Indexed Jobs with a headless Service, or as a JobSet.
 
-A run succeeds if the servers' Job succeeds: the exit code of server 0 is the verdict. The TFJob is for version 1 of
-Kubeflow's training operator, where TF_CONFIG has the addresses of the servers. Its policy "ExitCode" treats exit codes
-up to 127 as permanent, including 3, a lost server; so workers are restarted on any failure, and servers never, because
-their state is gone. `pswire.exits` says which exit codes are worth another pod.
+A run succeeds if the servers' Job succeeds: the exit code of server 0 is the verdict. `pswire.exits` says which exit
+codes are worth another pod.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +11,6 @@ from pslab.manifests.pods import (
     DATA_PORT,
     GRPC_PORT,
     METRICS_PORT,
-    Network,
     Role,
     config_map,
     disruption_budget,
@@ -22,7 +19,7 @@ from pslab.manifests.pods import (
     network_policy,
     template,
 )
-from pslab.manifests.request import ManifestError, Request
+from pslab.manifests.request import Request
 from pswire.exits import ExitCode
 
 # Exit codes of a process that was asked to end, whose command may be fine.
@@ -154,49 +151,5 @@ def _spec(request: Request, role: Role, hosts: Sequence[str], subdomain: str | N
         "parallelism": count,
         "ttlSecondsAfterFinished": KEPT,
         **limits(container, restarts, copies=role == "ps" and request.copies),
-        "template": template(request, role, Network(hosts, subdomain=subdomain), container),
+        "template": template(request, role, hosts, subdomain, container),
     }
-
-
-# What the operator looks for.
-CONTAINER, PORT_NAME, PORT = "tensorflow", "tfjob-port", 2222
-
-
-def tfjob(request: Request) -> list[dict[str, Any]]:
-    """Return ConfigMap, TFJob, NetworkPolicy and PodDisruptionBudget. Raises ManifestError."""
-    if request.copies:
-        raise ManifestError(
-            "cluster.replicas = 2: expected --kind jobs or jobset, got tfjob, which ends when a server fails"
-        )
-    cluster = request.experiment.cluster
-    spec = {
-        "runPolicy": {
-            # Servers end by themselves, when log and weights are written.
-            "cleanPodPolicy": "None",
-            "backoffLimit": request.restarts * cluster.workers,
-        },
-        # Otherwise worker 0 alone would decide when the job is over.
-        "successPolicy": "AllWorkers",
-        "tfReplicaSpecs": {
-            "PS": _replicas(request, "ps", cluster.servers, "Never"),
-            "Worker": _replicas(request, "worker", cluster.workers, "OnFailure"),
-        },
-    }
-    return [
-        config_map(request),
-        {
-            "apiVersion": "kubeflow.org/v1",
-            "kind": "TFJob",
-            "metadata": metadata(request, request.name),
-            "spec": spec,
-        },
-        *disruption_budget(request),
-        network_policy(request),
-    ]
-
-
-def _replicas(request: Request, role: Role, count: int, restart: str) -> dict[str, Any]:
-    pods = template(request, role, Network((), PORT, PORT_NAME, DATA_PORT), CONTAINER)
-    # The operator replaces it by the restart policy beside the template.
-    del pods["spec"]["restartPolicy"]
-    return {"replicas": count, "restartPolicy": restart, "template": pods}

@@ -1,7 +1,6 @@
 """Pod templates of servers and workers: the daemons' own commands, run by a user other than root."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from pslab.manifests.request import Request
@@ -33,17 +32,6 @@ _CONTAINER_SECURITY = {
 # For temporary files of libraries; everything else is in the run folder.
 SCRATCH = "/tmp"
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """Addresses and ports of the servers. `hosts`: empty if TF_CONFIG has them."""
-
-    hosts: Sequence[str]
-    port: int = GRPC_PORT
-    port_name: str = "grpc"
-    data_port: int = DATA_PORT
-    subdomain: str | None = None
 
 
 def labels(request: Request, role: Role | None = None) -> dict[str, str]:
@@ -108,47 +96,46 @@ def disruption_budget(request: Request) -> list[dict[str, Any]]:
     ]
 
 
-def template(request: Request, role: Role, network: Network, container: str) -> dict[str, Any]:
-    """Return a pod template. The restart policy is Never: a restart is a new pod."""
+def template(
+    request: Request, role: Role, hosts: Sequence[str], subdomain: str | None, container: str
+) -> dict[str, Any]:
+    """Return a pod template. `hosts`: addresses of the servers. The restart policy is Never: a restart is a new pod."""
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
-        **({} if network.subdomain is None else {"subdomain": network.subdomain}),
+        **({} if subdomain is None else {"subdomain": subdomain}),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE,
         "securityContext": dict(_POD_SECURITY),
         **_spreading(request, role),
-        "containers": [_container(request, role, network, container)],
+        "containers": [_container(request, role, hosts, container)],
         "volumes": [volume for volume, _ in _volumes(request, role)],
     }
     return {"metadata": {"labels": labels(request, role)}, "spec": spec}
 
 
-def _container(request: Request, role: Role, network: Network, name: str) -> dict[str, Any]:
-    command = _server(request, network) if role == "ps" else _worker(request, network)
-    ports = [(network.port_name, network.port)]
-    if role == "ps":
-        ports.append(("data", network.data_port))
-        if request.metrics:
-            ports.append(("metrics", METRICS_PORT))
+def _container(request: Request, role: Role, hosts: Sequence[str], name: str) -> dict[str, Any]:
+    command = _server(request, hosts) if role == "ps" else _worker(request, hosts)
+    ports = [("grpc", GRPC_PORT), ("data", DATA_PORT)]
+    if request.metrics:
+        ports.append(("metrics", METRICS_PORT))
     resources = _resources(request, role)
     return {
         "name": name,
         "image": request.image,
         "command": command,
-        "env": [*_variables(request, role, network)],
-        # The training operator requires its port on workers too, although nothing listens there.
-        **({} if role == "worker" and network.hosts else {"ports": _ports(ports)}),
+        "env": [*_variables(request, role, hosts)],
+        **({"ports": _ports(ports)} if role == "ps" else {}),
         **({"resources": resources} if resources else {}),
-        **({"readinessProbe": _ready(request, network)} if role == "ps" else {}),
+        **({"readinessProbe": _ready(request)} if role == "ps" else {}),
         "securityContext": dict(_CONTAINER_SECURITY),
         "volumeMounts": [mount for _, mount in _volumes(request, role)],
     }
 
 
-def _ready(request: Request, network: Network) -> dict[str, Any]:
+def _ready(request: Request) -> dict[str, Any]:
     """Return a probe by gRPC's health service; with TLS, which Kubernetes does not support there, by TCP."""
-    way = {"grpc": {"port": network.port}} if request.tls is None else {"tcpSocket": {"port": network.port}}
+    way = {"grpc": {"port": GRPC_PORT}} if request.tls is None else {"tcpSocket": {"port": GRPC_PORT}}
     return {**way, "periodSeconds": PROBE_PERIOD}
 
 
@@ -156,15 +143,12 @@ def _ports(ports: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
     return [{"name": name, "containerPort": port} for name, port in ports]
 
 
-def _place(network: Network) -> list[str]:
-    """Return the options with the servers' addresses, unless TF_CONFIG has them, and the task index."""
-    if not network.hosts:
-        return ["--task-index", "auto"]
-    return ["--ps-hosts", ",".join(network.hosts), "--task-index", "auto"]
+def _place(hosts: Sequence[str]) -> list[str]:
+    return ["--ps-hosts", ",".join(hosts), "--task-index", "auto"]
 
 
-def _server(request: Request, network: Network) -> list[str]:
-    command = ["ps-server", *_place(network), "--bind", "0.0.0.0", "--data-port", str(network.data_port)]
+def _server(request: Request, hosts: Sequence[str]) -> list[str]:
+    command = ["ps-server", *_place(hosts), "--bind", "0.0.0.0", "--data-port", str(DATA_PORT)]
     command += ["--config", f"{CONFIG}/{CONFIG_KEY}", "--out", request.run_folder]
     if request.tls is None:
         # Requested by the user; without it, a server refuses to listen.
@@ -174,14 +158,14 @@ def _server(request: Request, network: Network) -> list[str]:
     return [*command, "--resume", "auto"] if request.comes_back else command
 
 
-def _worker(request: Request, network: Network) -> list[str]:
+def _worker(request: Request, hosts: Sequence[str]) -> list[str]:
     job = request.experiment.job
     if job.script:
         return ["python", job.script, *job.arguments]
-    return ["ps-worker", *_place(network), "--config", f"{CONFIG}/{CONFIG_KEY}"]
+    return ["ps-worker", *_place(hosts), "--config", f"{CONFIG}/{CONFIG_KEY}"]
 
 
-def _variables(request: Request, role: Role, network: Network) -> list[dict[str, Any]]:
+def _variables(request: Request, role: Role, hosts: Sequence[str]) -> list[dict[str, Any]]:
     values: dict[str, str] = {"PYTHONUNBUFFERED": "1", "HOME": SCRATCH}
     script = role == "worker" and request.experiment.job.script
     if script:
@@ -192,10 +176,10 @@ def _variables(request: Request, role: Role, network: Network) -> list[dict[str,
         values |= {name: f"{SECRETS}/{file}" for name, file in files.items()}
     if role == "worker" and request.copies:
         values["PS_REPLICAS"] = str(request.experiment.cluster.replicas)
-    if script and network.hosts:
-        values["PS_HOSTS"] = ",".join(network.hosts)
+    if script:
+        values["PS_HOSTS"] = ",".join(hosts)
     found: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in values.items()]
-    if script and network.hosts:
+    if script:
         found.append({"name": "PS_TASK_INDEX", "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}})
     return found
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from pslab.manifests.jobs import jobset, plain, tfjob
+from pslab.manifests.jobs import jobset, plain
 from pslab.manifests.request import Request
 from pswire.config.experiment import Experiment, parse_experiment
 
-KINDS = {"jobs": plain, "jobset": jobset, "tfjob": tfjob}
+KINDS = {"jobs": plain, "jobset": jobset}
 IMAGE = "registry.example:5000/team/digits:1.2"
 
 

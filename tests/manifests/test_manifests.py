@@ -10,11 +10,10 @@ import pytest
 import yaml
 
 from pslab.cli import main
-from pslab.manifests import yaml as emitter
-from pslab.manifests.checking import jobs, problems, schema_problems, templates
 from pslab.manifests.request import ManifestError, Request, name_from
 from pswire.exits import ExitCode
 from tests.docs.markdown import named
+from tests.manifests.checking import jobs, problems, schema_problems, templates
 from tests.manifests.made import IMAGE, KINDS, experiment, manifest, request
 
 Documents = list[dict[str, Any]]
@@ -29,62 +28,6 @@ def test_every_size_of_cluster_is_as_it_must_be(kind: str, tls: str | None) -> N
             documents = manifest(kind, servers, workers, tls=tls)
             assert problems(documents) == []
             assert "StatefulSet" not in {document["kind"] for document in documents}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_printed_is_read_back(kind: str) -> None:
-    sections = {
-        "cluster": {
-            "place": {"servers": {"cpus": 2, "memory": "4GiB", "spread": True}, "workers": {"gpus": 1}}
-        },
-        "job": {"module": "my_job.py:MyJob", "options": {"note": "yes: 'no' # \u00e9\u2028\n\tx", "size": 1}},
-    }
-    documents = manifest(kind, 2, 3, sections, tls="t", claim="c", namespace="team")
-    assert [*yaml.safe_load_all(emitter.text_of(documents))] == documents
-
-
-TEXTS = [
-    *(
-        "",
-        "no",
-        "Null",
-        "1.0",
-        "-",
-        "- a",
-        "a: b",
-        "a #b",
-        "#",
-        " a",
-        "a ",
-        "\u00e9",
-        "\x7f\x85\u2028",
-        "a\nb",
-    ),
-    *(
-        "a\n b\n",
-        "\n\na\n",
-        "a\nb\n",
-        "a\n\nb\n",
-        "a\tb\nc\n",
-        "'",
-        '"',
-        "\\",
-        "{",
-        "[]",
-        "&a",
-        "*a",
-        "!a",
-        "%a",
-    ),
-    *("@a", "`a", "2026-01-01", "0x10", "=", "~"),
-]
-
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_a_text_stays_a_text(text: str) -> None:
-    documents: list[dict[str, Any]] = [{"key": text}, {"key": [text, {"inner": text, "b": text}]}]
-    for document in documents + [{text: "x"}] * ("\n" not in text):
-        assert yaml.safe_load(emitter.text_of([document])) == document
 
 
 def test_servers_are_found_by_names_that_stay() -> None:
@@ -112,17 +55,6 @@ def test_exit_codes_decide_whether_there_is_another_pod(kind: str) -> None:
     )
     assert servers["backoffLimitPerIndex"] == 3
     assert servers["template"]["spec"]["containers"][0]["command"][-2:] == ["--resume", "auto"]
-
-
-def test_a_tfjob_restarts_workers_only_and_leaves_the_servers_to_end() -> None:
-    spec = manifest("tfjob", restarts=2)[1]["spec"]
-    policies = {kind: each["restartPolicy"] for kind, each in spec["tfReplicaSpecs"].items()}
-    assert policies == {"PS": "Never", "Worker": "OnFailure"}
-    assert spec["runPolicy"] == {"cleanPodPolicy": "None", "backoffLimit": 6}
-    for each in spec["tfReplicaSpecs"].values():
-        [container] = each["template"]["spec"]["containers"]
-        assert container["name"] == "tensorflow" and "--ps-hosts" not in container["command"]
-        assert {"name": "tfjob-port", "containerPort": 2222} in container["ports"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -169,10 +101,6 @@ def test_a_script_is_told_by_its_environment() -> None:
     said = {each["name"]: each for each in container["env"]}
     assert said["PS_HOSTS"]["value"] == "digits-ps-0.digits:7070,digits-ps-1.digits:7070"
     assert "job-completion-index" in said["PS_TASK_INDEX"]["valueFrom"]["fieldRef"]["fieldPath"]
-    [pod] = [
-        pod for owner, _, pod in templates(manifest("tfjob", sections=sections)) if owner.endswith("worker")
-    ]
-    assert not {"PS_HOSTS", "PS_TASK_INDEX"} & {each["name"] for each in pod["containers"][0]["env"]}
 
 
 def budgets(documents: Documents) -> list[Any]:
@@ -232,8 +160,6 @@ def test_servers_with_replicas_come_back_apart_and_go_one_at_a_time(kind: str, s
 def test_replicas_that_kubernetes_cannot_have_are_refused() -> None:
     with pytest.raises(ManifestError, match=r"cluster\.replicas = 2: expected --claim"):
         request(3, 3, COPIES)
-    with pytest.raises(ManifestError, match=r"cluster\.replicas = 2: expected --kind jobs or jobset"):
-        manifest("tfjob", 3, 3, COPIES, claim="runs")
 
 
 @pytest.mark.parametrize(
@@ -421,13 +347,6 @@ def test_wrong_names_and_files_are_one_sentence(monkeypatch: Patch, capsys: Capt
         assert ps_lab(monkeypatch, "manifest", *arguments) == ExitCode.USAGE
         printed, said = capsys.readouterr()
         assert printed == "" and said.count("\n") == 1
-
-
-def test_a_manifest_that_is_wrong_is_not_printed(monkeypatch: Patch, capsys: Capture, file: Path) -> None:
-    monkeypatch.setattr("pslab.commands.manifest.problems", lambda documents: ["planted"])
-    assert ps_lab(monkeypatch, "manifest", file, "--image", IMAGE, "--insecure") == ExitCode.INTERNAL
-    printed, said = capsys.readouterr()
-    assert printed == "" and "planted" in said
 
 
 @pytest.mark.parametrize("kind", KINDS)

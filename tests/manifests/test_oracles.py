@@ -1,15 +1,13 @@
-"""Manifests before those who know: Kubernetes' schemas, and the Python models of JobSet and of the training operator.
+"""Manifests before those who know: Kubernetes' schemas, and the Python model of JobSet.
 
 They are the extra `kubernetes-test`, which .ci/run installs beside all others; elsewhere these tests are skipped.
 """
 
-import json
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pslab.manifests.checking import schema_problems
+from tests.manifests.checking import schema_problems
 from tests.manifests.made import KINDS, manifest
 
 PLACE = {"servers": {"cpus": 2, "memory": "4GiB", "spread": True}, "workers": {"cpus": 1, "gpus": 1}}
@@ -28,7 +26,7 @@ SIZES = [(1, 1), (1, 64), (3, 7), (8, 1), (8, 64)]
 
 @pytest.fixture
 def schemas() -> None:
-    pytest.importorskip("kubernetes_validate", reason="no schemas (scripts/install kubernetes)")
+    pytest.importorskip("kubernetes_validate", reason="no schemas (scripts/install kubernetes-test)")
 
 
 @pytest.mark.usefixtures("schemas")
@@ -46,7 +44,6 @@ def test_the_schemas_find_a_misspelt_key(kind: str) -> None:
     documents[0]["metadata"]["lables"] = {}
     pod = {"jobs": lambda: documents[2]["spec"]["template"]["spec"]}
     pod["jobset"] = lambda: documents[1]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
-    pod["tfjob"] = lambda: documents[1]["spec"]["tfReplicaSpecs"]["PS"]["template"]["spec"]
     pod[kind]()["restartPolcy"] = "Never"
     found = schema_problems(documents)
     assert found is not None and len(found) == 2
@@ -74,24 +71,6 @@ def test_the_model_of_a_jobset_takes_it_up_whole(case: str) -> None:
     for servers, workers in SIZES:
         document = manifest("jobset", servers, workers, **CASES[case])[1]
         assert kept(models.JobsetV1alpha2JobSet.from_dict(document).to_dict(), document) == []
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_the_model_of_a_tfjob_takes_it_up_whole(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    models = pytest.importorskip(
-        "kubeflow.training.models", reason="no models of other kinds (scripts/install kubernetes-test)"
-    )
-    client = pytest.importorskip(
-        "kubernetes.client", reason="no models of other kinds (scripts/install kubernetes-test)"
-    )
-    for name in (name for name in dir(models) if name.startswith("KubeflowOrg")):
-        # Where the generated client looks for models by name.
-        monkeypatch.setattr(client.models, name, getattr(models, name), raising=False)
-    api = client.ApiClient()
-    for servers, workers in SIZES:
-        document = manifest("tfjob", servers, workers, **CASES[case])[1]
-        found = api.deserialize(SimpleNamespace(data=json.dumps(document)), "KubeflowOrgV1TFJob")
-        assert kept(api.sanitize_for_serialization(found), document) == []
 
 
 def test_what_a_model_passes_over_is_found() -> None:

@@ -1,7 +1,4 @@
-"""Rules for every manifest, and Kubernetes' own schemas if the package kubernetes-validate is installed.
-
-The rules share no code with the modules that make manifests.
-"""
+"""Rules for every manifest, and Kubernetes' own schemas if the package kubernetes-validate is installed."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +6,7 @@ from importlib.util import find_spec
 from typing import Any
 
 # Without StatefulSet, which restarts pods whatever their exit code.
-KINDS = ("ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "Service", "Job", "JobSet", "TFJob")
+KINDS = ("ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "Service", "Job", "JobSet")
 # Kinds of Kubernetes itself; the others are custom resources.
 BUILT_IN = ("ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "Service", "Job")
 # Exit codes after which another pod would fail in the same way: usage, refused, user code, diverged.
@@ -54,18 +51,14 @@ def schema_problems(documents: Sequence[Document]) -> list[str] | None:
 
 
 def schema_parts(document: Document) -> Iterator[dict[str, Any]]:
-    """Yield the parts of a document that Kubernetes has schemas for: Jobs of a JobSet, pods of a TFJob."""
+    """Yield the parts of a document that Kubernetes has schemas for, such as the Jobs of a JobSet."""
     name = document["metadata"]["name"]
     if document["kind"] in BUILT_IN:
         yield dict(document)
-    elif document["kind"] == "JobSet":
+    else:
         for each in document["spec"]["replicatedJobs"]:
             metadata = {"name": f"{name}-{each['name']}"}
             yield {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, **each["template"]}
-    else:
-        for kind, each in document["spec"]["tfReplicaSpecs"].items():
-            metadata = {"name": f"{name}-{kind.lower()}", **each["template"]["metadata"]}
-            yield {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": each["template"]["spec"]}
 
 
 def jobs(documents: Sequence[Document]) -> Iterator[tuple[str, Document]]:
@@ -84,11 +77,6 @@ def templates(documents: Sequence[Document]) -> Iterator[tuple[str, str, Documen
     for name, job in jobs(documents):
         pod = job["template"]["spec"]
         yield name, pod.get("restartPolicy", ""), pod
-    for document in documents:
-        if document["kind"] == "TFJob":
-            for kind, each in document["spec"]["tfReplicaSpecs"].items():
-                owner = f"{document['metadata']['name']}-{kind.lower()}"
-                yield owner, each["restartPolicy"], each["template"]["spec"]
 
 
 def _objects(documents: Sequence[Document]) -> Iterator[str]:
@@ -105,8 +93,8 @@ def _objects(documents: Sequence[Document]) -> Iterator[str]:
 
 
 def _restarts(policy: str) -> Iterator[str]:
-    if policy not in ("Never", "OnFailure"):
-        yield f"restartPolicy: expected Never or OnFailure, got {policy!r}"
+    if policy != "Never":
+        yield f"restartPolicy: expected Never, got {policy!r}"
 
 
 def _pod(pod: Document) -> Iterator[str]:
