@@ -7,7 +7,6 @@ import click
 from pslab.commands.advise import advise
 from pslab.commands.certs import certs
 from pslab.commands.change import policy, promote
-from pslab.commands.chaos import chaos
 from pslab.commands.compare import compare
 from pslab.commands.dashboard import dashboard
 from pslab.commands.explain import explain_command
@@ -28,7 +27,7 @@ SECTIONS = {
     "Watch a running job": (status, dashboard, note, policy, promote),
     "Read a run folder": (report, compare, check, replay, checkpoints, export),
     "Choose a policy and an optimizer": (advise, list_command, explain_command, verify_policy),
-    "Set up and test clusters": (certs, manifest, chaos),
+    "Set up clusters": (certs, manifest),
 }
 
 

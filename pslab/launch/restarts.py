@@ -22,9 +22,6 @@ AGREEING = 8
 # Phases in the status.
 BEFORE_THE_END = ("waiting for workers", "initialising", "training")
 
-
-# Stands for any number of restarts.
-NO_LIMIT = 10**6
 # Seconds after which a start counts as successful.
 SETTLED = 10.0
 # Backoff in seconds: before the third start in a row that fails early, doubling up to the limit.
@@ -33,7 +30,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
 
 @dataclass(slots=True)
 class Restarts:
-    """Restart counts with backoff. `limit`: per process; `NO_LIMIT` restarts for ever, without pauses.
+    """Restart counts with backoff. `limit`: per process.
 
     The backoff gives a machine that is off for a minute time to come back.
     """
@@ -58,14 +55,13 @@ class Restarts:
     def pause(self, name: str) -> float:
         """Return the backoff in seconds before the restart."""
         failed = self._failed[name]
-        if failed <= 1 or self.limit >= NO_LIMIT:
+        if failed <= 1:
             return 0.0
         return min(FIRST_PAUSE * 2.0 ** (failed - 2), LONGEST_PAUSE)
 
     def count(self, name: str) -> str:
-        """Return '1 of at most 3 times', or 'restart 1' without a limit."""
-        used = self._used[name]
-        return f"{used} of at most {self.limit} times" if self.limit < NO_LIMIT else f"restart {used}"
+        """Return '1 of at most 3 times'."""
+        return f"{self._used[name]} of at most {self.limit} times"
 
 
 def _transient(code: int) -> bool:

@@ -4,7 +4,6 @@ of many kills: scripts/soak ledger"""
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,10 @@ from psserver.policies.builtin import BUILTIN
 from psserver.policies.builtin.local import __name__ as local_rules
 from psserver.weights_file import load
 from pswire.model.plan import VariableSpec, make_plan
-from tests.cluster.cluster import ROOT, entries_of
-from tests.forking import popen
+from tests.chaos.running import disturbed
+from tests.cluster.cluster import entries_of
 from tests.promises import promise
 from tests.repetitions import FIRST_SEED, SOAK, usually
-from tests.replay.command import ps_lab
 
 pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
@@ -50,13 +48,6 @@ UNDER_WAY = re.compile(r"batch (\d+), on which this worker was working, does not
 Batch = tuple[str, int]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def forks() -> Iterator[None]:
-    """Also in a soak: it is for kills, and most of a run would be the start of TensorFlow."""
-    with popen.forking(in_soak=True):
-        yield
-
-
 @dataclass(frozen=True)
 class Killed:
     """A run under that policy, `kills` processes of which were killed."""
@@ -81,16 +72,6 @@ class Killed:
 
 
 def killed(folder: Path, loop: str, policy: str) -> Killed:
-    options = ["--out", str(folder), "--runs", "1", "--no-reference", "--kind", "kill", "--kills", str(KILLS)]
-    options += [
-        "--every",
-        "6",
-        "--seed",
-        str((FIRST_SEED + 11) % 2**31),
-        "--json",
-        "--set",
-        f"policy.name={policy}",
-    ]
     workers = WORKERS.get(policy, 2)
     # Krum compares whole gradients.
     chosen = {"cluster.workers": workers, "cluster.servers": 1 if policy == "krum" else 2}
@@ -104,13 +85,11 @@ def killed(folder: Path, loop: str, policy: str) -> Killed:
         chosen |= {"cluster.allow_missing": "true"} if loop == "fit" else {}
         arguments = ["none" if loop == "fit" else "units", str(STEPS * (workers if loop == "dealt" else 1))]
         arguments += [str(EPOCHS)]
-    options += [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
-    options += ["--set", f"job.arguments={json.dumps(arguments)}"]
-    done = ps_lab("chaos", Path(__file__).with_name("numpy.toml"), *options)
-    report = json.loads(done.out.splitlines()[-1])
-    (told,) = report["rounds"]
-    assert done.code == 0 and told["problems"] == [], told
-    return Killed(loop, policy, Run(folder / "run-1"), len(told["disturbances"]))
+    overrides = [f"{key}={value}" for key, value in {"policy.name": policy, **chosen}.items()]
+    overrides.append(f"job.arguments={json.dumps(arguments)}")
+    seed = (FIRST_SEED + 11) % 2**31
+    run, struck = disturbed(folder, "numpy.toml", seed, KILLS, *overrides, kinds=("kill",))
+    return Killed(loop, policy, run, len(struck))
 
 
 def counted(of: Killed) -> np.ndarray:
@@ -174,10 +153,8 @@ def not_again(of: Killed, worker: str) -> set[Batch]:
 @promise("Every batch counts once in the final weights, whichever process is killed.")
 @pytest.mark.parametrize(("loop", "policy"), usually([("train", "async"), ("fit", "sync")], CASES))
 def test_every_batch_counts_once_whoever_is_killed(
-    tmp_path: Path, loop: str, policy: str, monkeypatch: pytest.MonkeyPatch, record_property: Any
+    tmp_path: Path, loop: str, policy: str, record_property: Any
 ) -> None:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     of = killed(tmp_path / "out", loop, policy)
     record_property("kills", of.kills)
     print(f"{loop} {policy}: {of.kills} kills")

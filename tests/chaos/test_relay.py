@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from pslab.chaos.running import Relay
+from tests.chaos.relay import Relay
 from tests.service.serving import PATIENCE
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pslab.launch.exits import ExitTracker
-from pslab.launch.restarts import AGREEING, NO_LIMIT, SETTLED, RestartRules, Restarts
+from pslab.launch.restarts import AGREEING, SETTLED, RestartRules, Restarts
 from pslab.launch.run import RESTARTS_ON_NODES
 from pswire.exits import ExitCode
 from tests.lab.drive import run_fakes
@@ -45,11 +45,6 @@ def test_what_does_not_begin_well_is_started_later_each_time() -> None:
     for lived, pause in ((0.0, 0.0), (0.0, 2.0), (SETTLED, 0.0), (0.0, 2.0)):
         restarts.take("w0", ExitCode.UNREACHABLE, lived)
         assert restarts.pause("w0") == pause
-
-
-def test_without_a_limit_none_is_told() -> None:
-    restarts = Restarts(NO_LIMIT)
-    assert restarts.take("w0", KILLED) and restarts.count("w0") == "restart 1"
 
 
 def test_a_killed_worker_takes_part_again(tmp_path: Path, sentences: Recorder) -> None:

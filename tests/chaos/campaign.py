@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 Kind = Literal["kill", "stop", "cut"]
-Role = Literal["worker", "shard", "coordinator", "leader", "primary", "follower", "voter"]
+Role = Literal["worker", "shard", "coordinator", "leader", "follower", "voter"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # Percentage of disturbances that strike while the job recovers from the previous one.
 OVERLAPPING = 15
+# Average versions between two disturbances.
+EVERY = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,47 +23,36 @@ class Disturbance:
 
     "kill" is SIGKILL. "stop" is SIGSTOP, and SIGCONT after `pause` times the worker timeout. "cut" closes the
     connections of a worker to all servers, or of all workers to a server. `gap`: versions since the recovery from the
-    previous disturbance; `at_once`: strike before that recovery. `acts_as`: the role that a server of a job with
-    replicas has when it is struck.
+    previous disturbance; `at_once`: strike before that recovery.
     """
 
     kind: Kind
+    role: Role
     name: str
     gap: int
     at_once: bool = False
     pause: float = 0.0
-    acts_as: Role | None = None
 
-    @property
-    def role(self) -> Role:
-        """The role of the process."""
-        if self.acts_as is not None:
-            return self.acts_as
-        return "worker" if self.name.startswith("worker") else "shard" if self.index else "coordinator"
 
-    @property
-    def index(self) -> int:
-        """The index of the process among servers or workers."""
-        return int(self.name.rpartition("-")[2])
+def drawn(chance: random.Random, kind: Kind, role: Role, name: str) -> Disturbance:
+    """When and for how long it strikes is drawn."""
+    gap = chance.randrange(1, 2 * EVERY)
+    return Disturbance(kind, role, name, gap, chance.randrange(100) < OVERLAPPING, chance.uniform(0.2, 1.5))
 
 
 def disturbances(
-    seed: int, servers: int, workers: int, every: int, kinds: Sequence[Kind] = KINDS
+    seed: int, servers: int, workers: int, kinds: Sequence[Kind] = KINDS
 ) -> Iterator[Disturbance]:
-    """Yield disturbances without end, equally many for each role.
-
-    `every`: average number of versions between two of them; `servers`: 0 if no server may be lost.
-    """
+    """Without end, equally many for each role."""
     chance = random.Random(seed)
-    roles = [[f"worker-{n}" for n in range(workers)]]
-    if servers:
-        roles.append(["server-0"])
+    roles: list[tuple[Role, list[str]]] = [("worker", [f"worker-{n}" for n in range(workers)])]
+    roles.append(("coordinator", ["server-0"]))
     if servers > 1:
-        roles.append([f"server-{n}" for n in range(1, servers)])
+        roles.append(("shard", [f"server-{n}" for n in range(1, servers)]))
     while True:
-        name, kind = chance.choice(chance.choice(roles)), chance.choice(kinds)
-        gap = chance.randrange(1, 2 * max(1, every))
-        yield Disturbance(kind, name, gap, chance.randrange(100) < OVERLAPPING, chance.uniform(0.2, 1.5))
+        role, names = chance.choice(roles)
+        name = chance.choice(names)
+        yield drawn(chance, chance.choice(kinds), role, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +80,11 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class _Open:
+class Open:
     """A disturbance from which the job has not recovered.
 
     `base`: version in the first answer after it, because the answer before it may be old. `low`: first version of the
-    job's next generation.
+    job's next generation. `missed`: with replicas, whether an answer has shown its loss.
     """
 
     outcome: Outcome
@@ -101,31 +92,36 @@ class _Open:
     job: str
     base: int | None = None
     low: int | None = None
+    missed: bool = False
 
 
 @dataclass
 class Campaign:
     """Pass each answer of the coordinator to `see`, do what it returns, then call `done`."""
 
-    plan: Iterator[Disturbance]
+    plan: Sequence[Disturbance]
     outcomes: list[Outcome] = field(default_factory=list)
-    _open: list[_Open] = field(default_factory=list)
-    _next: Disturbance | None = None
+    _open: list[Open] = field(default_factory=list)
     _last: Progress | None = None
     # Version from which the gap to the next disturbance is counted.
     _from: int | None = None
 
-    def see(self, now: float, seen: Progress | None, more: bool = True) -> Disturbance | None:
-        """Return the disturbance that is due, if any. `seen`: None for no answer; `more`: whether to disturb again."""
+    @property
+    def over(self) -> bool:
+        """Whether each disturbance was carried out, and the next version came."""
+        return self._next is None and all(each.seconds is not None for each in self.outcomes)
+
+    @property
+    def _next(self) -> Disturbance | None:
+        return self.plan[len(self.outcomes)] if len(self.outcomes) < len(self.plan) else None
+
+    def see(self, now: float, seen: Progress | None) -> Disturbance | None:
+        """Return the disturbance that is due, if any. `seen`: None for no answer."""
         if seen is not None:
             self._recover(now, seen)
             self._last = seen
-        if not more or self._last is None:
-            return None
-        if self._next is None:
-            self._next = next(self.plan, None)
         due = self._next
-        if due is None:
+        if self._last is None or due is None:
             return None
         if self._open:
             return due if due.at_once and len(self._open) == 1 else None
@@ -140,8 +136,8 @@ class Campaign:
         assert self._last is not None
         outcome = Outcome(disturbance, self._last.version)
         self.outcomes.append(outcome)
-        self._open.append(_Open(outcome, now, self._last.job))
-        self._next = self._from = None
+        self._open.append(Open(outcome, now, self._last.job))
+        self._from = None
 
     def _recover(self, now: float, seen: Progress) -> None:
         left = []
@@ -154,9 +150,9 @@ class Campaign:
             if each.low is not None:
                 recovered = seen.version > each.low
             else:
-                given_up = each.outcome.disturbance
+                struck = each.outcome.disturbance
                 # The coordinator may go on deciding for a while before it notices the loss of a server.
-                lost = given_up.kind == "kill" and given_up.role != "worker"
+                lost = struck.kind == "kill" and struck.role != "worker"
                 recovered = not lost and seen.version > each.base
             if recovered:
                 each.outcome.seconds = now - each.since

@@ -1,0 +1,194 @@
+"""A local run whose processes are killed, stopped and cut off, and what must hold of it nevertheless."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from unittest import mock
+
+from pslab.check.checker import check_run
+from pslab.display.progress import choose
+from pslab.launch.engines.launcher import Task
+from pslab.launch.engines.local import LocalLauncher
+from pslab.launch.exits import RunResult
+from pslab.launch.experiments import load, run_local
+from pslab.launch.restarts import Restarts
+from pslab.launch.run import RealRun
+from pslab.launch.security import observable, security_of
+from pslab.launch.status_client import StatusClient, StatusError
+from pslab.launch.tasks import Daemons
+from pslab.runs.folder import CHECKPOINTS, Run
+from pslab.runs.making import make_folder
+from psserver.checkpoint import Store
+from pswire.config.experiment import Experiment
+from tests.chaos import copies, one_history
+from tests.chaos.campaign import Campaign, Disturbance, Kind, Outcome, Progress, Role, disturbances
+from tests.chaos.relay import Relay
+from tests.cluster.cluster import entries_of
+
+LOOK_EVERY = 0.02
+# Seconds that an answer may take. With replicas as long as a server may be silent before another one leads.
+ANSWER, COPYS_ANSWER = 0.5, 1.0
+# Of each process.
+RESTARTS = 1000
+
+
+class DisturbedRun(RealRun):
+    """A `RealRun` on this machine that is disturbed while it goes on.
+
+    A thread polls the coordinator and disturbs processes; the run itself only restarts those that have died. Workers
+    reach servers through relays, whose connections can be cut; with replicas they connect to whichever server leads,
+    and no relay is between. `recovered` is called once the campaign is over.
+    """
+
+    def __init__(
+        self, experiment: Experiment, folder: Path, campaign: Campaign, recovered: Callable[[], None]
+    ) -> None:
+        self._security = security_of(experiment, remote=False)
+        display, daemons = choose(as_json=False, quiet=True), Daemons(restarts=RESTARTS)
+        super().__init__(experiment, folder, display, LocalLauncher(), daemons, security=self._security)
+        self._campaign, self._recovered = campaign, recovered
+        self._copies = experiment.cluster.replicas > 1
+        self._relays: dict[tuple[str, str], Relay] = {}
+        self._over = threading.Event()
+        self._resumes: list[threading.Timer] = []
+
+    def run(self) -> RunResult:
+        """Run as `RealRun.run` does, with disturbances."""
+        disturber = threading.Thread(target=self._disturb, daemon=True)
+        at_once = mock.patch.object(Restarts, "pause", return_value=0.0)
+        disturber.start()
+        try:
+            with self._display, observable(self._folder, self._security), at_once:
+                return super().run()
+        finally:
+            self._over.set()
+            disturber.join()
+            for timer in self._resumes:
+                timer.cancel()
+            for relay in self._relays.values():
+                relay.close()
+
+    def _start_task(self, task: Task) -> None:
+        if task.name in self._workers and not self._copies:
+            hosts, relayed = self._tasks.hosts(self._addresses), self._relayed_hosts(task.name)
+            command = [relayed if word == hosts else word for word in task.command]
+            variables = {key: relayed if value == hosts else value for key, value in task.environment.items()}
+            task = replace(task, command=command, environment=variables)
+        super()._start_task(task)
+
+    def _relayed_hosts(self, worker: str) -> str:
+        """The addresses of this worker's relays, which stay valid when a server restarts."""
+        for server in self._servers:
+            if (worker, server) not in self._relays:
+                self._relays[worker, server] = Relay(self._addresses[server])
+        return ",".join(self._relays[worker, server].address for server in self._servers)
+
+    # In the disturbing thread
+
+    def _disturb(self) -> None:
+        while not self._ready:
+            if self._over.wait(LOOK_EVERY):
+                return
+        asked = self._servers if self._copies else self._servers[:1]
+        hosts = ",".join(self._addresses[name] for name in asked)
+        client = StatusClient(hosts, COPYS_ANSWER if self._copies else ANSWER, self._credentials)
+        try:
+            while not self._over.wait(LOOK_EVERY):
+                due = self._campaign.see(time.monotonic(), _ask(client))
+                if due is not None and self._do(due):
+                    self._campaign.done(time.monotonic(), due)
+                if self._campaign.over:
+                    self._recovered()
+        finally:
+            client.close()
+
+    @property
+    def _ready(self) -> bool:
+        if self._copies:
+            return self._poller is not None
+        relays = len(self._workers) * len(self._servers)
+        return self._servers[0] in self._addresses and len(self._relays) == relays
+
+    def _do(self, due: Disturbance) -> bool:
+        """Carry out a disturbance; return False if the process is not running."""
+        process = self._processes.get(due.name)
+        if process is None or not process.running:
+            return False
+        print(f"{due.kind} {due.name} ({due.role})", flush=True)
+        if due.kind == "cut":
+            for ends, relay in self._relays.items():
+                if due.name in ends:
+                    relay.cut()
+            return True
+        if due.kind == "kill":
+            process.send(signal.SIGKILL)
+            return True
+        process.send(signal.SIGSTOP)
+        seconds = due.pause * self._experiment.cluster.worker_timeout
+        timer = threading.Timer(seconds, process.send, (signal.SIGCONT,))
+        self._resumes.append(timer)
+        timer.start()
+        return True
+
+
+def _ask(client: StatusClient) -> Progress | None:
+    try:
+        reply = client.ask()
+    except StatusError:
+        return None
+    states = tuple(server.state for server in reply.servers)
+    return Progress(reply.job, reply.version, reply.phase, states)
+
+
+def disturbed(
+    folder: Path,
+    file: str,
+    seed: int,
+    strikes: int,
+    *overrides: str,
+    kinds: Sequence[Kind] = copies.KINDS,
+    roles: Sequence[Role] = copies.ROLES,
+    recovered: Callable[[], None] = lambda: None,
+    beside: Path | None = None,
+) -> tuple[Run, list[Outcome]]:
+    """A run of an experiment of this folder that is disturbed so often. Nothing is lost.
+
+    `roles`: of a job with replicas; `recovered` is called once it has recovered from the last disturbance; `beside`:
+    a new folder for an undisturbed run, with which the job with replicas is compared.
+    """
+    experiment = load(Path(__file__).with_name(file), overrides)
+    cluster, alone = experiment.cluster, None
+    if beside is not None:
+        finished = run_local(experiment, choose(as_json=False, quiet=True), out=beside)
+        assert finished.result.ok, finished.result.verdict.reason
+        alone = Run(beside)
+    campaign: Campaign
+    if cluster.replicas > 1:
+        plan = copies.disturbances(seed, cluster.workers, kinds, roles)
+        campaign = copies.CopiesCampaign(list(islice(plan, strikes)), stop=cluster.worker_timeout)
+    else:
+        plan = disturbances(seed, cluster.servers, cluster.workers, kinds)
+        campaign = Campaign(list(islice(plan, strikes)))
+    result = DisturbedRun(experiment, make_folder(folder), campaign, recovered).run()
+    run = Run(folder)
+    assert result.ok, f"exit code {int(result.verdict.code)}: {result.verdict.reason}"
+    problems = [str(violation) for violation in check_run(run).violations]
+    if cluster.replicas > 1:
+        problems += one_history.problems(run, alone)
+    assert problems == []
+    store = Store(folder / CHECKPOINTS)
+    for name in store.names():
+        if (store.root / name / "manifest.json").is_file():
+            store.verify(name)
+    return run, campaign.outcomes
+
+
+def batches_of(run: Run, worker: str) -> list[int]:
+    """The batches of the worker that were committed: each once, and none is missing."""
+    batches = [entry["batch"] for entry in entries_of(run, "commit") if entry["worker"] == worker]
+    assert sorted(batches) == list(range(len(batches))) and batches
+    return batches
