@@ -16,7 +16,7 @@ from pslab.commands.live import note, status
 from pslab.commands.manifest import manifest
 from pslab.commands.policies import list_command, verify_policy
 from pslab.commands.quickstart import quickstart
-from pslab.commands.recorded import check, checkpoints, report
+from pslab.commands.recorded import check, checkpoints
 from pslab.commands.replay import replay
 from pslab.commands.run import run
 from pslab.commands.sweep import sweep_command
@@ -25,7 +25,7 @@ from pswire.exits import ExitCode, exit_codes_text
 SECTIONS = {
     "Run experiments": (run, sweep_command, quickstart),
     "Watch a running job": (status, dashboard, note, policy, promote),
-    "Read a run folder": (report, compare, check, replay, checkpoints, export),
+    "Read a run folder": (compare, check, replay, checkpoints, export),
     "Choose a policy and an optimizer": (advise, list_command, explain_command, verify_policy),
     "Set up clusters": (certs, manifest),
 }

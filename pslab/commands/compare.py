@@ -45,11 +45,12 @@ def compare(folders: tuple[Path, ...], source: Path | None, repeat: int, trust: 
     share of one worker in the applied contributions: a policy that never waits for slow workers may starve
     them. Columns that do not fit the terminal are named below the table; --columns chooses columns, and
     --csv has all. An unfinished run is read up to the last complete line of its log and counts as failed,
-    and a note says so.
+    and a note says so. Below the table stand the sparse tables of the first run of each line and their
+    busiest rows, data on which nothing was trained, and later jobs of a run's servers.
 
     \b
       ps-lab compare runs/digits-* --loss 0.3
-      ps-lab compare runs/digits-* --theory --chart timeline=timeline.svg --html report.html
+      ps-lab compare runs/digits-* --theory --chart timeline=timeline.svg
       ps-lab compare runs/digits-* --predict runs/digits-async
     """
     if source is not None and options["as_csv"]:

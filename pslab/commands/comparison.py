@@ -14,9 +14,9 @@ from pslab.compare.charts import MAP, PLOTS, check_target, write_picture
 from pslab.compare.expected_table import theory_json, theory_tables
 from pslab.compare.group_table import columns_for, compare_csv, compare_json, compare_table, drops, starving
 from pslab.compare.groups import MEASURES, Goals, Group, best_of_each, goal_of, grouped, measured
-from pslab.compare.html import write_html
 from pslab.display.progress import print_json
-from pslab.runs.folder import Run, RunError
+from pslab.display.tables import hot_sentences, tables_view
+from pslab.runs.folder import Run, RunError, later_jobs
 from pswire.extras import how_to_install
 from pswire.nearest import did_you_mean
 
@@ -35,7 +35,6 @@ class Comparison:
     best: bool
     theory: bool
     pictures: tuple[tuple[str, Path], ...]
-    html: Path | None
     as_json: bool
     as_csv: bool
 
@@ -90,12 +89,6 @@ _OPTIONS = (
         "map:MEASURE over two varied keys. Repeatable.",
     ),
     click.option(
-        "--html",
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help="Also write a report with charts: one file that needs no network.",
-    ),
-    click.option(
         "--columns",
         callback=_columns,
         metavar="NAME,NAME",
@@ -117,15 +110,14 @@ def comparison_options(command: Command) -> Command:
 
 def comparison_of(
     *,
-    loss: float | None,
-    accuracy: float | None,
-    best: bool,
-    theory: bool,
-    pictures: tuple[tuple[str, Path], ...],
-    html: Path | None,
-    columns: tuple[str, ...],
-    as_csv: bool,
-    as_json: bool,
+    loss: float | None = None,
+    accuracy: float | None = None,
+    best: bool = False,
+    theory: bool = False,
+    pictures: tuple[tuple[str, Path], ...] = (),
+    columns: tuple[str, ...] = (),
+    as_csv: bool = False,
+    as_json: bool = False,
 ) -> Comparison:
     """Return the requested output. Raises RunError for options that exclude each other or lack a package."""
     goals = Goals(loss, accuracy)
@@ -140,9 +132,9 @@ def comparison_of(
         goal_of(goals)
     for _, file in pictures:
         check_target(file)
-    if (pictures or html) and find_spec("matplotlib") is None:
+    if pictures and find_spec("matplotlib") is None:
         raise RunError(f"charts need matplotlib: {how_to_install('examples')}")
-    return Comparison(goals, columns, best, theory, pictures, html, as_json, as_csv)
+    return Comparison(goals, columns, best, theory, pictures, as_json, as_csv)
 
 
 def show(runs: Sequence[Run], how: Comparison) -> None:
@@ -152,8 +144,6 @@ def show(runs: Sequence[Run], how: Comparison) -> None:
         groups = best_of_each(groups, how.goals)
     for plot, file in how.pictures:
         write_picture(groups, plot, file)
-    if how.html is not None:
-        write_html(groups, how.goals, how.html)
     if how.as_json:
         print_json(compare_json(groups))
         if how.theory:
@@ -165,8 +155,6 @@ def show(runs: Sequence[Run], how: Comparison) -> None:
     _print_tables(groups, how)
     for _, file in how.pictures:
         click.echo(f"chart: {file}")
-    if how.html is not None:
-        click.echo(f"report: {how.html}")
 
 
 def _print_tables(groups: Sequence[Group], how: Comparison) -> None:
@@ -179,5 +167,25 @@ def _print_tables(groups: Sequence[Group], how: Comparison) -> None:
         click.echo(f"no room for: {', '.join(left_out)} (--columns chooses, --csv has all)")
     for line in (*starving(groups), *drops(groups)):
         click.echo(line)
-    for each in theory_tables(groups) if how.theory else ():
-        screen.print(each, soft_wrap=False)
+    for group in groups:
+        _print_sparse(screen, group.runs[0].run)
+        for each in group.runs:
+            _print_left(each.run)
+    for table in theory_tables(groups) if how.theory else ():
+        screen.print(table, soft_wrap=False)
+
+
+def _print_sparse(screen: Console, run: Run) -> None:
+    if run.summary.tables:
+        click.echo(f"sparse tables of {run.name}:")
+        screen.print(tables_view(run.summary.tables), soft_wrap=False)
+    for sentence in hot_sentences(run.summary.tables):
+        click.echo(sentence)
+
+
+def _print_left(run: Run) -> None:
+    """Say what the table does not count: data without training, and later jobs of the servers."""
+    if run.summary.missing:
+        click.echo(f"{run.name}: not trained on: {run.summary.missing_text}")
+    if later := later_jobs(run.path):
+        click.echo(f"{run.name}: its servers trained later jobs: {', '.join(map(str, later))}")

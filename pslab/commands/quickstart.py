@@ -9,18 +9,18 @@ from rich.console import Console
 
 import pslab
 from pslab.check.checker import CheckResult, check_run, result_lines
+from pslab.commands.comparison import comparison_of, show
 from pslab.commands.failure import EPILOG, console, failures
 from pslab.display.outcome import outcome_text
 from pslab.display.progress import Display, choose
 from pslab.launch.experiments import FinishedRun, load, run_local
 from pslab.runs.folder import Run, RunError
-from pslab.runs.report import draw, rich_table, rows
 from pswire.command.options import overrides_option
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
 
 POLICIES = ("sync", "async", "bounded")
-PICTURE = "report.png"
+PICTURE = "loss.png"
 
 
 @dataclass(frozen=True)
@@ -84,16 +84,6 @@ def finished_runs(out: Path) -> list[Run]:
     return [run for run in runs if run.stopped]
 
 
-def picture(out: Path) -> Path | None:
-    """Draw the finished runs into one PNG and return its path; None if there are no such runs."""
-    runs = finished_runs(out)
-    if not runs:
-        return None
-    path = out / PICTURE
-    draw(runs, path, title="Handwritten digits: the same model and data under three policies")
-    return path
-
-
 @click.command(epilog=EPILOG)
 @overrides_option("Override a key in all three experiments. Repeatable.")
 @click.option(
@@ -107,7 +97,7 @@ def picture(out: Path) -> Path | None:
 def quickstart(context: click.Context, overrides: tuple[str, ...], out: Path) -> None:
     """Train on handwritten digits under sync, async and bounded, and compare them.
 
-    Makes and checks three runs of 2 servers and 3 workers each, and ends with a table and a picture.
+    Makes and checks three runs of 2 servers and 3 workers each, and ends with a table and a picture of the loss.
     Fails if a run or the check of its decision log fails.
     """
     screen = console()
@@ -117,13 +107,12 @@ def quickstart(context: click.Context, overrides: tuple[str, ...], out: Path) ->
         return choose()
 
     with failures(ExperimentError, RunError):
+        comparison = comparison_of(pictures=(("loss", out / PICTURE),))
         code = tour(out, overrides, display, lambda stop: _print(screen, stop))
         screen.rule()
-        screen.print(rich_table(rows(finished_runs(out))))
-        drawn = picture(out)
+        if runs := finished_runs(out):
+            show(runs, comparison)
     screen.print(f"run folders: {', '.join(str(out / policy) for policy in POLICIES)}")
-    if drawn is not None:
-        screen.print(f"picture: {drawn}")
     context.exit(int(code))
 
 

@@ -1,4 +1,4 @@
-"""Commands that read a run folder: ``ps-lab report``, ``check`` and ``checkpoints``."""
+"""Commands that read a run folder: ``ps-lab check`` and ``checkpoints``."""
 
 from pathlib import Path
 from typing import Any
@@ -6,46 +6,14 @@ from typing import Any
 import click
 
 from pslab.check.checker import check_run, result_json, result_lines
-from pslab.commands.failure import EPILOG, Failure, console, failures, say_unfinished, trust_option
+from pslab.commands.failure import EPILOG, Failure, console, failures, trust_option
 from pslab.display.progress import print_json
-from pslab.display.tables import hot_sentences, tables_view
 from pslab.runs.checkpoints import Fate, Listed, Shelf
 from pslab.runs.folder import Run, RunError, later_jobs
-from pslab.runs.report import draw, rich_table, rows
 from psserver.checkpoint import CheckpointError
 from psserver.checkpoint.rewind import RewindError
 from pswire.exits import ExitCode
 from pswire.logs.lines import escaped_lines
-
-
-@click.command(epilog=EPILOG)
-@click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="PNG", help="Also draw a picture."
-)
-@click.option("--title", default="", help="Title of the picture.")
-def report(folders: tuple[Path, ...], out: Path | None, title: str) -> None:
-    """Put runs side by side: a table and, with --out, a picture of loss and staleness.
-
-    An unfinished run is read up to the last complete line of its log, and a note says so.
-    """
-    with failures(RunError):
-        runs = [Run(folder) for folder in folders]
-        say_unfinished(runs)
-        console().print(rich_table(rows(runs)))
-        for run in runs:
-            if run.summary.tables:
-                click.echo(f"sparse tables of {run.name}:")
-                console().print(tables_view(run.summary.tables))
-            for sentence in hot_sentences(run.summary.tables):
-                click.echo(sentence)
-            if run.summary.missing:
-                click.echo(f"{run.name}: not trained on: {run.summary.missing_text}")
-            if later := later_jobs(run.path):
-                click.echo(f"{run.name}: its servers trained later jobs: {', '.join(map(str, later))}")
-        if out is not None:
-            draw(runs, out, title)
-            click.echo(f"picture: {out}")
 
 
 @click.command(epilog=EPILOG)

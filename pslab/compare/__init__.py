@@ -7,5 +7,4 @@ predict         measured step times of a run; the same experiment in the simulat
 group_table     groups as a table, as CSV and as JSON
 expected_table  theory and prediction beside the measured numbers, as tables and as JSON
 charts/         the pictures, and one chart as a file
-html            a report that is one file
 """

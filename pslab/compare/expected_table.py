@@ -11,10 +11,10 @@ from rich.text import Text
 from pslab.compare.groups import Group
 from pslab.compare.predict import Prediction, Row, prediction_rows, relative_error
 from pslab.display.status import finite_or_none
-from pslab.runs.report import labels
+from pslab.runs.labels import labels
 from pslab.theory.measured import BoundedCurve, Claim, NoTheoryError, bounded_curve, claims_of
 
-HEAD = ("policy", "", "measured", "", "theory", "off by", "formula", "source")
+HEAD = ("", "measured", "", "theory", "off by", "formula", "source")
 
 
 def bounded(groups: Sequence[Group]) -> tuple[list[tuple[str, BoundedCurve]], list[str]]:
@@ -46,19 +46,17 @@ def _end(curve: BoundedCurve | None) -> list[Claim]:
     return [Claim(f"{what}, v = {version}", measured, "<=", bound, curve.formula, curve.source)]
 
 
-def rows(label: str, claims: Sequence[Claim]) -> list[tuple[str, ...]]:
+def _rows(claims: Sequence[Claim]) -> list[tuple[str, ...]]:
     """Return rows of cells below HEAD; one row that says so for a group without any law."""
-    if not claims:
-        return [(label, "no formula is known to hold", "", "", "", "", "", "")]
-    return [_row(label if number == 0 else "", claim) for number, claim in enumerate(claims)]
+    return [_row(claim) for claim in claims] or [("no formula is known to hold", "", "", "", "", "", "")]
 
 
-def _row(label: str, claim: Claim) -> tuple[str, ...]:
+def _row(claim: Claim) -> tuple[str, ...]:
     off = "" if claim.relation == "<=" else f"{100 * claim.excess:+.1f} %"
     if claim.relation == "<=" and claim.excess > 0:
         off = "above"
     measured, expected = (f"{value:.{claim.digits}g}" for value in (claim.measured, claim.expected))
-    return label, claim.what, measured, claim.relation, expected, off, claim.formula, claim.source
+    return claim.what, measured, claim.relation, expected, off, claim.formula, claim.source
 
 
 def theory_tables(groups: Sequence[Group]) -> Iterator[Table]:
@@ -67,9 +65,9 @@ def theory_tables(groups: Sequence[Group]) -> Iterator[Table]:
         table = Table(
             title=Text(f"Theory: {label}"), title_justify="left", header_style="bold", box=box.SIMPLE_HEAD
         )
-        for number, title in enumerate(HEAD[1:], start=1):
-            table.add_column(title, justify="right" if number in (2, 4, 5) else "left", overflow="fold")
-        for _, *cells in rows(label, claims):
+        for number, title in enumerate(HEAD):
+            table.add_column(title, justify="right" if number in (1, 3, 4) else "left", overflow="fold")
+        for cells in _rows(claims):
             table.add_row(*map(Text, cells))
         yield table
 

@@ -90,10 +90,13 @@ def _table(
     groups: Sequence[Group], columns: Sequence[Column], stacked: bool, label: int | None = None
 ) -> Table:
     """Return the table. `stacked`: cells have two lines, which need less room. `label`: width limit of the labels."""
-    table = Table(title="Policies", title_justify="left", header_style="bold", box=box.SIMPLE_HEAD)
+    table = Table(
+        title="Policies", title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+    )
     table.add_column("policy", overflow="fold", max_width=label)
     for title in ("runs", *(column.title for column in columns)):
-        table.add_column(title.replace(" ", "\n") if stacked else title, justify="right", no_wrap=True)
+        heading = title.replace(" ", "\n").replace("/", "\n/") if stacked else title
+        table.add_column(heading, justify="right", no_wrap=True)
     for group in groups:
         states = Counter(state_of(run) for run in group.runs)
         exceptions = ", ".join(f"{states[state]} {state}" for state in (FAILED, UNFINISHED) if states[state])

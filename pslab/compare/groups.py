@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pslab.runs.folder import Run, RunError, Summary
-from pslab.runs.report import run_label
+from pslab.runs.labels import run_label
 
 # The losses of this many versions are averaged and compared with a threshold: single batches are noisy.
 WINDOW = 10

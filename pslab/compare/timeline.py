@@ -2,11 +2,9 @@
 
 import math
 from dataclasses import dataclass, field
-from statistics import fmean
 
 from pslab.runs.fold import ABANDONED, APPLIED, CANCELLED, COMMITTED, DROPPED, Fold
 from pslab.runs.folder import Run
-from pslab.runs.report import worker_order
 from pslab.runs.work import COMPUTING, KINDS, UNREPORTED, WASTED, Stretch, Work, WorkFold
 from pswire.decisions import entries as facts
 
@@ -39,10 +37,8 @@ def spans(run: Run) -> list[Span]:
     ]
 
 
-# The first tickets of each worker, whose stretches are kept; shares are of all tickets.
+# The first tickets of each worker, whose stretches are kept; seconds are of all tickets.
 KEPT = 200
-# The most workers that have a line each in the table of shares.
-WORKER_LINES = 16
 
 
 @dataclass(slots=True)
@@ -67,12 +63,6 @@ class Lane:
         """Seconds of work per ticket whose stretches are kept; infinite if none was committed."""
         worked = sum(s.end - s.begin for s in self.stretches if s.kind in (COMPUTING, WASTED, UNREPORTED))
         return worked / len(self.commits) if self.commits else math.inf
-
-    @property
-    def shares(self) -> dict[str, float]:
-        """The shares of its time in the job, by kind of stretch; all 0 if it had none."""
-        total = sum(self.seconds.values())
-        return {kind: seconds / total if total else 0.0 for kind, seconds in self.seconds.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,37 +139,3 @@ class _LogReader:
         lane, number = self._pending.pop(ticket, (None, 0))
         if lane is not None:
             lane.commits[number] = lane.commits[number][0], fate
-
-
-def share_head(found: Timeline) -> list[str]:
-    return ["of the time of", *(f"{kind} %" for kind in _kinds(found))]
-
-
-def share_rows(found: Timeline) -> list[list[str]]:
-    """Return rows of percentages of the workers' time: mean and extremes of all; then, if they are few, each worker.
-
-    Empty if no worker had a ticket, or none reported times.
-    """
-    lanes = [lane for lane in found.lanes if any(lane.seconds.values())]
-    if not lanes or not found.reported:
-        return []
-    kinds = _kinds(found)
-    table = [[f"{len(lanes)} workers", *(_spread([lane.shares[kind] for lane in lanes]) for kind in kinds)]]
-    if 1 < len(lanes) <= WORKER_LINES:
-        for lane in sorted(lanes, key=lambda lane: worker_order(lane.worker)):
-            table.append([lane.worker, *(_percent(lane.shares[kind]) for kind in kinds)])
-    return table
-
-
-def _kinds(found: Timeline) -> list[str]:
-    """Return the kinds of stretches that occur."""
-    return [kind for kind in KINDS if any(lane.seconds[kind] for lane in found.lanes)]
-
-
-def _spread(parts: list[float]) -> str:
-    mean = _percent(fmean(parts))
-    return mean if len(parts) == 1 else f"{mean} ({_percent(min(parts))}..{_percent(max(parts))})"
-
-
-def _percent(part: float) -> str:
-    return f"{100 * part:.1f}"

@@ -12,7 +12,7 @@ from pslab.replay.execution import Replayed
 from pslab.replay.run_folder import Proof
 from pslab.replay.whatif import Alternative
 from pslab.runs.fold import Fold, mean_of
-from pslab.runs.report import worker_order
+from pslab.runs.labels import worker_order
 
 # Characters of the bar of 100 %.
 BAR = 20

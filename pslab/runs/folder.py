@@ -482,7 +482,7 @@ def address_of(path: Path) -> str:
     """
     newest = [path, *later_jobs(path)][-1]
     if (newest / SUMMARY).is_file():
-        raise RunError(f"{path}: this run is over; ps-lab report {path} says how it went")
+        raise RunError(f"{path}: this run is over; ps-lab compare {path} says how it went")
     try:
         return (newest / ADDRESS).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

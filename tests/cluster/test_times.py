@@ -25,7 +25,6 @@ def test_every_commit_tells_its_times(cluster: Cluster, servers: int) -> None:
         assert commit["compute"] >= 0.9 * STEPS[int(commit["worker"][1:])]
     fast, slow = sorted(timeline(run).lanes, key=lambda lane: lane.worker)
     for lane in (fast, slow):
-        assert set(lane.shares) >= {COMPUTING, RECEIVING, SENDING, WAITING}
-        assert sum(lane.shares.values()) == pytest.approx(1)
+        assert set(lane.seconds) >= {COMPUTING, RECEIVING, SENDING, WAITING}
     # 16 ms a step, whatever the machine does besides: the slow one computes for so much longer.
     assert fast.seconds[WAITING] > 0 and slow.seconds[COMPUTING] >= 20 * 0.9 * STEPS[1]

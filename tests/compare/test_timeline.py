@@ -1,6 +1,5 @@
 """Who did what when: stretches of a hand-made log, of simulated runs, and as a picture."""
 
-import io
 import json
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
@@ -15,8 +14,7 @@ pytest.importorskip("matplotlib")
 from pslab.compare.charts import figures as charts
 from pslab.compare.charts.timeline import ROWS, timeline_chart
 from pslab.compare.groups import Goals, Group, grouped, measured
-from pslab.compare.html import page
-from pslab.compare.timeline import KEPT, Lane, Timeline, share_head, share_rows, timeline
+from pslab.compare.timeline import KEPT, Lane, Timeline, timeline
 from pslab.runs.folder import Run
 from pslab.runs.work import COMPUTING, RECEIVING, SENDING, TURN, UNREPORTED, WAITING, WASTED
 from tests.lab.logs import Record, write_run
@@ -124,11 +122,6 @@ def test_where_the_time_went(tmp_path: Path) -> None:
     assert found.lanes[0].seconds == {
         COMPUTING: 8.5, RECEIVING: 1.5, SENDING: 3.0, WAITING: 1.0, TURN: 0.0, WASTED: 0.0, UNREPORTED: 0.0
     }  # fmt: skip
-    assert sum(found.lanes[0].shares.values()) == pytest.approx(1)
-    assert share_head(found)[1:3] == ["computing %", "receiving %"]
-    every, *workers = share_rows(found)
-    assert every[:2] == ["2 workers", "30.4 (0.0..60.7)"]
-    assert [line[:2] for line in workers] == [["w0", "60.7"], ["w1", "0.0"]]
 
 
 def test_clocks_that_differ_do_not_reach_beyond_the_commit(tmp_path: Path) -> None:
@@ -208,7 +201,6 @@ def test_of_many_workers_some_are_shown(tmp_path: Path) -> None:
     words = list(drawn(timeline_chart(group(run))))
     assert sum(word.startswith("w") and word[1:].isdigit() for word in words) == ROWS
     assert any(word.startswith(f"{ROWS} of {workers} workers") for word in words)
-    assert [line[0] for line in share_rows(timeline(run))] == [f"{workers} workers"]
 
 
 def test_a_gradient_that_is_ready_waits_for_its_turn(tmp_path: Path) -> None:
@@ -263,18 +255,10 @@ def without_times(commit: Record) -> None:
 
 def test_a_run_without_times_has_a_bar_for_each_ticket(tmp_path: Path) -> None:
     run = three_commits(tmp_path / "run", without_times)
-    assert not timeline(run).reported and share_rows(timeline(run)) == []
+    assert not timeline(run).reported
     words = set(drawn(timeline_chart(group(run))))
     assert {"applied", "dropped", "lost", "w0", "w1"} <= words and COMPUTING not in words
-    assert "a gap is waiting" in page(group(run), Goals())
 
 
 def test_a_run_without_commits_has_an_empty_timeline() -> None:
     assert Timeline((Lane("w0"),), False, 0.0).until(15) == 0
-    assert Lane("w0").shares == dict.fromkeys(Lane("w0").seconds, 0.0)
-
-
-def test_the_report_tells_where_the_time_went(tmp_path: Path) -> None:
-    text = page(group(three_commits(tmp_path / "run")), Goals())
-    assert "computing %" in text and "60.7" in text and "a gap is waiting" not in text
-    assert io.StringIO(text).readline().startswith("<!doctype html>")

@@ -91,7 +91,7 @@ def test_a_script_fits_several_times_and_its_end_decides(tmp_path: Path) -> None
     assert counts == [[2, 20], [1, 10], [1, 10]]
     checked = ps_lab("check", "--json", jobs[0])
     assert [json.loads(line)["ok"] for line in checked.stdout.splitlines()] == [True] * 3
-    assert "job-2" in ps_lab("report", jobs[0]).stdout
+    assert "job-2" in ps_lab("compare", jobs[0]).stdout
     assert "worker 0 of 2 is at version" in (tmp_path / "run" / "logs" / "worker-0.log").read_text()
 
 

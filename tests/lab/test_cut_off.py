@@ -98,8 +98,8 @@ def test_every_command_reads_a_killed_run_and_says_so_in_one_sentence(tmp_path: 
             file.write(left)
     words = words.replace("LINE", str(entries + 1)).replace("LAST", str(entries + 3))
     for command in (
-        ["report"],
-        ["report", "--out", tmp_path / "report.png"],
+        ["compare"],
+        ["compare", "--chart", f"loss={tmp_path / 'loss.png'}"],
         ["compare", "--loss", "0.5"],
         ["replay"],
         ["replay", "--until", "3"],
@@ -120,7 +120,7 @@ def test_every_command_reads_a_killed_run_and_says_so_in_one_sentence(tmp_path: 
     pages = RunPages(folder)
     assert pages.parts() == 1 and json.loads(pages.part(0))["entries"] == entries
     assert sum("has no summary.json" in note for note in done.lines[0]["notes"]) == 1
-    assert "async (failed)" in ps_lab("report", folder).out
+    assert "1 (1 unfinished)" in ps_lab("compare", folder).out
 
 
 def test_a_torn_line_of_a_run_that_stopped_is_still_a_violation(tmp_path: Path) -> None:
@@ -150,5 +150,5 @@ def test_a_run_that_was_killed_before_its_first_line_is_refused_in_a_sentence(
     with pytest.raises(RunError) as refused:
         _ = Run(tmp_path).summary
     sentences.check(refused)
-    done = ps_lab("report", tmp_path)
+    done = ps_lab("compare", tmp_path)
     assert done.code == ExitCode.USAGE and "Traceback" not in done.err

@@ -33,9 +33,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "replay": ("replay", "RUN"),
     "replay to a version": ("replay", "RUN", "--until", "2", "--out", "OUT"),
     "replay under another policy": ("replay", "RUN", "--policy", "async"),
-    "report": ("report", "RUN"),
-    "report with a picture": ("report", "RUN", "--out", "OUT.png"),
-    "page of compare": ("compare", "RUN", "--html", "OUT.html", "--chart", "timeline=OUT.svg"),
+    "charts of compare": ("compare", "RUN", "--chart", "loss=OUT.png", "--chart", "timeline=OUT.svg"),
     "tensorboard": ("tensorboard", "RUN", "--out", "OUT"),
     "trace": ("trace", "RUN", "--out", "OUT.json"),
 }

@@ -238,7 +238,7 @@ def test_a_run_that_goes_on_is_asked_by_its_folder(tmp_path: Path) -> None:
             session.push(grant, {"w": np.ones(2)})
             session.commit(grant, samples=1)
             session.done()
-    for place, words in ((folder, "this run is over; ps-lab report"), (tmp_path, "file 'address'")):
+    for place, words in ((folder, "this run is over; ps-lab compare"), (tmp_path, "file 'address'")):
         asked = CliRunner().invoke(status, [str(place)], standalone_mode=False)
         assert isinstance(asked.exception, Failure) and words in str(asked.exception)
 

@@ -5,14 +5,11 @@ The run is small, and made so that it can be computed again to the bit on any pr
 """
 
 import json
-import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from pslab.launch.simulated import run_simulated
 from pswire.config.experiment import parse_experiment
@@ -88,13 +85,12 @@ def checks() -> dict[str, Value]:
 
 
 def reports() -> dict[str, Value]:
-    """The numbers of `ps-lab report`, `compare` and `export --trace`."""
+    """The numbers of `ps-lab compare` and `export --trace`."""
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "trace.json"
         assert ps_lab("export", RUN, "--trace", path).code == 0
         events = json.loads(path.read_text(encoding="utf-8"))
     return {
-        "report": _numbers_in(_said("report", RUN)),
         "compare": _json("compare", RUN, "--json"),
         "compare --theory": _json("compare", RUN, "--theory", "--json"),
         "trace": digest(json.dumps(_numbers_of(events)).encode()),
@@ -145,16 +141,11 @@ PLANTED: Mapping[str, Callable[[list[Record]], None]] = {
 }
 
 
-def _said(*arguments: object) -> str:
-    with mock.patch.dict(os.environ, COLUMNS="200"):
-        said = ps_lab(*arguments)
-    assert not said.err, said.err
-    return said.out
-
-
 def _json(*arguments: object) -> Value:
     """A command's JSON objects, without sentences and without where the folder lies; or the only one."""
-    found = [_plain(json.loads(line)) for line in _said(*arguments).splitlines()]
+    said = ps_lab(*arguments)
+    assert not said.err, said.err
+    found = [_plain(json.loads(line)) for line in said.out.splitlines()]
     return found[0] if len(found) == 1 else found
 
 
@@ -165,10 +156,6 @@ def _plain(value: Value) -> Value:
     if isinstance(value, list):
         return [_plain(each) for each in value]
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
-
-
-def _numbers_in(text: str) -> list[str]:
-    return re.findall(r"-?\d+(?:\.\d+)?", text)
 
 
 def _numbers_of(value: Value) -> list[float]:

@@ -7,7 +7,7 @@ from click.testing import CliRunner, Result
 
 from pslab.cli import cli
 from pslab.commands.failure import Failure
-from pslab.runs.report import policy_label
+from pslab.runs.labels import policy_label
 from psserver import optimizers
 from psserver.policies import names
 from psserver.policies.builtin import BUILTIN

@@ -57,7 +57,6 @@ def test_every_reader_takes_the_run_of_two_leaders(tmp_path: Path) -> None:
     assert replayed["weights_sha256"] == run.summary.weights_sha256 is not None
     assert replayed["version"] == replayed["computed"] == replayed["agreed"] == run.summary.versions > 10
     for command in (
-        ("report", out),
         ("compare", out),
         ("trace", out),
         ("tensorboard", out, "--out", tmp_path / "events"),

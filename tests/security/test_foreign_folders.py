@@ -165,7 +165,7 @@ def test_nothing_but_a_policy_is_called(tmp_path: Path, sentences: Recorder) -> 
     assert kept.read_text(encoding="utf-8") == "something"
 
 
-@pytest.mark.parametrize("command", ["check", "report", "compare"])
+@pytest.mark.parametrize("command", ["check", "compare"])
 def test_a_foreign_folder_gives_no_control_characters_to_the_terminal(tmp_path: Path, command: str) -> None:
     bad = "\x1b[31m\x07\x9b"
     folder = simulate(tmp_path / "run", "async", simulation=TIMING).path

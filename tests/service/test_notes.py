@@ -44,8 +44,9 @@ def test_a_note_stands_in_the_log(
     page = recorded(Run(tmp_path / "run").decisions())
     sentences.check(*[row[4] for row in page["log"] if row[2] == "note"])
     assert ps_lab(monkeypatch, "check", tmp_path / "run") == 0
-    assert ps_lab(monkeypatch, "report", tmp_path / "run", "--out", tmp_path / "picture.svg") == 0
-    assert "the rate looks too large" in (tmp_path / "picture.svg").read_text()
+    picture = tmp_path / "loss.svg"
+    assert ps_lab(monkeypatch, "compare", tmp_path / "run", "--chart", f"loss={picture}") == 0
+    assert "the rate looks too large" in picture.read_text()
 
 
 def test_what_is_no_note_is_refused() -> None:

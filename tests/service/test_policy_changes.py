@@ -45,7 +45,7 @@ def test_a_change_by_command_stands_in_the_log(tmp_path: Path, monkeypatch: pyte
     ]
     assert changes[0].why == "try it" and run.summary.policy["max_staleness"] == 5
     assert run.summary.began_with["name"] == changes[0].former["name"]
-    for command in ("check", "report"):
+    for command in ("check", "compare"):
         assert ps_lab(monkeypatch, command, tmp_path / "run") == 0
 
 

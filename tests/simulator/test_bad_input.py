@@ -166,8 +166,8 @@ def test_the_command(tmp_path: Path, run_lab: RunLab) -> None:
     assert done.returncode == 0 and "50 versions in " in done.stdout, done.stderr
     assert " virtual s, " in done.stdout
     assert run_lab("check", str(tmp_path / "run")).returncode == 0
-    report = run_lab("report", str(tmp_path / "run"))
-    assert report.returncode == 0 and "sync" in report.stdout, report.stderr
+    table = run_lab("compare", str(tmp_path / "run"))
+    assert table.returncode == 0 and "sync" in table.stdout, table.stderr
     again = run_lab("run", str(file), "--engine", "simulated", "--out", str(tmp_path / "run"))
     assert again.returncode == 2 and "is not empty" in again.stderr
 

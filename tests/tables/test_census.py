@@ -133,5 +133,5 @@ def test_tables_of_a_finished_run_and_of_a_status(tmp_path: Path, monkeypatch: p
     )
     shown = CliRunner().invoke(cli, ["status", "127.0.0.1:1"])
     assert shown.exit_code == 0 and "with the most updates" in shown.output and found[0].name in shown.output
-    report = CliRunner().invoke(cli, ["report", str(run.path)])
-    assert found[0].name in report.output and "per version" in report.output
+    compared = CliRunner().invoke(cli, ["compare", str(run.path)])
+    assert found[0].name in compared.output and "per version" in compared.output

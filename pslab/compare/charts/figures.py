@@ -4,15 +4,48 @@ import io
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pslab.compare.groups import Group
-from pslab.runs.folder import RunError
-from pslab.runs.report import COLOURS, TAIL, Curve, binned, curve, smoothed, worker_order
+from pslab.runs.folder import Run, RunError
+from pslab.runs.labels import policy_label, worker_order
+from pswire.decisions.entries import Note, Policy
 from pswire.extras import how_to_install
+
+# Okabe and Ito's palette, which any kind of colour vision can distinguish.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Staleness from here on has one bar.
+TAIL = 12
+# The most characters of a note in a chart.
+LONGEST_NOTE = 40
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Training loss of every version that has a finite one. `seconds` from the first grant."""
+
+    seconds: Array
+    versions: Array
+    samples: Array
+    loss: Array
+
+
+def curve(run: Run) -> Curve:
+    begun = run.began or 0.0
+    points = [
+        (metric.t - begun, metric.version, metric.samples, metric.loss)
+        for metric in run.metrics()
+        if metric.kind == "train"
+    ]
+    table = np.array(points, dtype=np.float64).reshape(-1, 4)
+    table = table[np.isfinite(table).all(axis=1)]
+    return Curve(*(table[:, column] for column in range(4)))
 
 
 def colour(index: int) -> str:
@@ -20,17 +53,22 @@ def colour(index: int) -> str:
 
 
 def loss_chart(groups: Sequence[Group]) -> Any:
-    """Training loss against time, versions and samples; one faint line per run, one strong one per group."""
+    """Training loss against time, versions and samples; one faint line per run, one strong one per group.
+
+    Notes and changes of policy in each group's first run stand beside its time.
+    """
     figure, (axes,) = figure_of(3, 1, width=12, height=4.2)
     # The lowest and the highest value of each curve.
     drawn: list[float] = []
     for index, group in enumerate(groups):
-        for number, run in enumerate(group.runs):
-            found = curve(run.run)
-            if len(found.loss):
-                smooth = smoothed(found.loss)
-                drawn += [float(smooth.min()), float(smooth.max())]
-                _loss(axes, found, colour(index), group.label if number == 0 else "", strong=number == 0)
+        _notes(axes[0], group.runs[0].run, colour(index))
+        curves = [found for run in group.runs if len((found := curve(run.run)).loss)]
+        if not curves:
+            axes[0].plot([], [], color=colour(index), label=f"{group.label} (no loss recorded)")
+        for number, found in enumerate(curves):
+            smooth = smoothed(found.loss)
+            drawn += [float(smooth.min()), float(smooth.max())]
+            _loss(axes, found, colour(index), group.label if number == 0 else "", strong=number == 0)
     titles = ("seconds since the first grant", "versions", "samples of applied contributions")
     for place, title in zip(axes, titles, strict=True):
         dress(place, title, "training loss" if place is axes[0] else "")
@@ -41,6 +79,19 @@ def loss_chart(groups: Sequence[Group]) -> Any:
             place.yaxis.set_major_formatter("{x:g}")
     _legend(figure, axes[0])
     return figure
+
+
+def _notes(axes: Any, run: Run, colour: str) -> None:
+    """Mark each note of an operator, and each change of the policy, by a line with its text."""
+    began = run.began or 0.0
+    for entry in run.decisions():
+        if isinstance(entry.fact, Note | Policy):
+            at = entry.t - began
+            axes.axvline(at, color=colour, linestyle=":", linewidth=1)
+            place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "xytext": (3, 0)}
+            whole = entry.fact.text if isinstance(entry.fact, Note) else policy_label(entry.fact.policy)
+            text = whole if len(whole) <= LONGEST_NOTE else f"{whole[:LONGEST_NOTE]}..."
+            axes.annotate(text, (at, 0.02), rotation=90, fontsize=7, color=colour, **place)
 
 
 # Points of a band.
@@ -80,6 +131,27 @@ def _loss(axes: Any, found: Curve, paint: str, label: str, *, strong: bool) -> N
     look = {"color": paint, "linewidth": 1.8 if strong else 0.8, "alpha": 1.0 if strong else 0.45}
     for place, x in zip(axes, (found.seconds, found.versions, found.samples), strict=True):
         place.plot(x, smooth, label=label or "_", **look)
+
+
+def smoothed(values: Array) -> Array:
+    """Return the exponential moving average over about a thirtieth of the series, without bias at its start."""
+    span = max(1.0, len(values) / 30)
+    keep = 1 - 1 / span
+    out = np.empty_like(values)
+    total = weight = 0.0
+    for index, value in enumerate(values):
+        total = keep * total + value
+        weight = keep * weight + 1
+        out[index] = total / weight
+    return out
+
+
+def binned(histogram: Counter[int]) -> Counter[int]:
+    """Return counts by staleness, with one bin from TAIL on."""
+    bins: Counter[int] = Counter()
+    for tau, count in histogram.items():
+        bins[min(tau, TAIL)] += count
+    return bins
 
 
 def staleness_chart(groups: Sequence[Group]) -> Any:
@@ -175,8 +247,6 @@ MANY = 16
 # The most rows of a map of staleness, where many workers share rows, and its most columns.
 ROWS, COLUMNS = 200, 60
 
-Parts = NDArray[np.float64]
-
 
 def staleness(groups: Sequence[Group]) -> Any:
     """Draw a histogram for each worker, or a map if there are many."""
@@ -230,7 +300,7 @@ def _map(figure: Any, axes: Any, workers: Mapping[str, Mapping[int, int]]) -> No
     axes.grid(visible=False)
 
 
-def histograms(workers: Sequence[Mapping[int, int]]) -> tuple[Parts, int]:
+def histograms(workers: Sequence[Mapping[int, int]]) -> tuple[Array, int]:
     """Return shares [at most ROWS, at most COLUMNS] from each worker's counts by staleness, and a column's width.
 
     If there are many workers, neighbours share a row, which has the mean of their shares. Workers without

@@ -9,7 +9,7 @@ from pslab.compare.groups import Group
 from pslab.compare.timeline import spans
 from pslab.runs import work
 from pslab.runs.folder import Run
-from pslab.runs.report import worker_order
+from pslab.runs.labels import worker_order
 
 # Okabe and Ito's palette, which any kind of colour vision can distinguish. Wasted time is hatched as well.
 PALETTE = {

@@ -1,50 +1,19 @@
-"""The report: one file, nothing to be fetched, everything in it that was promised."""
+"""What charts are made of: curves, histograms, maps; and sentences below the table."""
 
-import re
-import xml.etree.ElementTree as ET
-from html import escape
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("matplotlib")
 
-from pslab.compare.charts.figures import MANY, histograms, shares, staleness
+from pslab.compare.charts import write_picture
+from pslab.compare.charts.figures import MANY, TAIL, binned, curve, histograms, shares, smoothed, staleness
 from pslab.compare.group_table import NAMED, drops, starving
 from pslab.compare.groups import Goals, grouped, measured
-from pslab.compare.html import page
 from pslab.compare.timeline import spans
-from pslab.runs.report import curve
-from tests.replay.command import ps_lab
 from tests.replay.simulated import simulate
-
-
-def test_a_report_is_one_file_with_every_chart(tmp_path: Path) -> None:
-    runs = [
-        simulate(tmp_path / "a<b", "bounded", {"aggregate": 2, "max_staleness": 1}),
-        simulate(tmp_path / "sync", "sync", {"backup": 1}),
-    ]
-    text = page(grouped([measured(run, Goals(loss=2.0)) for run in runs]), Goals(loss=2.0))
-    assert not re.findall(r"<script|<link|<img|url\((?!#)|@import", text)
-    # Names in namespaces are addresses that nobody fetches.
-    fetched = [link for link in re.findall(r'(?:href|src)="([^"]*)"', text) if not link.startswith("#")]
-    assert not fetched
-    charts = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
-    # Loss, shares, and a timeline and staleness for each of two groups.
-    assert len(charts) == 6
-    for chart in charts:
-        ET.fromstring(chart)
-    assert "a&lt;b" in text and "a<b" not in text
-    for words in (
-        "seconds since the first grant",
-        "samples of applied",
-        "staleness of w3",
-        "s to loss 2",
-        "equal part",
-    ):
-        assert words in text
-    again = page(grouped([measured(run, Goals(loss=2.0)) for run in runs]), Goals(loss=2.0))
-    assert again == text
 
 
 def test_spans_cover_what_each_worker_did(tmp_path: Path) -> None:
@@ -67,13 +36,6 @@ def test_a_curve_has_one_point_per_version(tmp_path: Path) -> None:
     assert found.seconds[-1] == pytest.approx(run.summary.wall_seconds, abs=1e-6)
 
 
-def test_the_command_writes_it(tmp_path: Path) -> None:
-    run = simulate(tmp_path / "run", "async")
-    said = ps_lab("compare", run.path, "--html", tmp_path / "new" / "report.html")
-    assert said.code == 0 and "report: " in said.out
-    assert (tmp_path / "new" / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
-
-
 def test_many_workers_are_one_map_and_one_curve(tmp_path: Path) -> None:
     workers = 4 * MANY
     run = simulate(
@@ -90,10 +52,6 @@ def test_many_workers_are_one_map_and_one_curve(tmp_path: Path) -> None:
     heights = axes.lines[0].get_ydata()
     assert len(heights) == workers and sum(heights) == pytest.approx(100)
     assert list(heights) == sorted(heights, reverse=True)
-    text = page(groups, Goals())
-    # An image is part of the page, too.
-    assert all(link.startswith(("#", "data:")) for link in re.findall(r'(?:href|src)="([^"]*)"', text))
-    assert "staleness of w" not in text
 
 
 def test_where_all_staleness_is_the_same_it_is_said_and_so_is_why_something_was_dropped(
@@ -108,11 +66,11 @@ def test_where_all_staleness_is_the_same_it_is_said_and_so_is_why_something_was_
         simulation={"problem": "none"},
     )
     groups = grouped([measured(run, Goals())])
-    text = page(groups, Goals())
-    assert "Everything that was applied had staleness 0." in text and "<image" not in text
+    (panel,) = staleness(groups).axes
+    assert [text.get_text() for text in panel.texts] == ["all had staleness 0"] and not panel.images
     counted = sum(1 for entry in run.decisions() if entry.kind == "drop")
     (line,) = drops(groups)
-    assert counted and f"{counted} dropped in run: " in line and escape(line) in text
+    assert counted and f"{counted} dropped in run: " in line
 
 
 def test_a_map_has_few_rows_and_columns_and_loses_nothing() -> None:
@@ -125,10 +83,10 @@ def test_a_map_has_few_rows_and_columns_and_loses_nothing() -> None:
     assert nobody.shape == (2, 1) and width == 1 and not nobody.any()
 
 
-def test_a_run_without_losses_has_no_empty_chart_of_them(tmp_path: Path) -> None:
+def test_a_run_without_losses_says_so_in_its_chart(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async", run={"versions": 20}, simulation={"problem": "none"})
-    text = page(grouped([measured(run, Goals())]), Goals())
-    assert "No run has one" in text and "samples of applied" not in text
+    write_picture(grouped([measured(run, Goals())]), "loss", tmp_path / "loss.svg")
+    assert "async (no loss recorded)" in (tmp_path / "loss.svg").read_text()
 
 
 def test_many_that_starve_are_counted(tmp_path: Path) -> None:
@@ -142,3 +100,12 @@ def test_many_that_starve_are_counted(tmp_path: Path) -> None:
     )
     lines = starving(grouped([measured(run, Goals())]))
     assert len(lines) == NAMED + 1 and lines[-1] == "async: 3 more of 10 workers starve"
+
+
+def test_smoothing_keeps_a_constant_and_has_no_bias_at_the_start() -> None:
+    assert np.allclose(smoothed(np.full(100, 3.0)), 3.0)
+    assert smoothed(np.array([5.0, 1.0, 1.0]))[0] == 5.0
+
+
+def test_the_tail_shares_a_bin() -> None:
+    assert binned(Counter({0: 3, TAIL: 1, TAIL + 30: 2})) == Counter({0: 3, TAIL: 3})
