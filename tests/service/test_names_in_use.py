@@ -55,6 +55,7 @@ def test_an_owner_that_answers_keeps_its_name(
 
 def test_a_task_index_is_a_name_too(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     with psworker.connect(cluster.hosts, ONES, task_index=0) as owner:
+        granted(owner)
         in_another_process(monkeypatch)
         with pytest.raises(Refused, match="the name 'w0' is in use by"):
             psworker.connect(cluster.hosts, ONES, task_index=0)
