@@ -140,7 +140,7 @@ def bounded_log(on_stale: str = "drop", aggregate: int = 2, max_staleness: int =
 
 
 def text(records: list[Record]) -> str:
-    return "".join(json.dumps(record) + "\n" for record in records)
+    return "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
 
 
 def verify(records: list[Record]) -> CheckResult:

@@ -104,8 +104,8 @@ def test_every_command_reads_a_killed_run_and_says_so_in_one_sentence(tmp_path: 
         ["replay"],
         ["replay", "--until", "3"],
         ["replay", "--policy", "sync"],
-        ["trace"],
-        ["tensorboard"],
+        ["export", "--trace", tmp_path / "trace.json"],
+        ["export", "--tensorboard", tmp_path / "events"],
     ):
         name, *options = command
         done = ps_lab(name, folder, *options)

@@ -34,8 +34,8 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "replay to a version": ("replay", "RUN", "--until", "2", "--out", "OUT"),
     "replay under another policy": ("replay", "RUN", "--policy", "async"),
     "charts of compare": ("compare", "RUN", "--chart", "loss=OUT.png", "--chart", "timeline=OUT.svg"),
-    "tensorboard": ("tensorboard", "RUN", "--out", "OUT"),
-    "trace": ("trace", "RUN", "--out", "OUT.json"),
+    "tensorboard": ("export", "RUN", "--tensorboard", "OUT"),
+    "trace": ("export", "RUN", "--trace", "OUT.json"),
 }
 
 READERS: Mapping[str, Callable[[Run], object]] = {
