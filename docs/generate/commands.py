@@ -58,20 +58,22 @@ def _first(command: click.Command) -> str:
     return (command.help or "").replace("\b", "").strip().split("\n\n")[0].split(". ")[0].rstrip(".") + "."
 
 
-def _page(name: str, command: click.Command) -> str:
+def _page(name: str, command: click.Command, level: str = "#") -> str:
     context = click.Context(command, info_name=name)
     usage = " ".join(command.collect_usage_pieces(context))
-    parts = [f"# {name}", f"```text\n{name} {usage}\n```", *_prose(command.help or "")]
+    parts = [f"{level} {name}", f"```text\n{name} {usage}\n```", *_prose(command.help or "")]
     arguments = [each for each in command.params if isinstance(each, click.Argument)]
     assert all(each.human_readable_name in usage for each in arguments), name
-    if isinstance(command, click.Group):
+    if name == "ps-lab":
         parts += [_subcommands(name)]
+    elif isinstance(command, click.Group):
+        parts += [_page(f"{name} {inner.name}", inner, f"{level}#") for inner in command.commands.values()]
     rows = [
         (", ".join(code(each) for each in record[0].split(", ")), escaped(record[1]))
         for option in command.get_params(context)
         if (record := option.get_help_record(context)) is not None
     ]
-    parts += ["## Options", table(("option", "meaning"), rows)]
+    parts += [f"{level}# Options", table(("option", "meaning"), rows)]
     return "\n\n".join(parts) + "\n"
 
 
