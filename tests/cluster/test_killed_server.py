@@ -30,7 +30,8 @@ def test_the_run_of_a_killed_server_is_readable(cluster: Cluster, tmp_path: Path
     run = cluster.checked_run()
     assert run.summary.versions >= 20 and not run.summary.success
     assert run.unfinished is not None and "cut off" in run.unfinished
-    for command in ("check", "compare", "trace"):
-        done = ps_lab(command, cluster.out)
+    trace = cluster.out.with_name("trace.json")
+    for command, *more in (("check",), ("compare",), ("export", "--trace", trace)):
+        done = ps_lab(command, cluster.out, *more)
         assert done.code == 0 and "no summary.json" in done.err + done.out, done
     assert Run(cluster.out).summary.contributions.keys() == {"w0", "w1"}

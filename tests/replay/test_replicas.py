@@ -58,8 +58,8 @@ def test_every_reader_takes_the_run_of_two_leaders(tmp_path: Path) -> None:
     assert replayed["version"] == replayed["computed"] == replayed["agreed"] == run.summary.versions > 10
     for command in (
         ("compare", out),
-        ("trace", out),
-        ("tensorboard", out, "--out", tmp_path / "events"),
+        ("export", out, "--trace", tmp_path / "trace.json"),
+        ("export", out, "--tensorboard", tmp_path / "events"),
         ("export", out, "--to", tmp_path / "weights.npz"),
     ):
         said = ps_lab(*command)
