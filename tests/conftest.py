@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import re
+import signal
 import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -19,6 +20,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 # Before numpy, too: threads of BLAS spin while they wait for each other, which takes minutes of busy cores.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# A shell's background job ignores Ctrl-C, and so would every process that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import psutil
 import pytest
