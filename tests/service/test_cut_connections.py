@@ -138,6 +138,19 @@ def test_a_coordinator_that_does_not_come_back_is_gone(
     assert second.ended() == ExitCode.UNREACHABLE
 
 
+def test_a_coordinator_that_came_back_is_no_longer_waited_for(
+    second: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the seconds of many short cuts would add up to the limit of one."""
+    monkeypatch.setattr(following, "LOOK_EVERY", 3600.0)
+    follow(second, opening(), configure())
+    rpc: Any = second.probe.server.following.rpc  # type: ignore[union-attr]
+    first = wait_until(lambda: rpc._waiting, "the wait for the coordinator")
+    follow(second, opening(again=True))
+    wait_until(first.done, "the end of that wait")
+    assert rpc.ending is None
+
+
 def test_versions_are_those_of_a_run_without_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "FIRST_PAUSE", 0.01)
 

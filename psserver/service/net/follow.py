@@ -86,6 +86,9 @@ class FollowRpc:
         self._open(first.open, call)
         former, self._stream = self._stream, call
         self.cut_off.clear()
+        if self._waiting is not None:
+            # The next cut counts its own time.
+            self._waiting.cancel()
         if former is not None:
             former.caller.cancel()
         self._execution.tell_again()
