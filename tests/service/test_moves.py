@@ -1,13 +1,19 @@
 """A server that comes back on another address: whom server 0 believes, and when."""
 
+import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
+from psserver.service.life import moves
+from pswire.addresses import parse_address
+from pswire.security.credentials import Credentials
+from pswire.security.secret import Secret
 from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.probe import late_status
@@ -139,3 +145,39 @@ def test_a_server_that_nobody_follows_says_where_it_is(tmp_path: Path) -> None:
         assert server.served.server.continuation.again == f"server 1 came back at {other.address}"
         other.interrupt()
         other.ended()
+
+
+class Asking(moves.Announcing):
+    """To a coordinator of generation `known` that looks for this server elsewhere. `asked`: the generations that it
+    named; with one, the coordinator may move it there."""
+
+    def __init__(self, known: str) -> None:
+        own, credentials = parse_address("127.0.0.1:4242"), Credentials(job_secret=Secret(SECRET.encode()))
+        super().__init__(parse_address("127.0.0.1:4241"), own, 1, 2, PATIENCE, credentials)
+        self.known = known
+        self.asked: list[str] = []
+
+    async def _locate(self, channel: Any, job: str) -> pb.LocateReply:
+        self.asked.append(job)
+        return pb.LocateReply(address=ELSEWHERE, job=self.known)
+
+
+@pytest.mark.parametrize(
+    ("followed", "known", "asked"),
+    [
+        ("", "a", ["", "a"]),
+        ("a", "a.1", ["", "a.1"]),
+        ("a.1", "a.1", [""]),
+        ("a.2", "a.1", [""]),
+        ("a", "b.1", [""]),
+    ],
+    ids=["it follows none", "a later one", "its own", "an earlier one", "another job"],
+)
+def test_a_server_that_is_followed_moves_to_a_later_generation_only(
+    followed: str, known: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator of its own generation dials it where it is."""
+    monkeypatch.setattr(moves, "FIRST_PAUSE", 0.001)
+    announcing = Asking(known)
+    asyncio.run(announcing.run(lambda: bool(announcing.asked), followed))
+    assert announcing.asked == asked
