@@ -57,7 +57,11 @@ class Relay:
     def _carry(self, near: socket.socket) -> None:
         with ExitStack() as stack:
             stack.enter_context(near)
-            far = stack.enter_context(socket.create_connection(self._target))
+            try:
+                far = stack.enter_context(socket.create_connection(self._target))
+            except OSError:
+                # Nobody is there; the next connection tries again.
+                return
             self._open |= {near, far}
             if self._rate:
                 # A kernel that buffers megabytes would hide how slow the link is.
@@ -96,6 +100,17 @@ class Relay:
         left[way] = None if limit is None else limit - len(data)
         return True
 
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def cut(self) -> None:
+        """End all connections; new ones are carried as before."""
+        cut, self._open = self._open, set()
+        for end in cut:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
     def freeze(self) -> None:
         """Forward nothing more, and close nothing until `close`, as a pulled cable does."""
         self._frozen = True
@@ -107,9 +122,7 @@ class Relay:
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         self._accepting.join()
-        for end in self._open:
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+        self.cut()
         for thread in self._threads:
             thread.join()
         self._wake.close()

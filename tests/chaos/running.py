@@ -23,11 +23,12 @@ from pslab.launch.tasks import Daemons
 from pslab.runs.folder import CHECKPOINTS, Run
 from pslab.runs.making import make_folder
 from psserver.checkpoint import Store
+from pswire.addresses import parse_address
 from pswire.config.experiment import Experiment
 from tests.chaos import copies, one_history
 from tests.chaos.campaign import Campaign, Disturbance, Kind, Outcome, Progress, Role, disturbances
-from tests.chaos.relay import Relay
 from tests.cluster.cluster import entries_of
+from tests.relay import Relay
 
 LOOK_EVERY = 0.02
 # Seconds that an answer may take. With replicas as long as a server may be silent before another one leads.
@@ -84,7 +85,7 @@ class DisturbedRun(RealRun):
         """The addresses of this worker's relays, which stay valid when a server restarts."""
         for server in self._servers:
             if (worker, server) not in self._relays:
-                self._relays[worker, server] = Relay(self._addresses[server])
+                self._relays[worker, server] = Relay(_place(self._addresses[server]))
         return ",".join(self._relays[worker, server].address for server in self._servers)
 
     # In the disturbing thread
@@ -133,6 +134,11 @@ class DisturbedRun(RealRun):
         self._resumes.append(timer)
         timer.start()
         return True
+
+
+def _place(address: str) -> tuple[str, int]:
+    found = parse_address(address)
+    return found.host, found.port
 
 
 def _ask(client: StatusClient) -> Progress | None:

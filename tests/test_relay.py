@@ -2,16 +2,17 @@
 
 import socket
 import threading
+from collections.abc import Iterator
 
 import pytest
 
-from tests.chaos.relay import Relay
-from tests.service.serving import PATIENCE
+from tests.patience import PATIENCE
+from tests.relay import Relay
 
 
 @pytest.fixture
-def echo():
-    """The address of a server that says everything again."""
+def echo() -> Iterator[tuple[str, int]]:
+    """Host and port of a server that says everything again."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def answer(connection: socket.socket) -> None:
@@ -31,14 +32,13 @@ def echo():
             threading.Thread(target=answer, args=(connection,), daemon=True).start()
 
     threading.Thread(target=accept, daemon=True).start()
-    yield f"127.0.0.1:{listening.getsockname()[1]}"
+    yield listening.getsockname()
     listening.shutdown(socket.SHUT_RDWR)
     listening.close()
 
 
 def connected(relay: Relay) -> socket.socket:
-    host, port = relay.address.split(":")
-    return socket.create_connection((host, int(port)), timeout=PATIENCE)
+    return socket.create_connection(("127.0.0.1", relay.port), timeout=PATIENCE)
 
 
 def said(connection: socket.socket, text: bytes) -> bytes:
@@ -49,7 +49,7 @@ def said(connection: socket.socket, text: bytes) -> bytes:
     return got
 
 
-def test_what_is_cut_ends_and_a_new_connection_is_carried(echo: str) -> None:
+def test_what_is_cut_ends_and_a_new_connection_is_carried(echo: tuple[str, int]) -> None:
     relay = Relay(echo)
     with connected(relay) as first, connected(relay) as second:
         assert said(first, b"one" * 100_000) == b"one" * 100_000
@@ -67,11 +67,11 @@ def test_what_is_cut_ends_and_a_new_connection_is_carried(echo: str) -> None:
         connected(relay)
 
 
-def test_a_server_that_is_away_is_tried_again_for_the_next_connection(echo: str) -> None:
+def test_a_server_that_is_away_is_tried_again_for_the_next_connection(echo: tuple[str, int]) -> None:
     # Bound and not listening: nobody answers there, and nobody else gets the port.
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
-        relay = Relay(f"127.0.0.1:{server.getsockname()[1]}")
+        relay = Relay(server.getsockname())
         with connected(relay) as first:
             assert first.recv(1) == b""
         server.listen()
