@@ -44,7 +44,7 @@ SOON = 7
 @click.option(
     "--observers",
     type=click.IntRange(min=0),
-    help="Number of observers, for status, watch and dashboard. Default: 1 for a new folder.",
+    help="Number of observers, for status and dashboard. Default: 1 for a new folder.",
 )
 @click.option(
     "--days",

@@ -40,7 +40,8 @@ from pswire.security.settings import SecurityOptions
     default="127.0.0.1",
     show_default=True,
     help="Interface to listen on. Off the loopback the page requires the token in the printed link, and the command "
-    "requires --insecure: the page has no TLS of its own (an ssh tunnel or a reverse proxy adds it).",
+    "requires --insecure: the page has no TLS of its own. For TLS leave it on the loopback, behind an ssh tunnel or a "
+    "reverse proxy.",
 )
 @insecure_option
 @overrides_option("Override a key of EXPERIMENT: policy.name=async. Repeatable.")

@@ -151,6 +151,10 @@ def export(
         _write_events(folder, events, follow, as_json)
         return
     assert path is not None
+    _write_model(folder, path, version, job, as_json)
+
+
+def _write_model(folder: Path, path: Path, version: int | None, job: str | None, as_json: bool) -> None:
     try:
         check_target(path)
         if job is not None and not needs_model(path):

@@ -119,8 +119,7 @@ class Guard:
             )
         if given and scope["path"] == "/":
             answer = RedirectResponse("/", 303)
-            encrypted = scope.get("scheme") == "https"
-            answer.set_cookie(access.COOKIE, self._token, httponly=True, samesite="strict", secure=encrypted)
+            answer.set_cookie(access.COOKIE, self._token, httponly=True, samesite="strict")
             return answer
         return None
 

@@ -159,7 +159,7 @@ def _show(console: Console, name: str, event: dict[str, Any]) -> None:
     if event.get("task_index") == 0:
         run = shlex.quote(_short(Path(event.get("run", "."))))
         ready = f"servers are ready at {event.get('address')}; ps-lab status {run} shows what they do"
-        console.print(f"{ready} (watch and dashboard take the same argument)", markup=False)
+        console.print(f"{ready} (and again with --watch; dashboard takes the same argument)", markup=False)
     if "metrics" in event:
         console.print(f"{name}: metrics at http://{event['metrics']}/metrics", markup=False)
 

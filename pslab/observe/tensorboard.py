@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,12 @@ class EventFile:
         # Versions at which histograms ended.
         self._histograms = [0]
         self._last: Point | None = None
-        self._points = 0
+        # Written.
+        self.points = 0
 
     def add(self, point: Point) -> None:
         """Write a point."""
-        self._points += 1
+        self.points += 1
         self._write(point, [{"tag": tag, "simple_value": value} for tag, value in point.metrics.items()])
         if not point.staleness:
             return
@@ -58,13 +60,11 @@ class EventFile:
         if point.version - self._histograms[-1] >= HISTOGRAM_EVERY:
             self._histogram()
 
-    def add_all(self, points: Iterable[Point]) -> int:
-        """Write points so that readers see them; return how many."""
-        before = self._points
+    def add_all(self, points: Iterable[Point]) -> None:
+        """Write points so that readers see them."""
         for point in points:
             self.add(point)
-        self.flush()
-        return self._points - before
+        self._writer.flush()
 
     def _histogram(self) -> None:
         if self._last is not None and self._ages:
@@ -96,9 +96,6 @@ class EventFile:
         event = Event(wall_time=self._began + point.seconds, step=point.version, summary=summary)
         self._writer.write_event(event)
 
-    def flush(self) -> None:
-        self._writer.flush()
-
     def close(self) -> None:
         self._histogram()
         self._writer.close()
@@ -124,31 +121,34 @@ def _histogram(ages: Mapping[int, int]) -> Any:
 def write_events(run: Path, target: Path, *, follow: bool = False) -> int:
     """Write event files of a run into `target`, replacing existing ones; return the number of points.
 
-    `follow`: go on until the run has a summary, or KeyboardInterrupt. Raises RunError when the run cannot be read or
-    the files cannot be written.
+    `follow`: go on until the run has a summary, or KeyboardInterrupt, after which the files have all that the run had.
+    Raises RunError when the run cannot be read or the files cannot be written.
     """
     check_installed()
     if not (run / DECISIONS).is_file():
         raise RunError(f"{run}: expected a run folder with {DECISIONS}, from which event files are made")
     try:
-        if not follow:
-            # What cannot be read raises before an earlier file is removed.
-            list(Follower(run).rest())
+        # What cannot be read raises before an earlier file is removed.
+        points = [] if follow else list(Follower(run).rest())
         for former in target.glob("events.out.tfevents.*"):
             former.unlink()
         file = EventFile(target, began_at(run))
-        follower, count = Follower(run, back=file.back), 0
-        try:
-            while follow and not (run / SUMMARY).is_file():
-                count += file.add_all(follower.points())
-                time.sleep(FOLLOW_EVERY)
-        except KeyboardInterrupt:
-            pass
-        count += file.add_all(follower.rest())
+        if follow:
+            _follow(run, file)
+        file.add_all(points)
         file.close()
     except OSError as error:
         raise RunError(f"{target}: cannot be written to: {error.strerror}") from error
-    return count
+    return file.points
+
+
+def _follow(run: Path, file: EventFile) -> None:
+    follower = Follower(run, back=file.back)
+    with suppress(KeyboardInterrupt):
+        while not (run / SUMMARY).is_file():
+            file.add_all(follower.points())
+            time.sleep(FOLLOW_EVERY)
+    file.add_all(follower.rest())
 
 
 class EventSink:

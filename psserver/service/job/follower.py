@@ -73,7 +73,7 @@ class Follower:
         on_measured: Callable[[int, int, float], None] = lambda _, __, ___: None,
     ) -> None:
         """Make it within the running loop. `patience`: seconds that the server may take to be there; None: no
-        limit. Raises TokenError if there is no token to show."""
+        limit."""
         self._credentials = credentials
         self._patience, self._timeout = patience, worker_timeout
         self.server, self.name = server, f"server {server}"
