@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -23,6 +25,7 @@ from psserver.service.life.settings import ServerSettings
 from psserver.service.net.coordinator import CoordinatorRpc
 from psserver.service.replicas import inputs, wire
 from psserver.service.replicas.disk import Promises, Remembered
+from psserver.service.replicas.holding import Holding
 from psserver.service.replicas.inputs import NotedCoordinator
 from psserver.service.replicas.links import Links
 from psserver.service.replicas.log import FollowersLog, fence
@@ -388,6 +391,45 @@ def test_a_candidate_asks_again_at_each_look() -> None:
         shell.tick()
     asked = [call.args[0] for call in links.send.call_args_list if call.args[1] == m.Prepare(4)]
     assert asked == [0, 2] * 3
+
+
+class _Leading(Holding):
+    """A copy that leads, of which only the log matters."""
+
+    _begun = True
+
+    async def _take_again(self, body: object) -> None:
+        raise AssertionError("a primary executes what it took")
+
+    async def _take_up(self, whole: object) -> int:
+        raise AssertionError("a primary takes no copy")
+
+    def _to_give(self) -> None:
+        return None
+
+    def _succeed(self, config: Config) -> None:
+        raise AssertionError("a primary leads already")
+
+
+def test_a_replaced_primary_gives_no_answer_for_anothers_item_and_only_votes() -> None:
+    """Its own item, which is not stable, has the place of the other primary's item in the log."""
+    links = mock.create_autospec(Links, instance=True, links={1: mock.MagicMock()}, met={1})
+    host, soon, answered = mock.MagicMock(), list[Callable[[], None]](), list[str]()
+    host.owner.loop.call_soon = lambda call, *given: soon.append(partial(call, *given))
+    shell = Shell(begin(0, 2, first_config((0, 1))), links, lambda disk: None, formed=True)
+    shell.machine = copy = _Leading(host, shell, lambda: None, "")
+    copy._lead()
+    copy._offer(b"own", lambda: answered.append("own"))
+    config = Config(3, 1, (Member(1, 0),), 0)
+    shell.hold((3, 1), b"another's")
+    shell.receive(1, m.Append(config, 0, ((3, 1),), 1))
+    assert copy.deposed == 3 and answered == []
+    while soon:
+        soon.pop(0)()
+    links.send.reset_mock()
+    shell.receive(1, m.Append(config, 1, (), 1))
+    shell.receive(1, m.Propose(config))
+    assert [call.args[:2] for call in links.send.call_args_list] == [(1, m.Accepted(3))]
 
 
 def test_a_follower_without_the_jobs_beginning_takes_nobody_for_lost() -> None:

@@ -110,6 +110,10 @@ class Holding(ABC):
 
     def execute(self, upto: int) -> None:
         """Execute the first `upto` items of the log."""
+        self.look()
+        if self.deposed or self.outdated:
+            # These may be another primary's items: no answer that waits here may leave for them.
+            return
         self._upto = upto
         if not self.leads:
             self._more.set()
@@ -143,6 +147,8 @@ class Holding(ABC):
         """Notice that another server leads. What was taken here and is not stable is void, and so is this copy."""
         replica = self._shell.replica
         if self.leads and replica.disk.config.primary != replica.server and not self.deposed:
+            # A primary that included this copy again would wait for it in vain.
+            self._host.owner.loop.call_soon(self._shell.keep_no_copy)
             self._depose(replica.disk.config.epoch)
         if not self.leads:
             self._saving.tell()

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from psserver.replication import Config, Disk, Replica, take
+from psserver.replication import Config, Disk, Replica, restart, take
 from psserver.replication.copying import WINDOW
 from psserver.replication.messages import (
     Activate,
@@ -314,6 +314,11 @@ class Shell:
             return
         items = message.items if isinstance(message, Append | Sync) else ()
         self.links.send(to, message, ((item, self.bodies[item]) for item in items), part=self.part)
+
+    def keep_no_copy(self) -> None:
+        """Only vote from now on, as a server that has started again without a copy. Not within an input's outputs."""
+        old = self.replica
+        self.replica = restart(old.server, old.servers, old.incarnation, False, old.disk)
 
     def executed(self, count: int) -> None:
         """Note that the first `count` items are executed here."""
