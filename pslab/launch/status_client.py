@@ -16,7 +16,7 @@ from pswire.generations import Generation
 from pswire.logs.lines import escaped
 from pswire.model.plan import MAX_VOTERS
 from pswire.security.credentials import NO_TLS, Credentials
-from pswire.security.probe import find_problem
+from pswire.security.diagnosis import problem_of
 from pswire.security.proof import FILE, VARIABLE, ProofError
 from pswire.security.secret import Secret
 from pswire.transport.channels import CHANNEL_OPTIONS
@@ -205,17 +205,12 @@ class StatusClient:
         if error.code() in _DENIED:
             return StatusUntrusted(f"{self.address}: {reason(error)}")
         if error.code() == grpc.StatusCode.UNAVAILABLE:
-            problem = self._problem()
-            if problem:
-                return StatusUntrusted(problem)
+            problem = problem_of(error, self._leader.address, self._credentials)
+            if problem is not None and not problem.passing:
+                return StatusUntrusted(problem.sentence)
             if NOT_LEADING in reason(error) or (self._leader.several and self._leader.seek().heard):
                 return StatusError(LEADERLESS)
         return StatusError(_explain(self.address, self._timeout, error))
-
-    def _problem(self) -> str:
-        """Return what is wrong with TLS; empty if nothing."""
-        found = find_problem(self._leader.address, self._credentials)
-        return "" if found is None or found.passing else found.sentence
 
     def close(self) -> None:
         self._leader.close()

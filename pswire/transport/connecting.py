@@ -3,15 +3,20 @@
 A test finds every other use of gRPC's own functions for it.
 """
 
-from typing import Any
+import socket
+from typing import Any, Final
 
 import grpc
 from google.protobuf import message_factory
 
+from pswire.addresses import Address
 from pswire.security.credentials import Credentials
 from pswire.security.identity import Identity
 from pswire.transport.channels import Options
 from pswire.v1 import coordinator_pb2, shard_pb2
+
+#: Seconds that a system may take to refuse a connection, or accept it.
+LISTENING: Final = 0.8
 
 
 def open_channel(address: str, options: Options, credentials: Credentials) -> grpc.Channel:
@@ -83,3 +88,14 @@ def _server(credentials: Credentials) -> grpc.ServerCredentials:
 
 def _configuration(identity: Identity) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([(identity.key.reveal(), identity.cert)], identity.ca)
+
+
+def nobody_listens(address: Address) -> bool:
+    """Return whether the system at the address refuses connections: no process has the port. False for silence."""
+    try:
+        with socket.create_connection((address.host, address.port), LISTENING):
+            return False
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False

@@ -16,7 +16,7 @@ from pswire.bounds import BoundError, check
 from pswire.logs.events import event
 from pswire.patience import LONGEST_PAUSE
 from pswire.security.credentials import Credentials
-from pswire.security.probe import Problem, find_problem
+from pswire.security.diagnosis import Problem, problem_of
 from pswire.transport.failures import may_pass, reason
 from psworker.errors import (
     JobOver,
@@ -45,9 +45,9 @@ MEANING: dict[grpc.StatusCode, type[SessionError]] = {
 }
 # Seconds.
 FIRST_PAUSE = 0.1
-# A server that is about to end may look like one that refuses this process. After this many probes in a row that find
-# the same problem it does refuse.
-CONVINCING = 3
+# Seconds for which a server may hang up before its first answer. One that is about to end looks like one that does not
+# trust this process.
+CONVINCING = 2.0
 # The end of a server's request to wait. How long that takes depends on other workers.
 MOMENT = "join again in a moment"
 
@@ -61,31 +61,35 @@ class Contact:
     def __init__(self, address: Address, credentials: Credentials) -> None:
         self._address, self._credentials = address, credentials
         self._answered = False
-        self._untrusted_probes = 0
-        # Found by the newest probe.
+        # When attempts began to end in a problem that does not pass by itself.
+        self._since: float | None = None
+        # The newest attempt's.
         self.problem: Problem | None = None
 
     def answered(self) -> None:
         """Note that the server has answered a call."""
-        self._answered, self._untrusted_probes, self.problem = True, 0, None
+        self._answered, self._since, self.problem = True, None, None
 
-    def probe(self) -> None:
-        """Look for the reason of a failed call. Takes up to two seconds. Without TLS: only before the first answer."""
-        if self._answered and not self._credentials.encrypted:
-            return
-        self.problem = find_problem(self._address, self._credentials)
-        self._untrusted_probes = self._untrusted_probes + 1 if self.untrusted else 0
+    def failed(self, error: grpc.RpcError) -> None:
+        """Note that a call failed."""
+        problem = problem_of(error, self._address, self._credentials)
+        if self._answered and problem is not None and not problem.certain and not self._credentials.encrypted:
+            # It needs no certificates, so it is the connection.
+            problem = None
+        self.problem = problem
+        self._since = (self._since or running.now()) if self.untrusted else None
 
     @property
     def untrusted(self) -> bool:
-        """Whether the newest probe found a problem that does not pass by itself."""
+        """Whether the newest attempt had a problem that does not pass by itself."""
         return self.problem is not None and not self.problem.passing
 
     @property
     def hopeless(self) -> bool:
         """Whether further retries are pointless."""
-        certain = self.problem is not None and self.problem.certain
-        return not self._answered and self.untrusted and (certain or self._untrusted_probes >= CONVINCING)
+        if self._answered or self.problem is None or self._since is None:
+            return False
+        return self.problem.certain or running.now() - self._since >= CONVINCING
 
 
 @dataclass(slots=True)
@@ -173,11 +177,11 @@ class Backoff:
         )
 
     def _why(self, error: grpc.RpcError) -> str:
-        """Return the reason for people; probe the server if gRPC says only that it is not available."""
+        """Return the reason for people."""
         why = reason(error)
         if self.contact is None or error.code() != grpc.StatusCode.UNAVAILABLE or _asks_to_wait(why):
             return why
-        self.contact.probe()
+        self.contact.failed(error)
         problem = self.contact.problem
         return why if problem is None else problem.sentence
 

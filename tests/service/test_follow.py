@@ -218,11 +218,11 @@ def test_a_server_that_is_not_there_is_tried_with_pauses_that_double(
             pauses.append(timeout)
             return await wait(tasks, timeout=0.001, **more)
 
-        def look(address: Address, *_: Any) -> None:
-            looks.append(address)
+        async def look(sought: follower.Follower) -> None:
+            looks.append(sought.address)
 
         monkeypatch.setattr(asyncio, "wait", noted)
-        monkeypatch.setattr(follower, "find_problem", look)
+        monkeypatch.setattr(follower.Follower, "_problem", look)
         with socket.socket() as taken:
             # Taken, but nobody listens.
             taken.bind(("127.0.0.1", 0))

@@ -23,11 +23,11 @@ from pswire.messages import ORDERS
 from pswire.model.table_figures import TableFigures
 from pswire.patience import SERVER_AWAY, refused_limit
 from pswire.security.credentials import NO_TLS, Credentials
-from pswire.security.probe import find_problem, nobody_listens
+from pswire.security.diagnosis import Problem, problem_of
 from pswire.security.proof import Caller, ProofError, server_named
 from pswire.table_messages import table_from_wire
 from pswire.transport.channels import CHANNEL_OPTIONS
-from pswire.transport.connecting import open_aio_channel
+from pswire.transport.connecting import nobody_listens, open_aio_channel
 from pswire.transport.failures import CallEnding, may_pass, method_failed, reason
 from pswire.transport.proven import check_server
 from pswire.v1 import memory_pb2, shard_pb2
@@ -38,6 +38,8 @@ log = logging.getLogger("ps-server")
 ASK_EVERY = 0.5
 # Seconds between attempts to reach a server.
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
+# The method that is asked why there is no connection.
+HEALTH = "/grpc.health.v1.Health/Check"
 # Seconds that a server may take to read its exit code.
 CLOSING = 5.0
 # Why a server counts as lost: it has gone and may come back, or a lasting reason ("server", "diverged", UNTRUSTED).
@@ -426,7 +428,7 @@ class Follower:
                 if done:
                     self._missed = False
                     return not self._closing.is_set()
-                problem = await asyncio.to_thread(find_problem, self.address, self._credentials)
+                problem = await self._problem()
                 nobody = self._met and await asyncio.to_thread(nobody_listens, self.address)
                 waited, self._missed = running.now() - self._broke, True
                 self._changes.notify()
@@ -448,6 +450,14 @@ class Follower:
         finally:
             ready.cancel()
             closing.cancel()
+
+    async def _problem(self) -> Problem | None:
+        """Return what is wrong with the connection, by the failure of a call that does not wait for it."""
+        try:
+            await self.channel.unary_unary(HEALTH, bytes, bytes)(b"", timeout=FIRST_PAUSE)
+        except grpc.RpcError as error:
+            return problem_of(error, self.address, self._credentials)
+        return None
 
     def _given_up(self, cause: str, why: str) -> bool:
         """Count a server that was never reached as lost; return False."""

@@ -22,7 +22,7 @@ from pswire.exits import ExitCode
 from pswire.generations import follows
 from pswire.logs.events import event
 from pswire.patience import coordinator_away
-from pswire.security.probe import nobody_listens
+from pswire.transport.connecting import nobody_listens
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
