@@ -20,7 +20,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from psserver.metrics.collector import registry
 from psserver.service.errors import Refused
 from psserver.service.guard.authorization import ANYBODY, METRICS, Authorizer, Peer
-from psserver.service.guard.limits import METRICS_CONNECTIONS, METRICS_PER_ADDRESS
+from psserver.service.guard.limits import METRICS_CONNECTIONS
 from psserver.service.job.job import Job
 from psserver.service.store.host import ShardHost
 from pswire import running
@@ -34,9 +34,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ps-server")
 
-# Limits of concurrent connections: of all peers, and per address. A Prometheus needs one.
+# The limit of concurrent connections. A Prometheus needs one.
 CONNECTION_LIMIT: Final = int(METRICS_CONNECTIONS.value)
-PER_ADDRESS_LIMIT: Final = int(METRICS_PER_ADDRESS.value)
 # Seconds from the accept to the end of a connection, whatever it sends.
 DEADLINE: Final = 10.0
 
@@ -46,7 +45,6 @@ class _Served:
     """A connection. `due`: when it is cut; monotonic seconds."""
 
     request: socket.socket
-    address: str
     thread: threading.Thread
     due: float
 
@@ -54,9 +52,9 @@ class _Served:
 class ConnectionServer(ThreadingMixIn, HTTPServer):
     """An HTTP server with limited connections.
 
-    At most CONNECTION_LIMIT in all, PER_ADDRESS_LIMIT per address, and `deadline` seconds each.
+    At most CONNECTION_LIMIT at once, for `deadline` seconds each.
 
-    Connections beyond the limits are closed at once. The thread of `serve_forever` accepts, counts and cuts; the
+    Connections beyond the limit are closed at once. The thread of `serve_forever` accepts, counts and cuts; the
     threads of connections only serve and close. Raises OSError if the address is not available.
     """
 
@@ -85,8 +83,7 @@ class ConnectionServer(ThreadingMixIn, HTTPServer):
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         self._served = [served for served in self._served if served.thread.is_alive()]
-        same = sum(served.address == client_address[0] for served in self._served)
-        return len(self._served) < CONNECTION_LIMIT and same < PER_ADDRESS_LIMIT
+        return len(self._served) < CONNECTION_LIMIT
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Serve in the connection's thread. The connection's deadline includes the TLS handshake."""
@@ -106,7 +103,7 @@ class ConnectionServer(ThreadingMixIn, HTTPServer):
             name="metrics-connection", daemon=True,
         )  # fmt: skip
         thread.start()
-        self._served.append(_Served(request, client_address[0], thread, due))
+        self._served.append(_Served(request, thread, due))
 
     def service_actions(self) -> None:
         now = running.now()

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import psworker
-from psserver.service.guard.limits import UNAUTHENTICATED
+from psserver.service.guard.limits import UNPROVEN
 from pswire.security.names import Role
 from pswire.security.settings import SecurityOptions
 from pswire.transport import channels, framed_socket
@@ -122,7 +122,7 @@ def test_invited_workers_are_served_among_strangers() -> None:
                     here.send([MESSAGE])
                     assert same(here.receive(), (MESSAGE, 0))
                 served += 1
-                assert opened.unauthenticated <= UNAUTHENTICATED.value
+                assert opened.unauthenticated <= UNPROVEN.value
             gc.collect()
             held.append(psutil.Process().memory_info().rss)
         # Of the server none; three of the strangers.

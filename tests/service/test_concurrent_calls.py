@@ -7,10 +7,8 @@ from contextlib import ExitStack
 import pytest
 
 from psserver.service.errors import Refused
-from psserver.service.guard.calls import LARGE_MESSAGE, Caller, ConcurrentCalls, MemberCalls, Watch
+from psserver.service.guard.calls import LARGE_MESSAGE, Caller, MemberCalls, Watch
 from psserver.service.guard.ledger import MIB
-from psserver.service.guard.limits import LEAST_SILENT, SILENT
-from psserver.service.guard.room import silent_calls
 
 
 class Calls:
@@ -42,17 +40,8 @@ def calls() -> Iterator[Calls]:
         yield Calls(Watch(), stack)
 
 
-def test_of_more_than_few_the_oldest_is_cut(calls: Calls) -> None:
-    few = ConcurrentCalls(2)
-    with few.count(calls.begin(0)), few.count(calls.begin(1)):
-        assert calls.cut == []
-        with few.count(calls.begin(2)):
-            assert calls.cut == [0] and len(few) == 2
-    assert len(few) == 0
-
-
 def test_a_members_oldest_calls_are_cut_and_others_are_not_touched(calls: Calls) -> None:
-    members = MemberCalls(lambda: 2, calls.watch)
+    members = MemberCalls(calls.watch, 2)
     members.claim("other", calls.begin(0))
     for number in range(1, 5):
         caller = calls.begin(number)
@@ -63,7 +52,7 @@ def test_a_members_oldest_calls_are_cut_and_others_are_not_touched(calls: Calls)
 
 
 def test_calls_that_have_ended_count_for_nobody(calls: Calls) -> None:
-    members = MemberCalls(lambda: 2, calls.watch)
+    members = MemberCalls(calls.watch, 2)
     for number in range(500):
         caller = calls.begin(number)
         members.claim(f"w{number % 100}", caller)
@@ -77,7 +66,7 @@ def test_a_member_that_does_not_read_gets_no_more_calls(calls: Calls) -> None:
     """What was cut while a large message was on its way is held by the transport until its peer reads or goes."""
 
     async def run() -> None:
-        members = MemberCalls(lambda: 2, calls.watch)
+        members = MemberCalls(calls.watch, 2)
         writing = []
         for number in range(2):
             caller = calls.begin(number)
@@ -109,9 +98,3 @@ def test_only_large_messages_are_counted(calls: Calls) -> None:
     assert calls.watch.message_bytes == 2 * LARGE_MESSAGE == sum(nbytes for _, nbytes in calls.watch.messages)
     calls.end(0)
     assert calls.watch.message_bytes == 0
-
-
-def test_silent_calls_are_fewer_where_memory_is_little() -> None:
-    assert silent_calls(1024 * MIB) == 31
-    assert silent_calls(10 * MIB) == LEAST_SILENT.value
-    assert silent_calls(2**40) == SILENT.value

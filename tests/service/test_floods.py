@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from psserver.service.guard import calls
-from psserver.service.guard.limits import Limit
+from psserver.service.guard.limits import UNPROVEN, Limit
 from tests.service.conftest import Steady
 from tests.service.http2 import (
     CANCEL,
@@ -99,7 +99,7 @@ def test_streams_that_come_and_go(
     honest.step()
     assert memory() - before < ROOM
     assert not [record for record in caplog.records if record.exc_info]
-    wait_until(lambda: one.servers[0].server.watch.silent == 0, "the calls to end")
+    wait_until(lambda: not one.servers[0].server.watch.strangers, "the calls to end")
 
 
 def test_metadata_without_end(one: Cluster, honest: Steady) -> None:
@@ -131,11 +131,10 @@ def test_messages_that_never_come_whole(
             began = frame(DATA, 0, stream, b"\0\0\x40\0\0" + b"x")
             connection.send(frame(HEADERS, END_HEADERS, stream, headers("/pswire.v1.Shard/Push")) + began)
         connection.answered()
-    wait_until(lambda: server.watch.silent >= server.watch.silent_limit, "the calls to arrive")
+    wait_until(lambda: len(server.watch.strangers) >= UNPROVEN.value, "the calls to arrive")
     honest.step()
-    assert server.watch.silent <= server.watch.silent_limit + 1
     assert memory() - before < ROOM
     for connection in connections:
         connection.close()
-    wait_until(lambda: server.watch.silent == 0, "the calls to end")
+    wait_until(lambda: not server.watch.strangers, "the calls to end")
     honest.step()

@@ -58,7 +58,7 @@ def test_a_store_counts_what_was_read(tmp_path: Any) -> None:
 
 def test_a_member_of_which_a_piece_is_under_way_transfers() -> None:
     watch = Watch()
-    calls = MemberCalls(lambda: 4, watch)
+    calls = MemberCalls(watch)
     caller = Caller(lambda: None)
     with watch.watching(caller):
         calls.claim("w0", caller)

@@ -48,11 +48,10 @@ def test_names_without_end_are_refused_with_the_numbers_and_members_go_on(
 ) -> None:
     with serving(memory_limit=30 * MIB) as cluster, Peer(cluster, "honest") as peer:
         peer.step()
-        memory = cluster.servers[0].probe.host.memory
         # Room for the two names that are to come, and no third.
         kept = cluster.servers[0].probe.job.coordinator.roster.nbytes
         most = kept + 2 * MAX_NAME_BYTES
-        monkeypatch.setattr(room, "NAMES_SHARE", Limit(most / memory.ledger.limit, "for this test"))
+        monkeypatch.setattr(room, "NAMES", Limit(most, "for this test"))
         came = 0
         with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "no memory for one more name", "--max-workers"):
             for number in range(100):

@@ -10,7 +10,6 @@ import pytest
 import psworker
 from pslab.dashboard.recording import recorded
 from pslab.runs.folder import Run
-from psserver.service.guard.rates import NOTE_BURST
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from tests.lab.test_cli import ps_lab
@@ -55,7 +54,3 @@ def test_what_is_no_note_is_refused() -> None:
             for text in ("", "  ", "x" * 501, "\x1b[2J"):
                 with refused(grpc.StatusCode.INVALID_ARGUMENT):
                     write(cluster, text)
-            for number in range(NOTE_BURST):
-                write(cluster, f"number {number}")
-            with refused(grpc.StatusCode.UNAVAILABLE):
-                write(cluster, "one too many")

@@ -2,7 +2,6 @@
 
 import queue
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +9,10 @@ from typing import Any
 import grpc
 import pytest
 
-from pslab.verify.harness import CoordinatorHarness
 from psserver.service.guard import rates
-from psserver.service.guard.rates import Arrivals, Buckets, TokenBucket
-from psserver.service.job import agreement
+from psserver.service.guard.rates import Buckets, TokenBucket
 from psserver.service.net import coordinator, sessions
-from pswire.model.plan import Plan, VariableSpec, make_plan
-from pswire.model.tables import TableSpec
+from pswire.model.plan import VariableSpec, make_plan
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer, Stream, join_request
 from tests.service.serving import PATIENCE, refused, serving
@@ -45,66 +41,24 @@ def test_a_burst_then_so_many_per_second() -> None:
     assert [pace.take() for _ in range(4)] == [True, True, True, False]
 
 
-def test_a_flood_of_new_names_does_not_keep_a_known_one_out() -> None:
-    clock = Clock()
-    arrivals = Arrivals(1, {"honest"}.__contains__, clock)
-    for number in range(rates.NEW_BURST):
-        assert arrivals.allows(f"n{number}")
-        arrivals.record(f"n{number}")
-    assert not arrivals.allows("newcomer") and arrivals.allows("honest")
-    for _ in range(rates.REJOIN_BURST):
-        assert arrivals.allows("honest")
-        arrivals.record("honest")
-    assert not arrivals.allows("honest")
-    clock.now += 1.0
-    assert arrivals.allows("honest") and arrivals.allows("newcomer")
-
-
-def test_names_that_joined_and_left_without_a_commit_share_one_pace() -> None:
-    """However many they are, and however long they were away."""
-    clock, harness = Clock(), CoordinatorHarness()
-    tallies = harness.coordinator.roster.tallies
-
-    def proven(name: str) -> bool:
-        return name in tallies and tallies[name].committed > 0
-
-    arrivals = Arrivals(1, proven, clock)
-    names = [f"n{number}" for number in range(1000)]
-    for name in names:
-        clock.now += 1 / rates.NEW_NAMES_PER_SECOND
-        assert arrivals.allows(name)
-        harness.joins(name, "A")
-        arrivals.record(name)
-        harness.leaves(name)
-    clock.now += 1000
-    began, let_in = clock.now, 0
-    while clock.now - began <= 1.0:
-        for name in names:
-            if arrivals.allows(name):
-                arrivals.record(name)
-                let_in += 1
-        clock.now += 0.125
-    assert let_in == rates.NEW_BURST + rates.NEW_NAMES_PER_SECOND
-
-
 def test_a_pace_that_is_full_again_is_forgotten() -> None:
     clock = Clock()
-    arrivals = Arrivals(1, lambda name: True, clock)
+    arrivals = Buckets(rates.REJOINS_PER_SECOND, rates.REJOIN_BURST, clock)
     for number in range(100):
-        arrivals.record(f"n{number}")
+        arrivals.spend(f"n{number}")
     assert len(arrivals) == 100
     clock.now += rates.REJOIN_BURST / rates.REJOINS_PER_SECOND + 1.0
-    arrivals.record("last")
+    arrivals.spend("last")
     assert len(arrivals) == 1
     for _ in range(rates.REJOIN_BURST - 1):
-        arrivals.record("last")
+        arrivals.spend("last")
     assert not arrivals.allows("last")
     # At the next look it is not full yet.
     clock.now += 1.0
     for _ in range(3):
-        arrivals.record("last")
+        arrivals.spend("last")
     clock.now += rates.REJOIN_BURST / rates.REJOINS_PER_SECOND - 0.5
-    arrivals.record("other")
+    arrivals.spend("other")
     assert len(arrivals) == 2
 
 
@@ -156,22 +110,23 @@ def test_ready_and_commit_beyond_a_members_tickets_are_slowed_down(
         assert loud.stream.ending is None
 
 
-def test_joins_beyond_the_pace_are_told_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "NEW_BURST", 4)
-    monkeypatch.setattr(rates, "NEW_NAMES_PER_SECOND", NEVER)
+def test_joins_beyond_the_pace_of_a_name_are_told_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others join meanwhile."""
+    monkeypatch.setattr(coordinator, "REJOIN_BURST", 3)
+    monkeypatch.setattr(coordinator, "REJOINS_PER_SECOND", NEVER)
     with serving() as cluster, Peer(cluster, "a") as peer:
         assert peer.step().version == 1
-        for name in ("b", "c", "d"):
-            cluster.coordinator.Join(join_request(peer.plan, worker=name, session=name), timeout=PATIENCE)
-        with refused(grpc.StatusCode.UNAVAILABLE, "too many workers join at once"):
-            cluster.coordinator.Join(join_request(peer.plan, worker="e", session="e"), timeout=PATIENCE)
-        with refused(grpc.StatusCode.UNAVAILABLE, "too many workers join at once"):
-            cluster.coordinator.Join(join_request(peer.plan, worker="b", session="b"), timeout=PATIENCE)
-        # Who has committed may come back.
-        again = cluster.coordinator.Join(
-            join_request(peer.plan, worker="a", session=peer.token), timeout=PATIENCE
-        )
-        assert again.incarnation == peer.reply.incarnation
+
+        def joins(name: str, session: str) -> pb.JoinReply:
+            request = join_request(peer.plan, worker=name, session=session)
+            reply: pb.JoinReply = cluster.coordinator.Join(request, timeout=PATIENCE)
+            return reply
+
+        for _ in range(2):
+            assert joins("a", peer.token).incarnation == peer.reply.incarnation
+        with refused(grpc.StatusCode.UNAVAILABLE, "too often"):
+            joins("a", peer.token)
+        joins("b", "b")
         peer.stream.close()
         peer.stream = Stream(cluster, peer.hello())
         assert peer.step().version == 2
@@ -191,51 +146,6 @@ def test_each_key_has_a_bucket_that_is_forgotten_when_it_is_full() -> None:
     assert buckets.allows("noisy")
     buckets.spend("other")
     assert len(buckets) == 1
-
-
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
-    """The plans that the server makes."""
-    made: list[Plan] = []
-
-    def plan(variables: Sequence[VariableSpec], servers: int, tables: Sequence[TableSpec]) -> Plan:
-        made.append(make_plan(variables, servers, tables))
-        return made[-1]
-
-    monkeypatch.setattr(agreement, "make_plan", plan)
-    return made
-
-
-def test_a_flood_of_other_models_is_neither_planned_nor_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker of the job joins meanwhile from the same address: its model is known by its fingerprint."""
-    planned = counted(monkeypatch)
-    monkeypatch.setattr(coordinator, "MODELS_PER_SECOND", NEVER)
-    with serving(policy="async") as cluster, Peer(cluster, "first") as first:
-        first.step()
-        before = len(planned)
-        answers = Counter[grpc.StatusCode]()
-        for number in range(3 * rates.MODEL_BURST):
-            request = join_request(OTHER, worker=f"other-{number}", session="s")
-            with pytest.raises(grpc.RpcError) as caught:
-                cluster.coordinator.Join(request, timeout=PATIENCE)
-            answers[caught.value.code()] += 1
-        # The first worker's model was new, too.
-        assert answers == {
-            grpc.StatusCode.FAILED_PRECONDITION: rates.MODEL_BURST - 1,
-            grpc.StatusCode.UNAVAILABLE: 2 * rates.MODEL_BURST + 1,
-        }
-        with Peer(cluster, "second") as second:
-            second.step()
-        assert len(planned) == before, "the job has a model"
-
-
-def test_models_are_planned_at_a_pace_while_the_job_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    planned = counted(monkeypatch)
-    monkeypatch.setattr(coordinator, "MODELS_PER_SECOND", NEVER)
-    with serving() as cluster:
-        for _ in range(3 * rates.MODEL_BURST):
-            with pytest.raises(grpc.RpcError):
-                cluster.coordinator.Join(join_request(OTHER, plan="0123"), timeout=PATIENCE)
-    assert len(planned) == rates.MODEL_BURST
 
 
 def test_the_jobs_fingerprint_with_another_model_is_refused() -> None:

@@ -11,7 +11,6 @@ import pytest
 import psworker
 from pslab.launch.status_client import ChangeRefused, StatusClient
 from pslab.runs.folder import Run
-from psserver.service.guard.rates import NOTE_BURST
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from tests.lab.test_cli import ps_lab
@@ -88,16 +87,6 @@ def test_a_policy_that_cancels_cannot_take_over_from_workers_whose_codec_remembe
         with refused(grpc.StatusCode.FAILED_PRECONDITION):
             change(cluster, "k-sync", '{"aggregate": 1}')
         change(cluster, "k-sync", '{"aggregate": 1, "late": "drop"}')
-
-
-def test_changes_have_the_rate_of_notes() -> None:
-    with serving() as cluster, psworker.connect(cluster.hosts, START) as session:
-        step(session)
-        for number in range(NOTE_BURST):
-            change(cluster, ("async", "sync")[number % 2], "{}")
-            step(session)
-        with refused(grpc.StatusCode.UNAVAILABLE):
-            change(cluster, "async", "{}")
 
 
 def test_usage_is_checked_before_anybody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

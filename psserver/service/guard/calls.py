@@ -1,4 +1,4 @@
-"""Calls of a server: their deadlines, and how many one member or one address may hold."""
+"""Calls of a server: their deadlines, and how many of them one member may hold, or peers that have proven nothing."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ import grpc
 
 from psserver.service.errors import Refused
 from psserver.service.guard.authorization import ANYBODY, Peer
-from psserver.service.guard.limits import FIRST_MESSAGE, SILENT, UnprovenPeers
+from psserver.service.guard.limits import FIRST_MESSAGE, MEMBER_CALLS, UNPROVEN, Unproven
 from pswire import running
 from pswire.patience import silence
 from pswire.transport import frames
@@ -97,16 +97,16 @@ class Caller:
 class Watch:
     """Deadlines of all calls of a server. Close it at the end. The loop's thread owns it."""
 
-    def __init__(self, silent_limit: int = int(SILENT.value)) -> None:
-        """`silent_limit`: most calls without a first message."""
+    def __init__(self, most_unproven: int = int(UNPROVEN.value)) -> None:
+        """`most_unproven`: calls that have proven nothing, at most."""
         self._calls: set[Caller] = set()
         # Bytes of each call's last message, either way, if it is large.
         self._messages: dict[Caller, int] = {}
         self.message_bytes = 0
         # The same for calls that were cut while that message was being sent.
         self._unread: dict[Caller, int] = {}
-        # Calls without a first message.
-        self._silent: UnprovenPeers[Caller] = UnprovenPeers(silent_limit)
+        # Calls that have proven nothing.
+        self.strangers: Unproven[Caller] = Unproven(most_unproven)
         self._next: asyncio.TimerHandle | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -116,15 +116,16 @@ class Watch:
         if self._next is not None:
             self._next.cancel()
 
-    @property
-    def silent(self) -> int:
-        """Number of calls without a first message."""
-        return len(self._silent)
-
-    @property
-    def silent_limit(self) -> int:
-        """Most calls without a first message. Beyond it the oldest call of the busiest address is cut."""
-        return self._silent.most
+    @contextmanager
+    def unproven(self, caller: Caller) -> Iterator[None]:
+        """Count the call inside the block among those that have proven nothing. Beyond the limit the oldest is cut;
+        other calls are not affected."""
+        for oldest in self.strangers.admit(caller):
+            oldest.cancel()
+        try:
+            yield
+        finally:
+            self.strangers.discard(caller)
 
     @contextmanager
     def watching(self, caller: Caller) -> Iterator[Caller]:
@@ -173,17 +174,9 @@ class Watch:
 
     @contextmanager
     def first_message(self, caller: Caller) -> Iterator[None]:
-        """Await the call's first message inside the block, within a time limit.
-
-        Of too many silent calls, the oldest of the busiest address is cut; calls that have spoken are not affected.
-        """
-        for oldest in self._silent.admit(caller, caller.address):
-            oldest.cancel()
-        try:
-            with caller.within(FIRST_MESSAGE.value):
-                yield
-        finally:
-            self._silent.discard(caller)
+        """Await the call's first message inside the block, within a time limit."""
+        with self.unproven(caller), caller.within(FIRST_MESSAGE.value):
+            yield
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         now = running.now()
@@ -194,31 +187,10 @@ class Watch:
         self._next = loop.call_later(LOOK_EVERY, self._look, loop)
 
 
-class ConcurrentCalls:
-    """At most `most` calls at once; beyond that the oldest call of the busiest address is cut. The loop's thread
-    owns it."""
-
-    def __init__(self, most: int) -> None:
-        self._calls: UnprovenPeers[Caller] = UnprovenPeers(most)
-
-    def __len__(self) -> int:
-        return len(self._calls)
-
-    @contextmanager
-    def count(self, caller: Caller) -> Iterator[None]:
-        """Count the call inside the block."""
-        for oldest in self._calls.admit(caller, caller.address):
-            oldest.cancel()
-        try:
-            yield
-        finally:
-            self._calls.discard(caller)
-
-
 class MemberCalls:
-    """Authenticated payload calls by member. `most`: the limit for one member, now. The loop's thread owns it."""
+    """Authenticated payload calls by member. `most`: of one member. The loop's thread owns it."""
 
-    def __init__(self, most: Callable[[], int], watch: Watch) -> None:
+    def __init__(self, watch: Watch, most: int = int(MEMBER_CALLS.value)) -> None:
         self._most, self._watch = most, watch
         self._of: dict[str, dict[Caller, None]] = {}
         self._whose: dict[Caller, str] = {}
@@ -251,7 +223,7 @@ class MemberCalls:
             self._forget(list(self._whose))
             self._enough = 64 + 2 * len(self._whose)
         self._forget([caller] if caller in self._whose else [], also_standing=True)
-        mine, most = self._of.setdefault(worker, {}), self._most()
+        mine, most = self._of.setdefault(worker, {}), self._most
         unread = sum(map(self._watch.unread, mine))
         if unread >= most:
             raise Refused(

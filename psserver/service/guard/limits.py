@@ -1,5 +1,4 @@
-"""Limits of a server: calls of each kind, peers that have proven nothing by address, and workers by system
-resources."""
+"""Limits of a server: calls of each kind, peers that have proven nothing, and workers by system resources."""
 
 import os
 import resource
@@ -20,123 +19,70 @@ class Limit:
     why: str
 
 
+# What one process may hold is bounded; strangers are not kept apart from each other. Without TLS, bind to the loopback
+# or to a trusted network.
+
 # A worker has two calls: its session, and the stream that carries its payloads or authorizes its socket.
 CALLS: Final = Limit(
     32_768, "each takes some 30 kB; beyond that a call is refused at once rather than left waiting"
 )
-# The next rows limit what strangers can hold.
-SILENT: Final = Limit(
-    512,
-    "calls without a first message, if memory allows; beyond that the oldest call of the busiest address is cut",
-)
-FOREIGN: Final = Limit(
-    64,
-    "calls of gRPC's own services (health, reflection); beyond that the oldest is cut, chosen the same way",
-)
-STRANGERS_SHARE: Final = Limit(
-    1 / 8, "of --memory-limit, for first messages under way: each silent call may hold a whole one"
-)
-NAMES_SHARE: Final = Limit(
-    1 / 16, "of --memory-limit, for what is kept of each name that ever joined, to the job's end"
-)
-LENT_SHARE: Final = Limit(
-    1 / 8,
-    "of what the model leaves, for versions that were taken back and are still being read",
-)
-MEMBER_CALLS: Final = Limit(
-    8,
-    "payload calls of one member, if memory allows: two are in use, others are left of broken connections",
-)
-LEAST_SILENT: Final = Limit(
-    16, "silent calls, however little memory there is: workers join at the same moment"
-)
-LEAST_MEMBER_CALLS: Final = Limit(4, "payload calls of one member, however little memory there is")
-ANSWERS: Final = Limit(64, "answers to single calls that nobody has read yet")
 CONNECTIONS: Final = Limit(
     16_384, "each takes a descriptor; beyond that a connection is refused, and its worker uses gRPC"
 )
-UNAUTHENTICATED: Final = Limit(
-    256,
-    "connections without a token; beyond that the oldest of the busiest address is cut",
-)
-UNAUTHENTICATED_PER_ADDRESS: Final = Limit(
-    128, "the same, of one address: half of the room is left for others"
+UNPROVEN: Final = Limit(
+    128,
+    "calls without a first message or of gRPC's own services, and as many connections without a token: each may hold "
+    "a message of 4 MiB; beyond that the oldest is cut",
 )
 METRICS_CONNECTIONS: Final = Limit(
     16, "connections to the metrics port: each costs a thread; beyond that one is closed at once"
 )
-METRICS_PER_ADDRESS: Final = Limit(8, "the same, of one address: a Prometheus elsewhere finds room")
 FIRST_MESSAGE: Final = Limit(
     10.0 + CHUNK_SECONDS, "seconds for the first message of a call, which may carry a chunk"
 )
-AWAITING: Final = Limit(
-    4096, "calls that wait for the log; beyond that the one that waits for the farthest entry is refused"
+NAMES: Final = Limit(
+    64 * 2**20, "bytes that are kept of all names that ever joined, to the job's end: some 40,000"
 )
-UNGRANTED: Final = Limit(
-    4, "reads of versions that no ticket has pinned; each may keep a buffer from an update"
+MEMBER_CALLS: Final = Limit(
+    4, "payload calls of one member: two are in use, others are left of broken connections"
 )
 READS: Final = Limit(
     4, "reads of one worker at once: the present version, the next, and repeated reads after a break"
 )
-# Factor by which each unread grant shortens the time that the next one of this worker may hold up an update.
-LEASE_DIVISOR: Final = Limit(
-    4.0, "each time a worker does not read, the next wait for it is a quarter as long"
+UNGRANTED: Final = Limit(
+    4, "reads of versions that no ticket has pinned; each may keep a buffer from an update"
 )
 Peer = TypeVar("Peer", bound=Hashable)
 
 
-class UnprovenPeers(Generic[Peer]):
-    """Peers that have proven nothing, limited to `most` in all and `of_one` per address (None: no limit per
-    address).
+class Unproven(Generic[Peer]):
+    """Peers that have proven nothing, at most so many. Pure."""
 
-    When full, the oldest peer of the busiest address is evicted, so a peer that comes alone stays. Peers without an
-    address (of a Unix socket) have no limit per address. Pure.
-    """
-
-    def __init__(self, most: int, of_one: int | None = None) -> None:
-        self.most, self._of_one = most, of_one
-        # Peers by address, oldest first; empty addresses are removed.
-        self._of: dict[str, dict[Peer, None]] = {}
-        self._where: dict[Peer, str] = {}
+    def __init__(self, most: int = int(UNPROVEN.value)) -> None:
+        self._most = most
+        # The oldest first.
+        self._peers: dict[Peer, None] = {}
 
     def __len__(self) -> int:
-        return len(self._where)
+        return len(self._peers)
 
     def __contains__(self, peer: object) -> bool:
-        return peer in self._where
+        return peer in self._peers
 
     def __iter__(self) -> Iterator[Peer]:
-        return iter(self._where)
+        return iter(self._peers)
 
-    def admit(self, peer: Peer, address: str) -> list[Peer]:
-        """Admit a peer; return those evicted for it, which the caller must cut."""
-        cut = []
-        if self._of_one is not None and address and len(self._of.get(address, ())) >= self._of_one:
-            cut.append(self._oldest(address))
-        while self._where and len(self._where) >= self.most:
-            cut.append(self._oldest(self._noisiest(address)))
-        self._of.setdefault(address, {})[peer] = None
-        self._where[peer] = address
+    def admit(self, peer: Peer) -> list[Peer]:
+        """Admit a peer; return the oldest ones beyond the limit, which the caller must cut."""
+        self._peers[peer] = None
+        cut = list(self._peers)[: max(0, len(self._peers) - self._most)]
+        for each in cut:
+            self.discard(each)
         return cut
 
     def discard(self, peer: Peer) -> None:
         """Remove a peer that has ended, or has proven something. May be called repeatedly."""
-        address = self._where.pop(peer, None)
-        if address is None:
-            return
-        there = self._of[address]
-        del there[peer]
-        if not there:
-            del self._of[address]
-
-    def _noisiest(self, coming: str) -> str:
-        """Return the address with the most peers, counting the coming one; the earliest of equals."""
-        return max(self._of, key=lambda address: len(self._of[address]) + (address == coming))
-
-    def _oldest(self, address: str) -> Peer:
-        peer = next(iter(self._of[address]))
-        self.discard(peer)
-        return peer
+        self._peers.pop(peer, None)
 
 
 def address_of(peer: str) -> str:

@@ -9,22 +9,13 @@ from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.service.errors import Refused
 from psserver.service.guard.ledger import MIB, MODEL, Held, MemoryLedger
-from psserver.service.guard.limits import (
-    LEAST_MEMBER_CALLS,
-    LEAST_SILENT,
-    LENT_SHARE,
-    MEMBER_CALLS,
-    NAMES_SHARE,
-    SILENT,
-    STRANGERS_SHARE,
-)
+from psserver.service.guard.limits import NAMES
 from psserver.shard import Shard
 from psserver.shard.compensators import build_compensator
 from psserver.shard.deltas import stream_bytes
 from pswire.model.plan import Plan, ShardLayout
 from pswire.model.rows import Rows
 from pswire.transport.blocks import BlockCodec
-from pswire.transport.channels import RECEIVED_BYTES
 
 # Tickets that a worker holds at once: the present one, and one granted ahead.
 TICKETS = 2
@@ -249,12 +240,11 @@ class ShardMemory:
 
     def admit_name(self, kept: int) -> None:
         """Raise Refused if there is no room for one more name. Names are kept because their workers may come back."""
-        most = NAMES_SHARE.value * self.ledger.limit
+        most = NAMES.value
         if kept + MAX_NAME_BYTES > most:
             raise _refused(
-                f"no memory for one more name: expected at most {most / MIB:.1f} MiB (a part of --memory-limit) for "
-                f"what is kept of all names that have ever joined, got {kept / MIB:.1f} already; --max-workers says "
-                "how many there may be"
+                f"no memory for one more name: expected at most {most / MIB:.1f} MiB for what is kept of all names "
+                f"that have ever joined, got {kept / MIB:.1f} already; --max-workers says how many there may be"
             )
 
     def take_slots(self, worker: str, slots: int) -> str | None:
@@ -277,12 +267,6 @@ class ShardMemory:
         members = 0 if self.shard is None else len(self.shard.members)
         return max(0, self.ledger.limit - self._model) // max(1, members)
 
-    @property
-    def member_calls(self) -> int:
-        """Payload calls that one member may have. Each may hold a whole message, and the transport a copy of it."""
-        most, least = int(MEMBER_CALLS.value), int(LEAST_MEMBER_CALLS.value)
-        return max(least, min(most, self.share // (2 * RECEIVED_BYTES)))
-
     def take_copy(self, nbytes: int) -> str | None:
         """Reserve a copy of the optimizer's state; return why there is no room, or None."""
         refusal = self.ledger.take(MODEL, COPY, nbytes)
@@ -301,22 +285,13 @@ class ShardMemory:
 
     @property
     def versions_beyond(self) -> int:
-        """How many reads of versions that were taken back must end, so that the total is within the limit, and
-        theirs within their share."""
+        """How many reads of versions that were taken back must end, so that the total is within the limit."""
         if self.shard is None or not self.shard.layout.nbytes:
             return 0
         if self.ledger.total > self.ledger.limit:
             self.release()
         nbytes = self.shard.layout.nbytes
-        share = int(LENT_SHARE.value * max(0, self.ledger.limit - self._model))
-        over = max(self.ledger.total - self.ledger.limit, len(self.shard.arena.lent) * nbytes - share)
-        return max(0, -(-over // nbytes))
-
-
-def silent_calls(limit: int) -> int:
-    """Return how many calls without a first message fit under that memory limit."""
-    most = int(STRANGERS_SHARE.value * limit) // RECEIVED_BYTES
-    return max(int(LEAST_SILENT.value), min(int(SILENT.value), most))
+        return max(0, -(-(self.ledger.total - self.ledger.limit) // nbytes))
 
 
 def _refused(message: str) -> Refused:

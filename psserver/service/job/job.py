@@ -221,11 +221,6 @@ class Job:
 
     # Members
 
-    def has_committed(self, worker: str) -> bool:
-        """Return whether a contribution of that name was ever taken."""
-        tally = self.coordinator.roster.tallies.get(worker)
-        return tally is not None and tally.committed > 0
-
     def attach(self, worker: str, incarnation: int, session: str, cut: Callable[[], object]) -> Outbox:
         """Open a session stream; it replaces an older one of the same process. `cut` ends it.
 

@@ -16,14 +16,7 @@ from psserver.policies import LocalRule, PolicyError
 from psserver.policies.policy import config_of
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.guard.authorization import Names, Peer
-from psserver.service.guard.rates import (
-    MODEL_BURST,
-    MODELS_PER_SECOND,
-    NOTE_BURST,
-    NOTES_PER_SECOND,
-    Arrivals,
-    Buckets,
-)
+from psserver.service.guard.rates import REJOIN_BURST, REJOINS_PER_SECOND, Buckets
 from psserver.service.job.agreement import FROM_JOB, Model, Named
 from psserver.service.job.job import Job
 from psserver.service.job.routes import lines
@@ -101,19 +94,14 @@ class CoordinatorRpc:
         self._moves = moves
         self._moved = [str(each) if n in moved else "" for n, each in enumerate(addresses)] if moved else []
         self._succession = succession
-        # A name that never committed has no pace of its own, also of a worker that was lost before its first commit.
-        self._joins = Arrivals(job.terms.workers, job.has_committed)
-        # Rate limits by address.
-        self._models = Buckets(MODELS_PER_SECOND, MODEL_BURST)
-        self._notes = Buckets(NOTES_PER_SECOND, NOTE_BURST)
+        self._joins = Buckets(REJOINS_PER_SECOND, REJOIN_BURST)
         self._known: pb.JoinRequest | None = None
         self.session = SessionRpc(job).serve
 
     # Join
 
     def parse_join(self, data: bytes, call: Call) -> pb.JoinRequest:
-        """Parse a Join. Refuse a costly one before it costs: one of more bytes or fields than it can need, and another
-        model than the job's beyond the address's rate.
+        """Parse a Join. Refuse a costly one before it costs: one of more bytes, fields or dimensions than it can need.
 
         The job's own model is only compared with what its worker must have sent. Raises Refused.
         """
@@ -133,7 +121,10 @@ class CoordinatorRpc:
         if known is not None and request.plan == known.plan and request.variables == known.variables:
             request.ClearField("variables")
         else:
-            self._weigh_model(request, call.caller.address)
+            try:
+                check_dimensions(sum(len(variable.shape) for variable in request.variables))
+            except PlanError as error:
+                raise invalid(str(error)) from error
         return request
 
     def _known_variables(self) -> pb.JoinRequest | None:
@@ -145,20 +136,6 @@ class CoordinatorRpc:
             self._known = pb.JoinRequest(plan=plan.fingerprint, variables=specs_to_wire(plan.variables))
         return self._known
 
-    def _weigh_model(self, request: pb.JoinRequest, address: str) -> None:
-        """Raise Refused for a model that the job does not have, beyond the address's rate or with too many
-        dimensions."""
-        if not self._models.allows(address):
-            raise Refused(
-                grpc.StatusCode.UNAVAILABLE,
-                f"too many workers at {address or 'this address'} bring a model that this job does not have: wait",
-            )
-        self._models.spend(address)
-        try:
-            check_dimensions(sum(len(variable.shape) for variable in request.variables))
-        except PlanError as error:
-            raise invalid(str(error)) from error
-
     async def join(self, request: pb.JoinRequest, call: Call) -> pb.JoinReply:
         terms = self._job.terms
         self._check_job(request)
@@ -166,7 +143,7 @@ class CoordinatorRpc:
         request.worker = self._name_of(request, call.caller.peer)
         if not self._joins.allows(request.worker):
             # A worker tries again later, as it does for its stream.
-            raise Refused(grpc.StatusCode.UNAVAILABLE, "too many workers join at once: wait")
+            raise Refused(grpc.StatusCode.UNAVAILABLE, f"{request.worker!r} joins too often: wait")
         if not 1 <= len(request.session) <= NAME_LIMIT:
             raise invalid(f"session: expected 1 to {NAME_LIMIT} characters, got {len(request.session)}")
         rank = request.task_index if request.HasField("task_index") else None
@@ -201,7 +178,7 @@ class CoordinatorRpc:
         except (PlanError, WireDtypeError, WorkError) as error:
             raise invalid(str(error)) from error
         await self._settled()
-        self._joins.record(member.worker)
+        self._joins.spend(member.worker)
         self._names.claim(call.caller.peer, member.worker)
         log.info(
             "%s joins (incarnation %d, task index %d%s)",
@@ -336,12 +313,11 @@ class CoordinatorRpc:
         raise precondition("expected one of two servers of a job with replicas, got one without --replicas")
 
     async def note(self, request: pb.NoteRequest, call: Call) -> pb.NoteReply:
-        job, address = self._job, call.caller.address
+        job = self._job
         if not request.text.strip():
             raise invalid("expected a text, got an empty one")
         if not job.decider.opened or job.stopped() is not None:
             raise precondition("expected a job that goes on: it has not begun yet, or has stopped")
-        self._spend(address)
         job.decider.input(lambda coordinator, now: coordinator.note(request.text, now))
         await self._settled()
         return pb.NoteReply()
@@ -352,7 +328,6 @@ class CoordinatorRpc:
             raise invalid("expected the name of a policy, got none")
         if not job.decider.opened:
             raise precondition("expected a job that trains: it has not begun yet")
-        self._spend(caller.address)
         try:
             policy = job.changed_policy(request.name, request.knobs)
             job.decider.coordinator.check_change(policy, request.rate or None)
@@ -372,15 +347,6 @@ class CoordinatorRpc:
         """Wait until the log has what was decided. Raises Refused if it cannot be written."""
         if not await self._job.decider.settled():
             raise Refused(grpc.StatusCode.UNAVAILABLE, "the decision log cannot be written: the job is over")
-
-    def _spend(self, address: str) -> None:
-        """Count one remark or change of an operator. Raises Refused beyond the rate of an address."""
-        if not self._notes.allows(address):
-            raise Refused(
-                grpc.StatusCode.UNAVAILABLE,
-                f"too many notes and changes from {address or 'this address'}: wait",
-            )
-        self._notes.spend(address)
 
     # Status
 

@@ -217,16 +217,11 @@ class CounterWaits:
     def __len__(self) -> int:
         return len(self.heap)
 
-    async def wait_beyond(self, number: int, seconds: float, most: int) -> None:
-        """Wait until the counter exceeds `number`, at most `seconds`. Of more than `most` waiters, the one for the
-        greatest number is woken."""
+    async def wait_beyond(self, number: int, seconds: float) -> None:
+        """Wait until the counter exceeds `number`, at most `seconds`."""
         self._order += 1
         entry = (number, self._order, self._loop().create_future())
         heappush(self.heap, entry)
-        if len(self.heap) > most:
-            farthest = max(self.heap)
-            self._forget(farthest)
-            settle(farthest[2])
         try:
             await until(entry[2], seconds)
         finally:

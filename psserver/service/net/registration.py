@@ -15,15 +15,8 @@ from google.protobuf.message import DecodeError, Message
 
 from psserver.service.errors import Refused, invalid
 from psserver.service.guard.authorization import Authorizer, unproven
-from psserver.service.guard.calls import LARGE_MESSAGE, Caller, ConcurrentCalls, Watch
-from psserver.service.guard.limits import ANSWERS, address_of
-from psserver.service.guard.rates import (
-    JOIN_BURST_SECONDS,
-    REFUSAL_BURST,
-    REFUSALS_PER_SECOND,
-    Buckets,
-    Turns,
-)
+from psserver.service.guard.calls import LARGE_MESSAGE, Caller, Watch
+from psserver.service.guard.limits import address_of
 from pswire import running
 from pswire.bounds import LARGEST, MESSAGE_BYTES, BoundError, check
 from pswire.security.identity import fingerprint_of_pem
@@ -36,17 +29,6 @@ if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
 
 MESSAGE_LIMIT = 2000
-# Share of the loop's time for methods that take one request. A status costs a millisecond, a report of an epoch
-# five.
-SHARE = 0.2
-JOIN = "/pswire.v1.Coordinator/Join"
-# Refusals of what no working client sends.
-STRANGE = (
-    grpc.StatusCode.PERMISSION_DENIED,
-    grpc.StatusCode.UNAUTHENTICATED,
-    grpc.StatusCode.INVALID_ARGUMENT,
-    grpc.StatusCode.FAILED_PRECONDITION,
-)
 
 
 class _NoCancelledCalls(logging.Filter):
@@ -118,8 +100,6 @@ class Call:
     spoken: bool = False
     # A message is being sent that the peer has not taken yet.
     sending: bool = False
-    # If the peer's address is throttled: the turns that the first message waits for.
-    turns: Turns | None = None
     # What the first message has to prove.
     challenge: Challenge | None = None
 
@@ -138,8 +118,6 @@ class Call:
             return await self._read(most)
         with self.watch.first_message(self.caller):
             message = await self._read(most)
-            if self.turns is not None:
-                await self.turns.wait(self.caller.address)
         self.spoken = True
         return message
 
@@ -160,16 +138,10 @@ class Call:
         except ProofError as error:
             raise unproven(challenge.method) from error
 
-    async def only(
-        self, kind: type[Message], first: "First | None" = None, turns: Turns | None = None
-    ) -> Any:
-        """Return the one request of a unary method. With `turns`, wait for a turn on the loop's time; until then
-        the call counts as silent. Raises Refused."""
+    async def only(self, kind: type[Message], first: "First | None" = None) -> Any:
+        """Return the one request of a unary method. Raises Refused."""
         with self.watch.first_message(self.caller):
             message = await self._read()
-            turns = turns or self.turns
-            if turns is not None:
-                await turns.wait(self.caller.address)
         if message is None:
             raise invalid(f"expected a {kind.DESCRIPTOR.full_name}, got nothing")
         return bounded(parsed(kind, message) if first is None else first(message, self))
@@ -227,14 +199,6 @@ class Registration:
         self._patience = patience
         self._authorizer = authorizer or Authorizer()
         logging.getLogger("grpc._cython.cygrpc").addFilter(_FILTER)
-        # Turns of all methods that take one request, and apart from them those of joins, which come together.
-        self._turns = Turns(SHARE)
-        self._joins = Turns(SHARE, burst=JOIN_BURST_SECONDS)
-        # Refused calls by address. Beyond this rate an address is throttled: its calls take turns with those of all
-        # methods that take one request, so a flood of refused calls takes no more of the loop's time than these.
-        self._refusals = Buckets(REFUSALS_PER_SECOND, REFUSAL_BURST)
-        # Unread answers of those methods.
-        self._answers = ConcurrentCalls(int(ANSWERS.value))
 
     def method(self, path: str, function: Callable[[Call], Awaitable[None]]) -> "Method":
         """Make the handler of `path` ("/service/method"). `function` receives and sends raw messages.
@@ -266,10 +230,8 @@ class Registration:
             return refused.afresh()
         calling = Caller(task.cancel, peer=peer, address=address_of(context.peer()))
         with self._watch.watching(calling) as caller:
-            throttled = caller.address and not self._refusals.allows(caller.address)
-            turns = self._turns if throttled else None
             most = LARGEST.get(path, MESSAGE_BYTES)
-            call = Call(context, caller, self._watch, self._patience, most, turns=turns)
+            call = Call(context, caller, self._watch, self._patience, most)
             return await self._served(path, function, call, task)
 
     async def _served(
@@ -285,8 +247,6 @@ class Registration:
                 await call.context.send_initial_metadata(call.challenge.answer)
             await function(call)
         except Refused as refused:
-            if refused.code in STRANGE and call.caller.address:
-                self._refusals.spend(call.caller.address)
             return refused.afresh()
         except asyncio.CancelledError:
             if call.sending or not call.caller.cut_off:
@@ -305,11 +265,8 @@ class Registration:
         first: First | None = None,
     ) -> "Method":
         """Make the handler of a method with one message each way. `first` parses the request; None: as any other."""
-        turns = self._joins if path == JOIN else self._turns
 
         async def serve(call: Call) -> None:
-            reply = await function(await call.only(request, first, turns), call)
-            with self._answers.count(call.caller):
-                await call.reply(reply)
+            await call.reply(await function(await call.only(request, first), call))
 
         return self.method(path, serve)

@@ -13,8 +13,6 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from psserver.service.errors import Refused, invalid
-from psserver.service.guard.calls import ConcurrentCalls
-from psserver.service.guard.limits import FOREIGN
 from psserver.service.net.registration import Call, Registration
 from pswire.v1 import coordinator_pb2, shard_pb2
 
@@ -32,7 +30,6 @@ class Parsed:
 
     def __init__(self, server: grpc.aio.Server, rpc: Registration) -> None:
         self._server, self._rpc = server, rpc
-        self._few = ConcurrentCalls(int(FOREIGN.value))
 
     def add_generic_rpc_handlers(self, handlers: Sequence[object]) -> None:
         """Do nothing: generated functions register every method twice, and the other method has names."""
@@ -49,7 +46,7 @@ class Parsed:
         serve, parse = getattr(method, name), method.request_deserializer
 
         async def answer(call: Call) -> None:
-            with self._few.count(call.caller):
+            with call.watch.unproven(call.caller):
                 if method.request_streaming:
                     given: Any = _messages(parse, call)
                 else:

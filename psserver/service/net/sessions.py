@@ -8,7 +8,7 @@ import grpc
 from psserver import receipts
 from psserver.coordinator.progress import Extent
 from psserver.service.errors import Refused, invalid, precondition
-from psserver.service.guard.rates import Arrivals, TokenBucket
+from psserver.service.guard.rates import REJOIN_BURST, REJOINS_PER_SECOND, Buckets, TokenBucket
 from psserver.service.job.job import Job
 from psserver.service.job.outbox import Outbox
 from psserver.service.net.registration import Call, bounded, parsed
@@ -55,9 +55,7 @@ class SessionRpc:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        # A name that has never committed shares one pace with all others, also if its worker was lost before its
-        # first commit.
-        self._streams = Arrivals(job.terms.workers, job.has_committed)
+        self._streams = Buckets(REJOINS_PER_SECOND, REJOIN_BURST)
 
     async def serve(self, call: Call) -> None:
         """Send notices in this task, and read the worker's messages in a second one."""
@@ -78,7 +76,7 @@ class SessionRpc:
             call.caller.cancel()
 
         outbox = self._job.attach(hello.worker, hello.incarnation, hello.session, cut)
-        self._streams.record(hello.worker)
+        self._streams.spend(hello.worker)
         pace = MessagePace()
         reader = asyncio.create_task(self._listen(call, hello, outbox, pace))
         try:

@@ -7,20 +7,14 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import Any
 
 import grpc
 
 from psserver.service.errors import Refused
 from psserver.service.guard.calls import Caller, Watch
-from psserver.service.guard.limits import (
-    CONNECTIONS,
-    UNAUTHENTICATED,
-    UNAUTHENTICATED_PER_ADDRESS,
-    UnprovenPeers,
-)
-from psserver.service.guard.rates import TokenBucket, Turns
+from psserver.service.guard.limits import CONNECTIONS, UNPROVEN, Unproven
+from psserver.service.guard.rates import TokenBucket
 from psserver.service.net import bulk
 from psserver.service.net.connection import Connection
 from psserver.service.net.loop import HeavyWork, Owner
@@ -102,10 +96,7 @@ class SocketListener:
         self._listening: list[socket.socket] = []
         self._tokens: dict[bytes, SocketToken] = {}
         self._connections: dict[Connection, None] = {}
-        self._unauthenticated: UnprovenPeers[Connection] = UnprovenPeers(
-            int(UNAUTHENTICATED.value), int(UNAUTHENTICATED_PER_ADDRESS.value)
-        )
-        self._handshakes = Turns()
+        self._unauthenticated: Unproven[Connection] = Unproven(int(UNPROVEN.value))
         self._refused: Counter[str] = Counter() if refused is None else refused
         self._handshake_lines = TokenBucket(1 / MINUTE, 1)
         # A warning that nothing can be accepted was logged, and nothing was accepted since.
@@ -261,7 +252,7 @@ class SocketListener:
             connected.close()
             return
         # Connections that send nothing must not keep out those with a token, who send it at once.
-        for oldest in self._unauthenticated.admit(connection, address):
+        for oldest in self._unauthenticated.admit(connection):
             oldest.cut()
         connection.run(self._run(connection), lambda error: self._ended(connection, error))
 
@@ -292,7 +283,7 @@ class SocketListener:
         address = connection.caller.address
         if isinstance(connection, TlsConnection):
             try:
-                await connection.handshake(partial(self._handshakes.wait, address))
+                await connection.handshake()
             except SocketError as error:
                 self._refuse(address, error)
                 return None
@@ -345,5 +336,5 @@ class SocketListener:
         for each in self._listening:
             self._owner.loop.remove_reader(each)
             each.close()
-        for connection in [*self._unauthenticated, *self._connections]:
+        for connection in (*self._unauthenticated, *self._connections):
             connection.cut()

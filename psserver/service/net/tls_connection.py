@@ -1,9 +1,9 @@
-"""A connection over TLS: its handshake in turns of the loop, and decrypted bytes that the kernel knows nothing of."""
+"""A connection over TLS: its handshake, and decrypted bytes that the kernel knows nothing of."""
 
 import asyncio
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 from psserver.service.net.bulk import Buffers
@@ -42,9 +42,8 @@ class TlsConnection(Connection):
     def fingerprint(self) -> bytes:
         return self._tls.fingerprint
 
-    async def handshake(self, turn: Callable[[], Awaitable[None]]) -> None:
-        """Shake hands, one `turn` of the loop's time per step. Raises SocketError if the peer is not trusted or
-        speaks no TLS."""
+    async def handshake(self) -> None:
+        """Shake hands. Raises SocketError if the peer is not trusted or speaks no TLS."""
         try:
             shaken = False
             while not shaken:
@@ -53,7 +52,6 @@ class TlsConnection(Connection):
                 await self._wait_for(_HANDSHAKE)
                 # Otherwise the loop would call `_shaken` until the bytes are read.
                 self._loop.remove_reader(self._descriptor)
-                await turn()
                 shaken = self._tls.shake()
         except OSError as error:
             reason = error.reason if isinstance(error, ssl.SSLError) else error.strerror

@@ -5,7 +5,6 @@ import grpc
 from psserver.receipts import Claim
 from psserver.service.errors import MembershipOver, Refused, invalid, precondition
 from psserver.service.guard.calls import Caller, MemberCalls
-from psserver.service.guard.limits import AWAITING
 from psserver.service.guard.room import ShardMemory
 from psserver.service.store.shared_memory import SLOTS
 from psserver.service.store.state import SharedShard
@@ -65,14 +64,9 @@ class Claims:
         return shard
 
     async def _catch_up(self, after: int) -> None:
-        """Wait for the log. Of too many waiters, the one for the farthest entry is refused."""
+        """Wait for the log."""
         self._state.check_going(self._server)
-        await self._state.catching_up.wait_beyond(after, self.patience, most=int(AWAITING.value))
-
-    @property
-    def awaiting(self) -> int:
-        """Number of calls that wait for the log."""
-        return len(self._state.catching_up)
+        await self._state.catching_up.wait_beyond(after, self.patience)
 
     async def _check_job(self, job: str) -> None:
         state, server = self._state, self._server

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from psserver.service.guard.limits import LEASE_DIVISOR
 from psserver.service.net.loop import LARGE_PASS, HeavyWork, Owner
 from psserver.service.store.state import SharedShard
 from psserver.shard import Apply, Install, NonfiniteError, Order, Release, Seal, Shard
@@ -252,7 +251,7 @@ class Executor:
         if blocked and self._deadline is None:
             shard.arena.evict_unpinned()
             self._evicted()
-            self._deadline = running.now() + self._lease_of_holders(shard)
+            self._deadline = running.now() + self._lease
             blocked = shard.blocked(order)
         if not blocked:
             self._deadline = None
@@ -299,12 +298,6 @@ class Executor:
                 self._unread[opened.worker] = (times + 1, since)
         shard.evict()
         self._evicted()
-
-    def _lease_of_holders(self, shard: Shard) -> float:
-        """Return the seconds that the update waits: fewer, the more often its readers have let a lease expire."""
-        opened = [shard.staging.tickets.get(ticket) for ticket in shard.arena.holders()]
-        times = [self._unread.get(t.worker, (0, 0.0))[0] for t in opened if t is not None]
-        return float(self._lease / LEASE_DIVISOR.value ** min(times, default=0))
 
     def forgive(self, shard: Shard, ticket: int) -> None:
         """Forget past expired leases of the ticket's worker, which has read its version."""

@@ -9,7 +9,7 @@ from psserver.policies import TensorParts
 from psserver.receipts import receipt
 from psserver.service.guard.calls import Caller, MemberCalls, Watch
 from psserver.service.guard.ledger import STRANGERS, Held, MemoryUse, default_limit
-from psserver.service.guard.room import ShardMemory, silent_calls
+from psserver.service.guard.room import ShardMemory
 from psserver.service.net.loop import HeavyWork, Owner
 from psserver.service.store.admission import Attachments, Claims, PushSlots
 from psserver.service.store.executor import Executor, trial_update
@@ -68,8 +68,8 @@ class ShardHost:
         self.memory.release = self.saver.release
         self.orders.save = lambda entry, shard: self.saver.save(entry, self.job, shard)
         self.orders.installed = self.saver.prepare
-        self.watch = Watch(silent_calls(self.memory.ledger.limit))
-        self.calls = MemberCalls(lambda: self.memory.member_calls, self.watch)
+        self.watch = Watch()
+        self.calls = MemberCalls(self.watch)
         self.claims = Claims(self.state, self.calls, server, options.patience)
         self.memory.ledger.watch(
             lambda: self.watch.message_bytes, lambda: self.held_by(self.watch.messages, "messages")
