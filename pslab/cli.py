@@ -9,12 +9,12 @@ from pslab.commands.certs import certs
 from pslab.commands.change import policy, promote
 from pslab.commands.compare import compare
 from pslab.commands.dashboard import dashboard
-from pslab.commands.explain import explain_command
 from pslab.commands.export import export
 from pslab.commands.failure import Failure
 from pslab.commands.live import note, status
 from pslab.commands.manifest import manifest
 from pslab.commands.policies import list_command, verify_policy
+from pslab.commands.predict import predict_command
 from pslab.commands.quickstart import quickstart
 from pslab.commands.recorded import check, checkpoints
 from pslab.commands.replay import replay
@@ -25,8 +25,8 @@ from pswire.exits import ExitCode, exit_codes_text
 SECTIONS = {
     "Run experiments": (run, sweep_command, quickstart),
     "Watch a running job": (status, dashboard, note, policy, promote),
-    "Read a run folder": (compare, check, replay, checkpoints, export),
-    "Choose a policy and an optimizer": (advise, list_command, explain_command, verify_policy),
+    "Read a run folder": (compare, predict_command, check, replay, checkpoints, export),
+    "Choose a policy and an optimizer": (advise, list_command, verify_policy),
     "Set up clusters": (certs, manifest),
 }
 

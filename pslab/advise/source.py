@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-from pslab.compare.predict import StepTimes, factors_of, step_times_of
+from pslab.predict.steps import StepTimes, factors_of, step_times_of
 from pslab.runs.folder import Run
 from pswire.config.distributions import stream
 from pswire.config.experiment import Experiment, load_experiment

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from pslab.commands.failure import console
 from pslab.compare.charts import MAP, PLOTS, check_target, write_picture
-from pslab.compare.expected_table import theory_json, theory_tables
 from pslab.compare.group_table import columns_for, compare_csv, compare_json, compare_table, drops, starving
 from pslab.compare.groups import MEASURES, Goals, Group, best_of_each, goal_of, grouped, measured
 from pslab.display.progress import print_json
@@ -33,7 +32,6 @@ class Comparison:
     goals: Goals
     columns: tuple[str, ...]
     best: bool
-    theory: bool
     pictures: tuple[tuple[str, Path], ...]
     as_json: bool
     as_csv: bool
@@ -77,7 +75,6 @@ _OPTIONS = (
     click.option(
         "--best", is_flag=True, help="Show only the setting of each policy that reaches the goal first."
     ),
-    click.option("--theory", is_flag=True, help="Show predictions of formulas beside measurements."),
     click.option(
         "--chart",
         "pictures",
@@ -113,7 +110,6 @@ def comparison_of(
     loss: float | None = None,
     accuracy: float | None = None,
     best: bool = False,
-    theory: bool = False,
     pictures: tuple[tuple[str, Path], ...] = (),
     columns: tuple[str, ...] = (),
     as_csv: bool = False,
@@ -121,8 +117,8 @@ def comparison_of(
 ) -> Comparison:
     """Return the requested output. Raises RunError for options that exclude each other or lack a package."""
     goals = Goals(loss, accuracy)
-    if as_csv and (as_json or theory):
-        raise RunError(f"--csv: expected one of --csv and {'--json' if as_json else '--theory'}")
+    if as_csv and as_json:
+        raise RunError("--csv: expected one of --csv and --json")
     if columns and as_json:
         raise RunError("--columns: expected the table or --csv, got --json, which has all measures")
     for name, goal in (("seconds_to_loss", loss), ("seconds_to_accuracy", accuracy)):
@@ -134,7 +130,7 @@ def comparison_of(
         check_target(file)
     if pictures and find_spec("matplotlib") is None:
         raise RunError(f"charts need matplotlib: {how_to_install('examples')}")
-    return Comparison(goals, columns, best, theory, pictures, as_json, as_csv)
+    return Comparison(goals, columns, best, pictures, as_json, as_csv)
 
 
 def show(runs: Sequence[Run], how: Comparison) -> None:
@@ -146,8 +142,6 @@ def show(runs: Sequence[Run], how: Comparison) -> None:
         write_picture(groups, plot, file)
     if how.as_json:
         print_json(compare_json(groups))
-        if how.theory:
-            print_json(theory_json(groups))
         return
     if how.as_csv:
         click.echo(compare_csv(groups, how.columns), nl=False)
@@ -171,8 +165,6 @@ def _print_tables(groups: Sequence[Group], how: Comparison) -> None:
         _print_sparse(screen, group.runs[0].run)
         for each in group.runs:
             _print_left(each.run)
-    for table in theory_tables(groups) if how.theory else ():
-        screen.print(table, soft_wrap=False)
 
 
 def _print_sparse(screen: Console, run: Run) -> None:

@@ -21,7 +21,7 @@ from pswire.model.variables import WholeTables
 from pswire.transport.blocks import BlockCodec
 from pswire.transport.codecs import FLOAT32, Codec, ElementDecoder, Elementwise, Encoder, NotFinite
 from pswire.transport.rows import row_codec
-from pswire.transport.wire import wire_named
+from pswire.transport.wire import Wire, wire_named
 
 Floats = NDArray[np.float32]
 
@@ -102,7 +102,46 @@ class Store:
         return True, 0.0
 
 
-class ShardStore(Store):
+class SizedStore(Store):
+    """Messages of the sizes that a model has under a codec, without content."""
+
+    def __init__(self, plan: Plan, wire: Wire, fragments: int) -> None:
+        self.plan = plan
+        self._wire = wire
+        self._groups = Groups(plan, fragments)
+        self.sizes_down = [wire.down.size(layout) for layout in plan.shards]
+
+    def sizes_up(self, version: int | None) -> Sequence[int]:
+        up, servers = self._wire.up, range(len(self.plan.shards))
+        if version is None:
+            return [(FLOAT32 if up.scaled else up).size(layout) for layout in self.plan.shards]
+        return [up.size(self._groups.of(version, server).layout) for server in servers]
+
+    def sizes_from(self, base: int | None, version: int) -> Sequence[int]:
+        codec = self._wire.deltas
+        if base is None or (codec is None and self._groups.count == 1):
+            return self.sizes_down
+        return [
+            whole if changed is None else changed
+            for whole, changed in zip(self.sizes_down, self._changes(base, version, codec), strict=True)
+        ]
+
+    def _changes(self, base: int, version: int, codec: BlockCodec | None) -> Iterator[int | None]:
+        """Yield the bytes that each server sends instead of a whole version; None if it sends that."""
+        for server, layout in enumerate(self.plan.shards):
+            layouts = [layout] * (version - base)
+            if self._groups.count > 1:
+                layouts = [part.layout for part in self._groups.changed(base, version, server)]
+            size = sum((codec or self._wire.down).size(each) for each in layouts)
+            sent = self._covers(server, base, version, size) and (layouts or base == version)
+            yield size if sent else None
+
+    def _covers(self, server: int, base: int, version: int, size: int) -> bool:
+        """Return whether a server sends the changes since `base`: those that are shorter than a whole version."""
+        return size < self.sizes_down[server]
+
+
+class ShardStore(SizedStore):
     """Every server's shard. An order is executed at the moment of its decision.
 
     There are as many arena versions as workers may hold, so an update never waits for a reader, and no lease expires.
@@ -121,8 +160,7 @@ class ShardStore(Store):
         keep_bases: bool = False,
         measures: bool = False,
     ) -> None:
-        self.plan = plan
-        self._wire = wire_named(wire_dtype)
+        super().__init__(plan, wire_named(wire_dtype), tensors.fragments)
         self.remembers = self._wire.up.remembers
         self._shards = [
             Shard(
@@ -144,33 +182,10 @@ class ShardStore(Store):
         # Tickets of initial values, which are never rounded by a codec with scales.
         self._raw: set[int] = set()
         self._waiting: list[tuple[int, Callable[[], None]]] = []
-        self._groups = Groups(plan, tensors.fragments)
-        self.sizes_down = [self._wire.down.size(layout) for layout in plan.shards]
 
-    def sizes_up(self, version: int | None) -> Sequence[int]:
-        up, servers = self._wire.up, range(len(self.plan.shards))
-        if version is None:
-            return [(FLOAT32 if up.scaled else up).size(layout) for layout in self.plan.shards]
-        return [up.size(self._groups.of(version, server).layout) for server in servers]
-
-    def sizes_from(self, base: int | None, version: int) -> Sequence[int]:
-        codec = self._wire.deltas
-        if base is None or (codec is None and self._groups.count == 1):
-            return self.sizes_down
-        return [
-            whole if changed is None else changed
-            for whole, changed in zip(self.sizes_down, self._changes(base, version, codec), strict=True)
-        ]
-
-    def _changes(self, base: int, version: int, codec: BlockCodec | None) -> Iterator[int | None]:
-        """Yield the bytes that each server sends instead of a whole version; None if it sends that."""
-        for server, shard in enumerate(self._shards):
-            layouts = [shard.layout] * (version - base)
-            if self._groups.count > 1:
-                layouts = [part.layout for part in self._groups.changed(base, version, server)]
-            known = shard.stream is None or shard.stream.covers(base, version)
-            sent = known and (layouts or base == version)
-            yield sum((codec or self._wire.down).size(each) for each in layouts) if sent else None
+    def _covers(self, server: int, base: int, version: int, size: int) -> bool:
+        stream = self._shards[server].stream
+        return stream is None or stream.covers(base, version)
 
     def execute(self, entry: Entry) -> None:
         self._remember(entry)

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import fmean
@@ -133,14 +134,14 @@ def _constant_rate(run: Run) -> float:
     return float(rate)
 
 
-# "=": equal in the limit of a long run; "<=": at most.
-Relation = Literal["=", "<="]
+# "=": equal in the limit of a long run; "<=": at most; ">=": at least.
+Relation = Literal["=", "<=", ">="]
 LARGEST = "largest staleness"
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A measured number beside the `expected` one, by `formula` of `source`. `digits`: significant ones, for people."""
+    """A number that was measured (NaN where none was) beside the `expected` one, by `formula` of `source`."""
 
     what: str
     measured: float
@@ -148,7 +149,6 @@ class Claim:
     expected: float
     formula: str
     source: str
-    digits: int = 4
 
     @property
     def excess(self) -> float:
@@ -213,7 +213,8 @@ def _rate(run: Run, found: Steady) -> list[Claim]:
 
 
 def claims_of(runs: Sequence[Run]) -> list[Claim]:
-    """Return the laws of runs that differ by their seed, with means of measured numbers (the largest for LARGEST)."""
+    """Return the laws of runs that differ by their seed, with means of measured numbers (the largest for LARGEST), and
+    the end of their bounded curve."""
     found = [claims(run) for run in runs]
     common = set.intersection(*({claim.what for claim in table} for table in found))
     rows = []
@@ -223,7 +224,15 @@ def claims_of(runs: Sequence[Run]) -> list[Claim]:
             values = [claim.measured for claim in same]
             measured = max(values) if first.what == LARGEST else fmean(values)
             rows.append(replace(first, measured=measured))
+    with suppress(NoTheoryError):
+        rows.append(_end(bounded_curve(runs)))
     return rows
+
+
+def _end(curve: "BoundedCurve") -> Claim:
+    what = "f(x_v) - f(x*)" if curve.kind == "gap" else "mean |grad f|^2"
+    measured, bound = float(curve.measured[-1]), float(curve.bound[-1])
+    return Claim(f"{what}, v = {curve.versions[-1]:.0f}", measured, "<=", bound, curve.formula, curve.source)
 
 
 def which_bound(problem: Descent, found: Steady) -> Literal["gap", "gradient"]:

@@ -58,7 +58,7 @@ def test_a_log_that_was_cut_off_is_refused(tmp_path: Path) -> None:
     log = simulate(tmp_path / "run", "async").log
     lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
     log.write_text("".join(lines[: len(lines) // 2]), encoding="utf-8")
-    said = ps_lab("compare", tmp_path / "run", "--theory")
+    said = ps_lab("compare", tmp_path / "run")
     assert said.code == ExitCode.USAGE
     assert "decisions.jsonl: expected an entry of the job's stop" in said.err
 

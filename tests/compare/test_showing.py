@@ -1,4 +1,4 @@
-"""What a comparison can show besides its table: theory, single charts, the best of each policy."""
+"""What a comparison can show besides its table: single charts, the best of each policy."""
 
 import csv
 import io
@@ -12,10 +12,9 @@ from rich.table import Table
 pytest.importorskip("matplotlib")
 
 from pslab.compare.charts import MAP, PLOTS, write_picture
-from pslab.compare.expected_table import bounded, prediction_tables, theory_tables
+from pslab.compare.charts.theory import bounded
 from pslab.compare.group_table import columns_for, compare_table
 from pslab.compare.groups import MEASURES, Goals, Group, best_of_each, grouped, measured
-from pslab.compare.predict import predict, step_times_of
 from pslab.runs.folder import Run, RunError
 from pswire.exits import ExitCode
 from tests.replay.command import ps_lab
@@ -91,7 +90,7 @@ def test_a_measure_with_a_law_has_it_as_a_dashed_line(tmp_path: Path) -> None:
     assert "stroke-dasharray" in text and "(n - 1)" in text and "policy.aggregate" in text
 
 
-def test_laws_and_bounds(tmp_path: Path) -> None:
+def test_why_a_group_has_no_bound(tmp_path: Path) -> None:
     runs = [
         simulate(tmp_path / "sync", "sync", simulation=LEARNING, optimizer=SGD),
         simulate(
@@ -100,21 +99,14 @@ def test_laws_and_bounds(tmp_path: Path) -> None:
         simulate(tmp_path / "adam", "async", simulation=LEARNING, optimizer={"name": "adam"}),
     ]
     groups = grouped([measured(run, Goals()) for run in runs])
-    text = " ".join(printed(table, 300) for table in theory_tables(groups))
-    for words in ("Theory: sync", "theorem 4.6", "theorem 1", "mean staleness", "Dutta et al. 2018"):
-        assert words in text
     curves, (missing,) = bounded(groups)
     assert len(curves) == 2 and "of sgd with a constant learning rate" in missing
 
 
-def test_the_options(tmp_path: Path) -> None:
+def test_a_chart_is_written(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async", simulation=TIMING)
-    said = ps_lab("compare", run.path, "--theory", "--chart", f"timeline={tmp_path / 'a.png'}")
-    assert said.code == 0 and "n - 1" in said.out and "chart: " in said.out and (tmp_path / "a.png").is_file()
-    _, theory = ps_lab("compare", run.path, "--theory", "--json").lines
-    (group,) = theory["groups"]
-    assert {claim["what"] for claim in group["claims"]} == {"mean staleness", "seconds per version"}
-    assert group["claims"][0]["theory"] == 3
+    said = ps_lab("compare", run.path, "--chart", f"timeline={tmp_path / 'a.png'}")
+    assert said.code == 0 and "chart: " in said.out and (tmp_path / "a.png").is_file()
 
 
 @pytest.fixture(scope="module")
@@ -155,13 +147,6 @@ def test_tables_keep_what_identifies_a_row_and_name_what_they_leave_out(
     shown = len(columns) - len(left_out)
     assert left_out == [column.title for column in columns[shown:]]
     assert shown >= {50: 1, 80: 4, 120: 8, 300: len(columns)}[width]
-    for each in [
-        *theory_tables(groups),
-        *prediction_tables([predict(Run(long_names[0]), step_times_of(Run(long_names[0])), 2)]),
-    ]:
-        text = printed(each, max(80, width))
-        assert "downweight" in text or "compensate" in text
-        assert "…" not in text
 
 
 def test_csv_has_every_measure_or_those_that_were_chosen(long_names: list[Path]) -> None:
@@ -195,9 +180,7 @@ def test_csv_has_every_measure_or_those_that_were_chosen(long_names: list[Path])
         (("--columns", "loss,loss"), "expected each column once"),
         (("--columns", "loss", "--json"), "--json, which has all measures"),
         (("--columns", "seconds_to_loss"), "expected also --loss X"),
-        (("--csv", "--theory"), "expected one of --csv and --theory"),
         (("--csv", "--json"), "expected one of --csv and --json"),
-        (("--csv", "--predict", "run"), "expected no --predict"),
         (("--chart", "pie=a.svg"), "expected PLOT=FILE with PLOT one of loss, band"),
         (("--chart", "loss"), "expected PLOT=FILE"),
         (("--chart", "loss=a.gif"), "ends in .svg or .png"),

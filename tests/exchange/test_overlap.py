@@ -9,8 +9,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from pslab.check.checker import check_run
-from pslab.compare.predict import predict, prediction_rows, step_times_of
+from pslab.compare.groups import Goals, grouped, measured
 from pslab.launch.simulated import run_simulated
+from pslab.predict.prediction import predict
+from pslab.predict.steps import step_times_of
 from pslab.replay.execution import Replay
 from pslab.replay.run_folder import prove, replay_of
 from pslab.replay.schedule import read_records
@@ -137,10 +139,11 @@ def test_steps_are_measured_whether_the_version_comes_late_or_early(
 ) -> None:
     """What they do not hide of the link counts as theirs, as sending always does."""
     run = timed(tmp_path, overlap, bandwidth)
-    measured = step_times_of(run)
-    assert measured.by_worker[0][4:] == pytest.approx((each,) * 76)
-    found = {row.what: row for row in prediction_rows(predict(run, measured, 2))}
-    assert abs(found["ms per version"].error) < 0.05
+    pace = step_times_of(run)
+    assert pace.by_worker[0][4:] == pytest.approx((each,) * 76)
+    (group,) = grouped([measured(run, Goals())])
+    found = {row.what: row for row in predict(group, pace, 2).rows}
+    assert abs(found["seconds per version"].error) < 0.05
 
 
 # The log

@@ -23,7 +23,7 @@ from pslab.advise.source import (
     outages_of,
     pace_factors,
 )
-from pslab.compare.predict import StepTimes
+from pslab.predict.steps import StepTimes
 from pslab.runs.folder import Run
 from psserver.policies import build as build_policy
 from pswire.config.experiment import Experiment, load_experiment

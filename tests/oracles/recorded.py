@@ -85,14 +85,14 @@ def checks() -> dict[str, Value]:
 
 
 def reports() -> dict[str, Value]:
-    """The numbers of `ps-lab compare` and `export --trace`."""
+    """The numbers of `ps-lab compare`, `predict` and `export --trace`."""
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "trace.json"
         assert ps_lab("export", RUN, "--trace", path).code == 0
         events = json.loads(path.read_text(encoding="utf-8"))
     return {
         "compare": _json("compare", RUN, "--json"),
-        "compare --theory": _json("compare", RUN, "--theory", "--json"),
+        "predict": _json("predict", RUN, "--json"),
         "trace": digest(json.dumps(_numbers_of(events)).encode()),
     }
 

@@ -62,13 +62,13 @@ def folder_that_names(policy: str, path: Path) -> Run:
 
 
 @pytest.mark.parametrize("trust", [(), ("--trust",)])
-def test_compare_predicts_with_policies_that_are_built_in(
+def test_predictions_are_made_with_policies_that_are_built_in(
     tmp_path: Path, marker: Path, trust: tuple[str, ...]
 ) -> None:
     run = folder_that_names("others_policy:Mine", tmp_path / "run")
     own = simulate(tmp_path / "own", "async", simulation=TIMING)
     for folder, source in ((run, own), (own, run)):
-        said = ps_lab("compare", folder.path, "--predict", source.path, "--repeat", 1, *trust)
+        said = ps_lab("predict", folder.path, "--pace", source.path, "--repeat", 1, *trust)
         if trust:
             assert said.code == ExitCode.OK, said.err
         else:

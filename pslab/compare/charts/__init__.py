@@ -7,7 +7,6 @@ from typing import Any
 from pslab.compare.charts import figures as charts
 from pslab.compare.charts.theory import bound_chart, map_chart, measure_chart
 from pslab.compare.charts.timeline import timeline_chart
-from pslab.compare.expected_table import bounded
 from pslab.compare.groups import MEASURES, Group
 from pslab.runs.folder import RunError
 
@@ -17,6 +16,7 @@ CHARTS = {
     "timeline": timeline_chart,
     "staleness": charts.staleness,
     "shares": charts.shares,
+    "bound": bound_chart,
 }
 # "loss" is the curve; the measure of that name is the loss at the end.
 FINAL = {"final_loss": "loss"}
@@ -24,7 +24,6 @@ FINAL = {"final_loss": "loss"}
 MAP = "map:"
 PLOTS = (
     *CHARTS,
-    "bound",
     *FINAL,
     *(measure for measure in MEASURES if measure != "loss"),
     *(f"{MAP}{measure}" for measure in MEASURES),
@@ -56,11 +55,6 @@ def write_picture(groups: Sequence[Group], plot: str, path: Path) -> None:
 
 
 def _figure(groups: Sequence[Group], plot: str) -> Any:
-    if plot == "bound":
-        curves, missing = bounded(groups)
-        if not curves:
-            raise RunError("no bound to draw: " + "; ".join(missing))
-        return bound_chart(curves)
     if plot.startswith(MAP):
         return map_chart(groups, plot.removeprefix(MAP))
     return CHARTS[plot](groups) if plot in CHARTS else measure_chart(groups, FINAL.get(plot, plot))

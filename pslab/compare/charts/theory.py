@@ -9,7 +9,7 @@ import numpy as np
 from pslab.compare.charts.figures import colour, dress, figure_of
 from pslab.compare.groups import MEASURES, Group, varied_settings
 from pslab.runs.folder import RunError
-from pslab.theory.measured import BoundedCurve, claims_of
+from pslab.theory.measured import BoundedCurve, NoTheoryError, bounded_curve, claims_of
 
 TITLES = {
     "gap": "f(x_v) - f(x*)",
@@ -21,8 +21,11 @@ CLAIMED = {"seconds_per_version": "seconds per version", "mean_staleness": "mean
 WIDE, STEEP = 16, 100
 
 
-def bound_chart(curves: Sequence[tuple[str, BoundedCurve]]) -> Any:
-    """Draw one panel per kind of bound, with formula and source in the legend."""
+def bound_chart(groups: Sequence[Group]) -> Any:
+    """Draw one panel per kind of bound, with formula and source in the legend. Raises RunError if there is none."""
+    curves, missing = bounded(groups)
+    if not curves:
+        raise RunError("no bound to draw: " + "; ".join(missing))
     kinds = list(dict.fromkeys(curve.kind for _, curve in curves))
     figure, (row,) = figure_of(len(kinds), 1, width=12, height=4.6)
     for place, kind in zip(row, kinds, strict=True):
@@ -38,6 +41,17 @@ def bound_chart(curves: Sequence[tuple[str, BoundedCurve]]) -> Any:
         place.set_yscale("log")
         place.legend(frameon=False, fontsize=8)
     return figure
+
+
+def bounded(groups: Sequence[Group]) -> tuple[list[tuple[str, BoundedCurve]], list[str]]:
+    """Return (label, curve) of the groups that have a bound, and a sentence for each that has none."""
+    found, missing = [], []
+    for group in groups:
+        try:
+            found.append((group.label, bounded_curve([run.run for run in group.runs])))
+        except NoTheoryError as error:
+            missing.append(f"{group.label}: {error}")
+    return found, missing
 
 
 def measure_chart(groups: Sequence[Group], measure: str) -> Any:

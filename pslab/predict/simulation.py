@@ -1,0 +1,223 @@
+"""Simulated runs of a cluster, for time only: nothing is computed.
+
+One simulated run is one random sample, and so is the real one: 25 drops are 25 ± 5. So a run is played several times.
+The first play has the run's own seed, and with it the very delays that were injected there; every other play has a seed
+of its own.
+"""
+
+import math
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from pslab.predict.steps import StepTimes, factors_of
+from pslab.runs.folder import SUMMARY, Summary
+from pslab.simulator import SimulationError, build
+from pslab.simulator.store import SizedStore
+from pslab.simulator.worker import Worker
+from psserver.policies import build as build_policy
+from pswire.config.distributions import parse
+from pswire.config.experiment import Experiment
+from pswire.config.run_sections import JobSection
+from pswire.config.sections import FaultsSection, LinksSection, SimulationSection
+from pswire.model.plan import Plan
+from pswire.transport.wire import wire_named
+
+# Plays of a prediction. A number from the same distribution lies between their extremes 9 times out of 11.
+REPEAT = 10
+# Versions of a play where nothing says when it ends.
+VERSIONS = 200
+# A worker whose batches take this many times as long as the median of the others' is a straggler.
+STRAGGLES = 1.25
+# Seeds are below this, as in an experiment.
+_SEEDS = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The numbers that are predicted. Staleness in versions; `drops` by worker."""
+
+    seconds_per_version: float
+    seconds_per_batch: float
+    versions: int
+    mean_staleness: float
+    largest_staleness: int
+    drops: Mapping[str, int]
+
+    @property
+    def dropped(self) -> int:
+        return sum(self.drops.values())
+
+
+def numbers_of(summary: Summary, batches: int) -> Numbers:
+    """Return the numbers of a run whose contributions have `batches` batches each."""
+    committed = sum(counts.committed for counts in summary.contributions.values())
+    worked = summary.wall_seconds * len(summary.contributions)
+    return Numbers(
+        seconds_per_version=summary.seconds_per_version,
+        seconds_per_batch=worked / (committed * batches) if committed else math.nan,
+        versions=summary.versions,
+        mean_staleness=summary.mean_staleness,
+        largest_staleness=max(summary.histogram, default=0),
+        drops={worker: counts.dropped for worker, counts in summary.contributions.items()},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """The slowest worker. `seconds`, `others`: of its batches and the median of the others'; `now`, `without`: seconds
+    per version, simulated, with it as it is and as fast as they are."""
+
+    worker: int
+    seconds: float
+    others: float
+    now: float
+    without: float
+
+    @property
+    def sentence(self) -> str:
+        return (
+            f"worker {self.worker} takes {self.seconds:.3g} s a batch and the others {self.others:.3g} s: a version "
+            f"takes {self.now:.3g} s, and would take {self.without:.3g} s if it were as fast as they are (simulated)"
+        )
+
+
+def play(
+    experiment: Experiment,
+    pace: Experiment | StepTimes,
+    repeat: int,
+    plan: Plan | None = None,
+    batches: Mapping[int, int] | None = None,
+) -> tuple[tuple[Numbers, ...], Straggler | None]:
+    """Simulate `repeat` runs, timing only; return their numbers, and the straggler if there is one.
+
+    `pace`: an experiment that declares the durations of steps, or measured ones. `plan`: of the model, for the bytes on
+    the links. `batches`: worker number -> its batches, where the data ends the run. Raises SimulationError.
+    """
+    with _timed(experiment, pace) as timed:
+        plays = _plays(timed, repeat, plan, batches or {})
+        now, straggler = fmean(each.seconds_per_version for each in plays), None
+        if found := _slowest(timed):
+            worker, like, seconds, others = found
+            even = _plays(_evened(timed, worker, like), repeat, plan, batches or {})
+            straggler = Straggler(
+                worker, seconds, others, now, fmean(each.seconds_per_version for each in even)
+            )
+    return plays, straggler
+
+
+def _plays(
+    experiment: Experiment, repeat: int, plan: Plan | None, batches: Mapping[int, int]
+) -> tuple[Numbers, ...]:
+    first = experiment.run.seed
+    return tuple(_played(_seeded(experiment, (first + k) % _SEEDS), plan, batches) for k in range(repeat))
+
+
+def _seeded(experiment: Experiment, seed: int) -> Experiment:
+    return experiment.model_copy(update={"run": experiment.run.model_copy(update={"seed": seed})})
+
+
+# `batches` only says that the data ends; the real numbers come from `play`'s own.
+_TIMING = {
+    "problem": "none",
+    "options": {},
+    "batches": 1,
+    "record": False,
+    "evaluate": 0,
+    "until_accuracy": 0.0,
+}
+
+
+@contextmanager
+def _timed(own: Experiment, pace: Experiment | StepTimes) -> Iterator[Experiment]:
+    """Provide the run's experiment for a timing-only simulation, with the durations of `pace`.
+
+    Measured times are in a temporary file meanwhile. The [job] keeps only its epochs: nothing is evaluated.
+    """
+    job = JobSection(epochs=own.job.epochs)
+    if isinstance(pace, Experiment):
+        declared = pace.simulation.model_copy(update=_TIMING)
+        # Policy, cluster and delays stay those of the run.
+        yield own.model_copy(
+            update={"job": job, "simulation": declared, "links": pace.links, "faults": pace.faults}
+        )
+        return
+    with tempfile.TemporaryDirectory(prefix="ps-lab-") as folder:
+        trace = Path(folder) / "steps.csv"
+        trace.write_text("".join(f"{time!r}\n" for time in pace.mixed()), encoding="utf-8")
+        simulation = SimulationSection(compute=f"trace({trace})", factors=factors_of(own, pace))
+        yield own.model_copy(
+            update={
+                "job": job,
+                "simulation": simulation.model_copy(update=_TIMING),
+                # The measured times include the network.
+                "links": LinksSection(),
+                "faults": FaultsSection(),
+            }
+        )
+
+
+def _played(experiment: Experiment, plan: Plan | None, batches: Mapping[int, int]) -> Numbers:
+    cluster = build(experiment)
+    policy, size = experiment.policy, experiment.cluster
+    parts = build_policy(policy.name, policy.knobs, size.workers, size.servers)
+    if plan is not None:
+        cluster.store = SizedStore(plan, wire_named(size.payload_dtype), parts.tensors.fragments)
+
+    def numbered(worker: Worker, first: int) -> Iterator[tuple[int, Any]]:
+        if not batches:
+            return ((number, None) for number in count(first))
+        return ((number, None) for number in range(first, batches.get(worker.index, 0)))
+
+    if not batches and not experiment.run.versions and not experiment.simulation.seconds:
+        raise SimulationError("the run was cut off, so its end cannot be predicted")
+    cluster.batches = numbered
+    cluster.run()
+    cluster.conclude()
+    summary = Summary.read(Path(SUMMARY), cluster.folder.summary)
+    if not summary.versions:
+        raise SimulationError(
+            "the simulation made no version: it is one of time, in which policies see neither losses nor norms (NaN), "
+            "so a policy that goes by them cannot be predicted"
+        )
+    return numbers_of(summary, parts.local_rule.batches)
+
+
+# The straggler
+
+
+def seconds_of(experiment: Experiment, number: int) -> float:
+    """Return the expected seconds of a worker's batch, with its injected delay; infinite if it has no mean."""
+    simulation, section = experiment.simulation, experiment.workers.get(number)
+    delay = 0.0 if section is None else parse(section.delay).mean
+    return parse(simulation.compute).mean * simulation.factors.get(number, 1.0) + delay
+
+
+def _slowest(experiment: Experiment) -> tuple[int, int, float, float] | None:
+    """Return the straggler, a worker of median speed, and the seconds of their batches; None without a straggler."""
+    seconds = {number: seconds_of(experiment, number) for number in range(experiment.cluster.workers)}
+    worker = max(seconds, key=seconds.__getitem__)
+    rest = sorted((other for other in seconds if other != worker), key=seconds.__getitem__)
+    if not rest or not math.isfinite(seconds[worker]):
+        return None
+    others = median(seconds[other] for other in rest)
+    if seconds[worker] <= STRAGGLES * others:
+        return None
+    return worker, rest[(len(rest) - 1) // 2], seconds[worker], others
+
+
+def _evened(experiment: Experiment, worker: int, like: int) -> Experiment:
+    """Return the experiment with one worker as fast as another."""
+    simulation, sections = experiment.simulation, dict(experiment.workers)
+    sections.pop(worker, None)
+    if like in sections:
+        sections[worker] = sections[like]
+    factors = {**simulation.factors, worker: simulation.factors.get(like, 1.0)}
+    return experiment.model_copy(
+        update={"workers": sections, "simulation": simulation.model_copy(update={"factors": factors})}
+    )
