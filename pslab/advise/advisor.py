@@ -9,7 +9,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from pslab.advise.judge import Judged, Play, judge, standing
 from pslab.advise.shelf import Candidate
 from pslab.advise.source import CONTRIBUTIONS, AdviceError, Question
 from pslab.compare.groups import Goals, measured
+from pslab.compare.halving import halving, result_of
 from pslab.launch.simulated import SharedTrainers, run_simulated
 from pslab.runs.folder import Run
 from pswire.config.experiment import Experiment
@@ -32,12 +33,11 @@ PLAYS = "plays.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """After each play: which rung of how many, how many plays are left at most, and their seconds of the real clock."""
+    """After each play: which seed of how many, how many plays are left at most, and their seconds of the real clock."""
 
-    rung: int
-    rungs: int
     candidate: Candidate
     seed: int
+    seeds: int
     play: Play
     left: int
     seconds_left: float
@@ -68,26 +68,22 @@ class Advisor:
 
     def run(self) -> list[Judged]:
         """Play all rungs, and judge. After an interruption judge what there is: see `interrupted`."""
-        left = list(self.plays)
-        for rung in range(1, self._seeds + 1):
-            waiting = [candidate for candidate in left if rung not in self.plays[candidate]]
+        candidates, left = list(self.plays), list[Candidate]()
+        rungs = range(1, self._seeds + 1)
+        for seed, left in halving(candidates, rungs, self._standing, FINALISTS, lambda each: each.baseline):
+            waiting = [candidate for candidate in left if seed not in self.plays[candidate]]
             for place, candidate in enumerate(waiting):
-                play = self._play(candidate, rung)
+                play = self._play(candidate, seed)
                 if play is None:
-                    return judge({each: self.plays[each] for each in self.plays if self.plays[each]})
-                self._keep(candidate, rung, play)
-                still = len(waiting) - place - 1 + self._later(len(left), rung)
+                    return judge({each: self.plays[each] for each in candidates if self.plays[each]})
+                self._keep(candidate, seed, play)
+                still = len(waiting) - place - 1 + self._later(len(left), seed)
                 mean = sum(self._wall) / len(self._wall)
-                self._say(Progress(rung, self._seeds, candidate, rung, play, still, still * mean))
-            if rung < self._seeds:
-                left = self._better_half(left)
+                self._say(Progress(candidate, seed, self._seeds, play, still, still * mean))
         return judge({each: self.plays[each] for each in left})
 
-    def _better_half(self, left: Sequence[Candidate]) -> list[Candidate]:
-        ranked = standing({candidate: self.plays[candidate] for candidate in left})
-        kept = ranked[: max(FINALISTS, math.ceil(len(ranked) / 2))]
-        baseline = next((candidate for candidate in ranked if candidate.baseline), None)
-        return kept if baseline is None or baseline in kept else [*kept, baseline]
+    def _standing(self, candidate: Candidate) -> tuple[float, ...]:
+        return standing(candidate, self.plays[candidate].values())
 
     def _later(self, count: int, rung: int) -> int:
         """Return the plays of the rungs that follow, at most."""
@@ -113,18 +109,16 @@ class Advisor:
             return None
         found = measured(Run(folder), self._goals)
         values, workers = found.measures.values, self._experiment.cluster.workers
-        by_accuracy = self._goals.accuracy is not None
-        seconds = values["seconds_to_accuracy" if by_accuracy else "seconds_to_loss"]
-        reached = values["accuracy"] if by_accuracy else -values["loss"]
+        result = result_of(found, self._goals)
         shutil.rmtree(folder)
         self._wall.append(time.monotonic() - began)
         counts = found.run.summary.contributions.values()
         committed, applied = sum(each.committed for each in counts), sum(each.applied for each in counts)
         return Play(
-            seconds=seconds if math.isfinite(seconds) else math.inf,
+            seconds=result.seconds,
+            cost=result.cost,
             wasted=1 - applied / committed if committed else math.nan,
             least_share=values["least_share"] * workers,
-            reached=reached if math.isfinite(reached) else -math.inf,
         )
 
     def _to_be_played(self, candidate: Candidate, seed: int) -> Experiment:
@@ -170,36 +164,26 @@ class Advisor:
         first, *lines = self._file.read_text(encoding="utf-8").splitlines() or [""]
         if not first or json.loads(first) != header:
             raise AdviceError(
-                f"{self._file}: has plays of another experiment or goal: expected another --out, or remove that folder"
+                f"{self._file}: has plays of another experiment, goal or version of ps-lab: expected another --out, or "
+                "remove that folder"
             )
         known = {_key(candidate): candidate for candidate in self.plays}
         for line in lines:
             record = json.loads(line)
-            candidate = known.get(record["candidate"])
-            if candidate is not None:
-                seconds = math.inf if record["seconds"] is None else record["seconds"]
-                reached = -math.inf if record["reached"] is None else record["reached"]
-                self.plays[candidate][record["seed"]] = Play(
-                    seconds, record["wasted"], record["least_share"], reached
-                )
+            if record["candidate"] in known:
+                self.plays[known[record["candidate"]]][record["seed"]] = Play(**record["play"])
 
     def _keep(self, candidate: Candidate, seed: int, play: Play) -> None:
         self.plays[candidate][seed] = play
-        record = {
-            "candidate": _key(candidate),
-            "seed": seed,
-            "seconds": play.seconds if math.isfinite(play.seconds) else None,
-            "wasted": play.wasted,
-            "least_share": play.least_share,
-            "reached": play.reached if math.isfinite(play.reached) else None,
-        }
+        record = {"candidate": _key(candidate), "seed": seed, "play": asdict(play)}
         with self._file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
     def _header(self) -> Mapping[str, Any]:
         text = f"{self._experiment.to_toml()}{self._outages}".encode()
         goals = {"accuracy": self._goals.accuracy, "loss": self._goals.loss}
-        return {"experiment": hashlib.sha256(text).hexdigest(), "goals": goals}
+        names = [each.name for each in fields(Play)]
+        return {"experiment": hashlib.sha256(text).hexdigest(), "goals": goals, "play": names}
 
 
 def _key(candidate: Candidate) -> str:

@@ -1,13 +1,14 @@
 """Ranking of candidates by their time to the goal, compared seed by seed. Pure: the same plays, the same ranking."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pslab.advise.shelf import Candidate
+from pslab.compare.halving import Result, score
 
 # Resamplings of the seeds, from a generator of their own: the same plays give the same advice.
 RESAMPLED, SEED = 4000, 1
@@ -20,17 +21,15 @@ Series = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Play:
-    """One simulated run up to the goal. `seconds`: virtual ones, infinite where the goal was not reached.
+class Play(Result):
+    """One simulated run up to the goal. `seconds` are virtual.
 
     `wasted`: the share of committed contributions that was not applied. `least_share`: the slowest worker's part of
-    what was applied, as a multiple of an equal part. `reached`: the metric at the end.
+    what was applied, as a multiple of an equal part.
     """
 
-    seconds: float
     wasted: float
     least_share: float
-    reached: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +54,9 @@ class Judged:
     tied: bool
 
 
-def standing(plays: Mapping[Candidate, Mapping[int, Play]]) -> list[Candidate]:
-    """Order candidates by how they did so far: the share that reached the goal, the mean time, the metric reached."""
-
-    def key(candidate: Candidate) -> tuple[float, float, float, int]:
-        own = list(plays[candidate].values())
-        if not own:
-            return (0.0, math.inf, 0.0, candidate.rank)
-        arrived = [play.seconds for play in own if math.isfinite(play.seconds)]
-        mean = sum(arrived) / len(arrived) if arrived else math.inf
-        return (-len(arrived) / len(own), mean, -sum(play.reached for play in own) / len(own), candidate.rank)
-
-    return sorted(plays, key=key)
+def standing(candidate: Candidate, plays: Collection[Play]) -> tuple[float, ...]:
+    """Rank a candidate by how it did so far; of equals, the simplest is first."""
+    return (*score(plays), candidate.rank)
 
 
 def judge(plays: Mapping[Candidate, Mapping[int, Play]]) -> list[Judged]:
@@ -79,7 +69,8 @@ def judge(plays: Mapping[Candidate, Mapping[int, Play]]) -> list[Judged]:
     if not any(math.isfinite(play.seconds) for own in plays.values() for play in own.values()):
         return []
     most = max(len(own) for own in plays.values())
-    finalists = [candidate for candidate in standing(plays) if len(plays[candidate]) == most]
+    ranked = sorted(plays, key=lambda candidate: standing(candidate, plays[candidate].values()))
+    finalists = [candidate for candidate in ranked if len(plays[candidate]) == most]
     seeds = sorted(next(iter(plays[candidate] for candidate in finalists)))
     finalists = [candidate for candidate in finalists if sorted(plays[candidate]) == seeds]
     times = np.array([[plays[each][seed].seconds for seed in seeds] for each in finalists])

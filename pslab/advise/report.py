@@ -1,10 +1,8 @@
-"""An advice for people: a table, a page, and the first choice as an experiment file."""
+"""An advice for people: a table and sentences."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -14,14 +12,6 @@ from pslab.compare.groups import Goals
 from pswire.config.experiment import Experiment
 
 HEAD = ("choice", "plays", "seconds", "P(best)", "ratio to sync", "80 % interval", "wasted", "least worker")
-UNKNOWN = (
-    "what a new link, another machine or failures that the run had not would change, unless --cluster describes it",
-    "the processor time of workers that start again",
-    "the time that servers take for an update, beyond what the measured steps hold",
-    "learning rates between and beyond those that were tried, and schedules",
-    "policies whose workers take several steps of their own, and your own policies",
-    "whether another goal would rank them the same",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,45 +124,3 @@ def table(advice: Advice) -> Table:
     for judged in advice.judged:
         shown.add_row(*cells(judged))
     return shown
-
-
-def write(advice: Advice, folder: Path) -> tuple[Path, Path]:
-    """Write the page and the first choice's experiment into `folder`. Return both files."""
-    page, first = folder / "advice.html", folder / "first.toml"
-    page.write_text(_page(advice), encoding="utf-8")
-    first.write_text(f"# {advice.sentences()[0]}\n{advice.chosen().to_toml()}", encoding="utf-8")
-    return page, first
-
-
-def _page(advice: Advice) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in HEAD)
-    rows = "".join(
-        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells(each))}</tr>" for each in advice.judged
-    )
-    notes = [
-        f"Every candidate was played on the simulator with the same seeds, delays and batches, at most {advice.seeds} "
-        "times; after each seed the better half went on. Seconds are virtual. P(best) comes from resampling the "
-        "seeds. The interval is that of a ratio measured by as many real runs, with 5 % for the error of the pace. A "
-        "tie cannot be told from the fastest.",
-        *(f"Not tried: {sentence}" for sentence in advice.skipped),
-    ]
-    style = (
-        "body{font:15px/1.5 system-ui,sans-serif;color:#222;max-width:1080px;margin:2rem auto;padding:0 1rem}"
-        "table{border-collapse:collapse;width:100%}td,th{padding:.35rem .6rem;text-align:right}"
-        "td:first-child,th:first-child{text-align:left}thead th{border-bottom:2px solid #222}"
-        "tbody tr:first-child{font-weight:600}tbody tr:nth-child(even){background:#f5f6f8}.note{color:#555}"
-    )
-    body = [
-        "<h1>Which policy?</h1>",
-        *(f"<p>{escape(sentence)}</p>" for sentence in advice.sentences()),
-        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>",
-        *(f"<p class=note>{escape(note)}</p>" for note in notes),
-        "<h2>What this does not know</h2>",
-        f"<ul>{''.join(f'<li>{escape(each)}' for each in UNKNOWN)}</ul>",
-        "<h2>The first choice</h2>",
-        f"<pre>{escape(advice.chosen().to_toml())}</pre>",
-    ]
-    return (
-        "<!doctype html>\n<html lang=en><meta charset=utf-8><title>Which policy?</title>"
-        f"<style>{style}</style>\n" + "\n".join(body) + "\n</html>\n"
-    )

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from pslab.advise.advisor import Advisor, Progress
-from pslab.advise.report import Advice, table, write
+from pslab.advise.report import Advice, table
 from pslab.advise.shelf import RATES, Candidate, candidates
 from pslab.advise.source import AdviceError, load_source
 from pslab.commands.failure import EPILOG, Failure, console
@@ -77,7 +77,7 @@ def _rates(context: click.Context, parameter: click.Parameter, text: str) -> tup
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Where plays, page and first choice go [default: runs/NAME-advice]. Plays in it are kept.",
+    help="Where plays and first choice go [default: runs/NAME-advice]. Plays in it are kept.",
 )
 @click.option(
     "--any-pace",
@@ -104,6 +104,9 @@ def advise(
     (simulation.compute). All candidates see the same seeds, delays and batches; after each seed the better half goes
     on. The first choice is the simplest of those that cannot be told from the fastest, and is written as an
     experiment file.
+
+    It does not know what another link, machine or failures than the RUN's would change (--cluster describes them), nor
+    rates that were not tried, schedules, and policies whose workers take several steps of their own.
 
     No advice is given where a worker has fewer than 200 steps in the RUN, where its pace drifted by a fifth (unless
     --any-pace), or where no play reached the goal. It runs the job's module, so use it on folders whose author you
@@ -134,18 +137,19 @@ def advise(
             )
         lost = len(question.outages.crashes)
         advice = Advice(experiment, goals, judged, skipped, seeds, lost, whole=advisor.interrupted is None)
-        page, first = write(advice, folder)
+        first = folder / "first.toml"
+        first.write_text(f"# {advice.sentences()[0]}\n{advice.chosen().to_toml()}", encoding="utf-8")
     except JobError as error:
         raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
     except (AdviceError, DelayError, ExperimentError, RunError) as error:
         raise Failure(error) from error
     if as_json:
-        print_json(advice.as_json() | {"page": str(page), "experiment": str(first)})
+        print_json(advice.as_json() | {"experiment": str(first)})
     else:
         console().print(table(advice), soft_wrap=False)
         for sentence in (*advice.sentences(), *(f"not tried: {each}" for each in skipped)):
             click.echo(sentence)
-        click.echo(f"page: {page}; first choice: ps-lab run {first}")
+        click.echo(f"first choice: ps-lab run {first}")
     context.exit(advisor.interrupted or ExitCode.OK)
 
 
@@ -154,7 +158,7 @@ def _say(progress: Progress) -> None:
     reached = f"{play.seconds:.4g} s" if math.isfinite(play.seconds) else "not reached"
     left = f"{progress.left} plays left, about {progress.seconds_left:.0f} s"
     click.echo(
-        f"seed {progress.seed} of {progress.rungs}  {progress.candidate.label}  {reached}  ({left})", err=True
+        f"seed {progress.seed} of {progress.seeds}  {progress.candidate.label}  {reached}  ({left})", err=True
     )
 
 

@@ -9,8 +9,8 @@ import click
 
 from pslab.commands.comparison import Comparison, comparison_of, comparison_options, show
 from pslab.commands.failure import EPILOG, failures
-from pslab.compare.groups import Measured, measured
-from pslab.compare.halving import Budget, Choice, better_half
+from pslab.compare.groups import measured
+from pslab.compare.halving import Budget, Result, halving, result_of, score
 from pslab.compare.sweep import Cell, Outcome, SweepError, cells, left_out_text, sweep
 from pslab.display.progress import print_json
 from pslab.launch.engines.launcher import EngineError
@@ -126,21 +126,28 @@ class _Sweep:
 
     def halve(self, grid_of: Callable[[str], Sequence[Cell]], rungs: Sequence[str]) -> list[Run]:
         """Return the runs of the last rung. A single remaining setting skips to it."""
-        left: list[Choice] | None = None
-        for number, rung in enumerate(rungs):
-            last = rung == rungs[-1]
-            if left is not None and len(left) == 1 and not last:
+        runs: list[Run] = []
+        results: dict[tuple[str, ...], list[Result]] = {}
+        # The last choice of a cell is that of the rung.
+        choices = dict.fromkeys(cell.choice[:-1] for cell in grid_of(rungs[0]))
+        done = ""
+        for rung, left in halving(choices, rungs, lambda choice: score(results.get(choice, ()))):
+            if len(left) == 1 and rung != rungs[-1]:
                 continue
-            # The last choice of a cell is that of the rung.
-            grid = [cell for cell in grid_of(rung) if left is None or cell.choice[:-1] in left]
-            runs = self.run(grid)
-            if last or self.interrupted:
+            if done:
+                self._report_rung(done, rungs.index(done), len(rungs), left)
+            grid = [cell for cell in grid_of(rung) if cell.choice[:-1] in left]
+            runs, done = self.run(grid), rung
+            if self.interrupted:
                 break
-            left = _better(runs, grid, self._how)
-            self._report_rung(rung, number, len(rungs), left)
+            results.clear()
+            of = {cell.name: cell.choice[:-1] for cell in grid}
+            for run in runs:
+                found = result_of(measured(run, self._how.goals), self._how.goals)
+                results.setdefault(of[run.path.name], []).append(found)
         return runs
 
-    def _report_rung(self, rung: str, number: int, count: int, left: Sequence[Choice]) -> None:
+    def _report_rung(self, rung: str, number: int, count: int, left: Sequence[tuple[str, ...]]) -> None:
         names = [", ".join(choice) for choice in left]
         if self._how.as_json:
             print_json({"event": "rung", "number": number + 1, "of": count, "budget": rung, "left": names})
@@ -148,15 +155,6 @@ class _Sweep:
         click.echo(f"rung {number + 1} of {count}, {rung}: {len(left)} continue", err=self._how.as_csv)
         for name in names:
             click.echo(f"  {name}", err=self._how.as_csv)
-
-
-def _better(runs: Sequence[Run], grid: Sequence[Cell], how: Comparison) -> list[Choice]:
-    """Return the settings of `grid` whose runs continue, without the choice of the rung."""
-    choices = {cell.name: cell.choice[:-1] for cell in grid}
-    settings: dict[Choice, list[Measured]] = {}
-    for run in runs:
-        settings.setdefault(choices[run.path.name], []).append(measured(run, how.goals))
-    return better_half(settings, dict.fromkeys(choices.values()), how.goals)
 
 
 def _print_outcome(outcome: Outcome, number: int, total: int, how: Comparison) -> None:

@@ -1,16 +1,18 @@
-"""Successive halving: run all settings for a short time, keep the better half, double the time (Jamieson and Talwalkar,
+"""Successive halving: try all settings a little, keep the better half, and try that more (Jamieson and Talwalkar,
 "Non-stochastic best arm identification", AISTATS 2016, section 3)."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from pslab.compare.groups import Goals, Measured, goal_of
 from pslab.compare.sweep import SweepError
 from pswire.config.experiment import Experiment
 from pswire.config.toml import parse_value
 
-Choice = tuple[str, ...]
+Setting = TypeVar("Setting")
+Rung = TypeVar("Rung")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,29 +47,52 @@ class Budget:
         return [*found, f"{self.key}={self.end}"]
 
 
-def better_half(
-    settings: Mapping[Choice, Sequence[Measured]], left: Iterable[Choice], goals: Goals
-) -> list[Choice]:
-    """Return the better half of the settings that are left, rounded up, the best first. Ties stay in their order."""
-    ranked = sorted(left, key=lambda choice: score(settings.get(choice, ()), goals))
-    return ranked[: math.ceil(len(ranked) / 2)]
+def halving(
+    settings: Iterable[Setting],
+    rungs: Iterable[Rung],
+    rank: Callable[[Setting], Any],
+    least: int = 1,
+    always: Callable[[Setting], bool] = lambda setting: False,
+) -> Iterator[tuple[Rung, list[Setting]]]:
+    """Yield each rung with the settings that are left for it. Whoever runs them may stop at any time.
 
-
-def score(runs: Sequence[Measured], goals: Goals) -> tuple[float, ...]:
-    """Rank a setting by its seeds; lower is better.
-
-    First the share of runs that failed, or did not reach the goal; then the mean time to the goal, where one is set;
-    then the mean accuracy at the end, or the mean loss where no accuracy was measured.
+    Between two rungs the better half stays, rounded up, but at least `least`; and the best of those that are `always`
+    kept. The lower the `rank`, the better; ties stay in their order.
     """
-    if not runs:
-        return (math.inf,)
-    good = [run for run in runs if run.success]
-    measures = [goal_of(goals)] if goals.accuracy is not None or goals.loss is not None else []
-    arrived = [run for run in good if all(math.isfinite(run.measures.values[name]) for name in measures)]
-    times = [_mean(run.measures.values[name] for run in arrived) for name in measures]
-    accuracy = _mean(run.measures.values["accuracy"] for run in good)
-    last = _mean(run.measures.values["loss"] for run in good) if math.isinf(accuracy) else -accuracy
-    return (1 - len(arrived) / len(runs), *times, last)
+    left = list(settings)
+    for rung in rungs:
+        yield rung, left
+        ranked = sorted(left, key=rank)
+        left = ranked[: max(least, math.ceil(len(ranked) / 2))]
+        left += [each for each in ranked if always(each)][:1] if not any(map(always, left)) else []
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one run gave. `seconds`: to the goal, infinite if it was missed; `cost`: at the end, infinite if unknown."""
+
+    seconds: float
+    cost: float
+
+
+def result_of(run: Measured, goals: Goals) -> Result:
+    """Without a goal all runs reach it at once, unless they fail. The cost is -accuracy, or else the loss."""
+    if not run.success:
+        return Result(math.inf, math.inf)
+    values, goal = run.measures.values, goals.accuracy is not None or goals.loss is not None
+    seconds = values[goal_of(goals)] if goal else 0.0
+    cost = values["loss"] if math.isnan(values["accuracy"]) else -values["accuracy"]
+    return Result(*(value if math.isfinite(value) else math.inf for value in (seconds, cost)))
+
+
+def score(results: Collection[Result]) -> tuple[float, float, float]:
+    """Rank a setting by its runs; lower is better: the share that missed the goal, the mean time to it, the mean cost.
+
+    Means are of the runs that have the number.
+    """
+    missed = sum(math.isinf(each.seconds) for each in results)
+    share = missed / len(results) if results else math.inf
+    return share, _mean(each.seconds for each in results), _mean(each.cost for each in results)
 
 
 def _mean(values: Iterable[float]) -> float:

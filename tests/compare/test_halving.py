@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pslab.compare.groups import Goals, Measures
-from pslab.compare.halving import Budget, better_half, score
+from pslab.compare.halving import Budget, halving, result_of, score
 from pslab.compare.sweep import SweepError
 from pswire.exits import ExitCode
 from tests.replay.command import ps_lab
@@ -35,6 +35,9 @@ epochs = 4
 problem = "mlp"
 compute = "exponential(1)"
 """
+
+
+GOALS = Goals()
 
 
 def experiment(epochs=8, versions=0):
@@ -66,27 +69,34 @@ def test_a_budget_that_cannot_grow_is_refused(text):
 
 
 def test_the_better_half_is_rounded_up_and_ties_keep_their_order():
-    settings = {
-        (name,): [run(accuracy=accuracy)]
-        for name, accuracy in zip("abcde", (0.5, 0.9, 0.5, 0.7, 0.1), strict=True)
-    }
-    assert better_half(settings, settings, Goals()) == [("b",), ("d",), ("a",)]
+    cost = dict(zip("abcde", (0.5, 0.1, 0.5, 0.3, 0.9), strict=True))
+    left = [list(left) for _, left in halving(cost, range(3), cost.__getitem__)]
+    assert left == [list("abcde"), list("bda"), list("bd")]
+
+
+def test_the_least_number_and_the_best_of_those_that_always_stay():
+    cost = dict(zip("abcde", (5, 1, 4, 2, 3), strict=True))
+    kept = [left for _, left in halving(cost, range(3), cost.__getitem__, 2, lambda each: each in "ac")]
+    assert kept == [list("abcde"), list("bdec"), list("bdc")]
 
 
 def test_who_reaches_the_goal_sooner_is_better():
     fast, slow, never = [run(seconds=1.0)], [run(seconds=2.0)], [run(accuracy=1.0)]
     goals = Goals(accuracy=0.9)
-    assert score(fast, goals) < score(slow, goals) < score(never, goals)
+    assert ranked(fast, goals) < ranked(slow, goals) < ranked(never, goals)
+
+
+def ranked(runs, goals=GOALS):
+    return score([result_of(each, goals) for each in runs])
 
 
 def test_one_failed_seed_outweighs_a_better_mean():
     sound, broken = [run(accuracy=0.5), run(accuracy=0.5)], [run(accuracy=0.9), run(success=False)]
-    assert score(sound, Goals()) < score(broken, Goals())
-    assert score(broken, Goals()) < score([], Goals())
+    assert ranked(sound) < ranked(broken) < ranked([])
 
 
 def test_without_accuracy_the_loss_decides():
-    assert score([run(loss=0.1)], Goals()) < score([run(loss=0.2)], Goals())
+    assert ranked([run(loss=0.1)]) < ranked([run(loss=0.2)])
 
 
 def test_a_sweep_halves_its_settings(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ factors = {2 = 5.0}
 
 
 def plays(*seconds: float) -> dict[int, Play]:
-    return {seed: Play(each, 0.1, 0.5, 0.9) for seed, each in enumerate(seconds, start=1)}
+    return {seed: Play(each, -0.9, 0.1, 0.5) for seed, each in enumerate(seconds, start=1)}
 
 
 @pytest.fixture
@@ -145,8 +145,9 @@ def test_the_same_plays_give_the_same_advice():
 
 
 def test_standing_prefers_the_goal_then_time_then_the_metric():
-    near, far = ({1: Play(math.inf, 0, 1, reached)} for reached in (0.9, 0.1))
-    assert standing({SYNC: far, ASYNC: near, BOUNDED: plays(9)}) == [BOUNDED, ASYNC, SYNC]
+    near, far = ({1: Play(math.inf, -reached, 0, 1)} for reached in (0.9, 0.1))
+    found = {SYNC: far, ASYNC: near, BOUNDED: plays(9)}
+    assert sorted(found, key=lambda each: standing(each, found[each].values())) == [BOUNDED, ASYNC, SYNC]
 
 
 # What is tried
@@ -306,7 +307,7 @@ def test_an_advice_is_written_and_its_plays_are_kept(experiment, tmp_path):
     assert chosen.policy.name == advice["choices"][0]["policy"]["name"]
     assert chosen.run.name == "small-advised"
     assert chosen.optimizer.learning_rate == advice["choices"][0]["learning_rate"]
-    assert "Which policy?" in (out / "advice.html").read_text()
+    assert sorted(path.name for path in out.iterdir()) == ["first.toml", "plays.jsonl"]
     # The straggler makes a barrier the slowest: async needs less time.
     assert advice["choices"][0]["policy"]["name"] != "sync"
     assert next(each for each in played if each["choice"].startswith("sync"))["seconds"] is not None
