@@ -53,7 +53,7 @@ def write_broke(error: grpc.RpcError) -> bool:
 def may_pass(error: grpc.RpcError) -> bool:
     """Return True if the failure says only that the peer is gone, dying, starting or busy, so that a retry may succeed.
 
-    Any other failure is the peer's answer. (`tests/service/test_dying_servers.py` holds gRPC to it.)
+    Any other failure is the peer's answer.
     """
     return error.code() in _PASSING or write_broke(error)
 

@@ -7,7 +7,6 @@ the schedules of `ps-lab verify-policy` (`pslab.verify`) drive it.
     legal       the inputs that are legal in each state
     client      the state machine
     pending     unanswered messages, and the loop's position in its batches
-    state       the machine's state as a value, and a machine made from it
 """
 
 from pswire.protocol import (
@@ -29,7 +28,6 @@ from pswire.protocol import (
 )
 from psworker.engine.client import ClientEngine
 from psworker.engine.legal import LEGAL, WorkState
-from psworker.engine.state import EngineState
 
 __all__ = [
     "LEGAL",
@@ -39,7 +37,6 @@ __all__ = [
     "Commit",
     "Disposition",
     "Done",
-    "EngineState",
     "Event",
     "Grant",
     "Leave",

@@ -41,9 +41,6 @@ def main() -> int:
     parser.add_argument(
         "--round", type=int, default=MESSAGES, help=f"messages of a round; default {MESSAGES}"
     )
-    parser.add_argument(
-        "--processes", action="store_true", help="real ps-server processes, everything over the wire; slower"
-    )
     options = parser.parse_args()
     faulthandler.enable()
     logging.getLogger().addHandler(logging.NullHandler())
@@ -51,7 +48,7 @@ def main() -> int:
     totals, began, number, found = Totals(), time.monotonic(), 0, False
     while not found and (number == 0 or goes_on(options, totals, began)):
         played = scenario(first + number, options.policy, options.company, options.tables)
-        result = play(played, options.round, processes=options.processes)
+        result = play(played, options.round)
         totals.add(played, result)
         show(played, result, totals)
         found, number = bool(result.faults or (result.waits and result.judged)), number + 1
@@ -59,7 +56,6 @@ def main() -> int:
             again = ["scripts/soak", "attack", "--seed", str(played.seed), "--round", str(options.round)]
             again += ["--policy", played.policy, "--company", played.company]
             again += ["--tables" if played.tables else "--no-tables"]
-            again += ["--processes"] if options.processes else []
             print(f"attack: FAILED: {shlex.join(again)}", flush=True)
     totals.show(time.monotonic() - began)
     return int(found)

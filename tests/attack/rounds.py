@@ -17,7 +17,7 @@ from tests.attack.honest import Gate, Honest, problems, trainer
 from tests.attack.lines import SocketStranger
 from tests.attack.members import Liar
 from tests.attack.scenarios import Scenario
-from tests.attack.stages import AMONG_MEMBERS, Stage, inside, outside
+from tests.attack.stages import AMONG_MEMBERS, Stage, inside
 from tests.attack.strangers import Stranger, WireStranger
 from tests.attack.target import Attacker, Tally, Target
 from tests.patience import PATIENCE, at_most
@@ -52,7 +52,7 @@ class Result:
         return self.stood_still < AMONG_MEMBERS / 3
 
 
-def play(scenario: Scenario, messages: int, *, processes: bool = False) -> Result:
+def play(scenario: Scenario, messages: int) -> Result:
     """Attack with so many messages. Never raises for what the servers do."""
     result = Result(Tally(messages))
     before, began = invariants.Resources.now(), time.monotonic()
@@ -62,7 +62,7 @@ def play(scenario: Scenario, messages: int, *, processes: bool = False) -> Resul
         invariants.standing_still() as still,
     ):
         out = Path(folder) / "run"
-        result.waits += _staged(scenario, out, result, processes)
+        result.waits += _staged(scenario, out, result)
         result.seconds, result.stood_still = time.monotonic() - began, still[0]
         result.waits += heard.deaths
         result.faults += heard.problems + result.tally.wrongs
@@ -73,9 +73,9 @@ def play(scenario: Scenario, messages: int, *, processes: bool = False) -> Resul
     return result
 
 
-def _staged(scenario: Scenario, out: Path, result: Result, processes: bool) -> list[str]:
+def _staged(scenario: Scenario, out: Path, result: Result) -> list[str]:
     # A function of its own: nothing holds the servers when it has returned.
-    with (outside if processes else inside)(scenario, out) as stage:
+    with inside(scenario, out) as stage:
         return _attack(scenario, stage, result)
 
 

@@ -5,7 +5,6 @@ import random
 import pytest
 
 from pswire.v1 import coordinator_pb2, shard_pb2
-from pswire.v1 import coordinator_pb2 as pb
 from tests.attack.mutations import Mutator
 from tests.attack.rounds import play
 from tests.attack.scenarios import Scenario
@@ -14,12 +13,10 @@ from tests.repetitions import repetitions, seeds
 
 MESSAGES = repetitions(600, soak=3000)
 ROUNDS = [
-    ("sync", "strangers", 2, "grpc", False),
-    ("median", "strangers", 1, "shared-memory", False),
+    ("median", "strangers", 1, "grpc", False),
     ("sync", "members", 1, "shared-memory", False),
-    ("async", "members", 2, "socket", False),
     ("sync", "strangers", 2, "socket", True),
-    ("async", "members", 1, "grpc", True),
+    ("async", "members", 2, "grpc", True),
 ]
 
 
@@ -58,16 +55,3 @@ def test_every_field_of_every_message_is_changed(seed: int) -> None:
             changed.update(field.name for field, _ in message.ListFields())
             mutate.data(message.SerializeToString())
         assert changed == fields, kind.DESCRIPTOR.name
-
-
-def test_the_same_seed_sends_the_same() -> None:
-    def sent(seed: int) -> list[bytes]:
-        mutate = Mutator(random.Random(seed))
-        found = []
-        for _ in range(50):
-            message = pb.JoinRequest(worker="w0", session="s")
-            mutate.message(message)
-            found.append(mutate.data(message.SerializeToString(deterministic=True)))
-        return found
-
-    assert sent(1) == sent(1) != sent(2)

@@ -148,17 +148,6 @@ def test_more_than_the_policy_tolerates_are_believed() -> None:
 # What the end says
 
 
-def test_a_job_that_skipped_parts_did_not_train_all_its_data() -> None:
-    harness = job("async", 1, units=3, batches=1)
-    while not harness.stopped:
-        if harness.entries(entries.Grant)[-1].unit == 0:
-            harness.abandons("w0", reason="nonfinite")
-            harness.ready("w0")
-        else:
-            harness.commits("w0")
-    assert cause(harness) == "missing"
-
-
 @promise("Where fewer parts are left than one update needs, they are named, and the job succeeds.")
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize(("policy", "knobs"), ROBUST)

@@ -29,19 +29,6 @@ def test_when_all_are_done_so_is_the_job(sentences: Recorder) -> None:
     assert all(s.index == harness.log[-1].index for s in stops)
 
 
-def test_over_is_when_everybody_has_left() -> None:
-    harness = CoordinatorHarness(workers=2).starts()
-    finishes(harness, "w0", "w1")
-    assert not harness.coordinator.over
-    harness.leaves("w0")
-    harness.disconnects("w1")
-    assert not harness.coordinator.over
-    harness.passes(3)
-    assert harness.coordinator.over
-    reasons = [leave.reason for leave in harness.entries(entries.Leave)]
-    assert reasons == ["finished", "connection lost for 3.0 s"]
-
-
 @pytest.mark.parametrize(
     ("policy", "knobs"),
     [
@@ -118,16 +105,6 @@ def test_who_is_away_at_the_stop_hears_of_it_on_its_return() -> None:
     harness.joins("w0")
     (stop,) = notices(harness.connects("w0"), protocol.Stop)
     assert not stop.evaluate
-
-
-def test_a_line_that_breaks_before_the_stop_was_heard() -> None:
-    harness = CoordinatorHarness(workers=2).starts()
-    finishes(harness, "w0", "w1")
-    harness.disconnects("w1")
-    harness.passes(1)
-    before = len(harness.told)
-    harness.joins("w1")
-    assert [t.worker for t in harness.told[before:] if isinstance(t.notice, protocol.Stop)] == ["w1"]
 
 
 def test_the_work_of_one_who_vanished_is_waited_for_but_not_for_ever(sentences: Recorder) -> None:
@@ -235,15 +212,6 @@ def test_one_who_comes_back_finishes_its_data_first(sentences: Recorder) -> None
     sentences.check(harness.stopped)
 
 
-def test_done_and_gone_is_done(sentences: Recorder) -> None:
-    harness = CoordinatorHarness(workers=2).starts()
-    finishes(harness, "w0")
-    harness.leaves("w0")
-    finishes(harness, "w1")
-    assert harness.stopped.startswith("done: ")
-    sentences.check(harness.stopped)
-
-
 def test_done_gives_up_what_is_still_open() -> None:
     harness = CoordinatorHarness("sync", workers=2).starts()
     harness.commits("w1")
@@ -251,13 +219,6 @@ def test_done_gives_up_what_is_still_open() -> None:
     harness.done("w0")
     assert harness.entries(entries.Abandon) == [entries.Abandon("w0", ticket or 0, "done")]
     assert harness.version == 1
-
-
-def test_done_is_final(sentences: Recorder) -> None:
-    harness = CoordinatorHarness(workers=2).starts()
-    finishes(harness, "w0")
-    sentences.check(*refusals(harness.ready("w0")))
-    assert harness.done("w0") == []
 
 
 def test_nobody_for_too_long(sentences: Recorder) -> None:

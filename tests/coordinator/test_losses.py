@@ -39,13 +39,6 @@ def others_finish(schedule: Schedule, victim: str) -> float:
 
 
 @pytest.mark.parametrize("setting", SEVERAL, ids=str)
-def test_the_fixed_schedule_covers_a_whole_job(setting: Setting) -> None:
-    schedule = undisturbed(setting, 10 * POINTS)
-    schedule.ended()
-    assert undisturbed(setting, POINTS - 20).coordinator.started
-
-
-@pytest.mark.parametrize("setting", SEVERAL, ids=str)
 def test_killed_for_good(setting: Setting) -> None:
     """The others are held up for the grace period at most, a third of worker_timeout."""
     for point in range(setting.workers, POINTS, EACH):

@@ -9,7 +9,7 @@ import pytest
 
 from pslab.check.checker import CheckResult, check_log
 from pslab.runs.log import read_log
-from pslab.verify.guarded import Case, GuardedHarness, decisions, play
+from pslab.verify.guarded import Case, GuardedHarness
 from pslab.verify.harness import CoordinatorHarness
 from pslab.verify.schedule import Named, Schedule, Seeded
 from psserver.coordinator import Coordinator
@@ -76,14 +76,6 @@ def test_no_schedule_with_changes_breaks_a_promise() -> None:
         assert found.ok, f"seed {seed}: {found.violations[:3]}"
         assert found.conservation.holds
     assert changes > repetitions(800, soak=40_000) and settled > changes / 2
-
-
-def test_a_schedule_plays_again_from_its_acts() -> None:
-    for seed in seeds(200, soak=4000):
-        schedule = Schedule("sync", {}, Seeded(seed), workers=WORKERS, servers=True, others=LIVE)
-        schedule.run(60)
-        played = play(Case("sync", {}, WORKERS), schedule.acts)
-        assert not played.fault and played.decisions == decisions(schedule.log), f"seed {seed}"
 
 
 def test_it_takes_effect_behind_an_update() -> None:

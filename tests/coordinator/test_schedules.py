@@ -1,33 +1,22 @@
 """No schedule of joins, departures, delays and repetitions deadlocks or miscounts, whatever the policy.
 
-Five hundred schedules per policy (scripts/soak: 10,000), each a different seed over several settings of its knobs.
+Two hundred schedules per policy (scripts/soak: 10,000), each a different seed over several settings of its knobs.
 A failure names the setting and the seed.
 """
 
 import io
 import json
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pslab.check.checker import check_log
 from pslab.runs.log import read_log
-from pslab.verify.invariants import InvariantViolation
-from pslab.verify.schedule import ChoiceSource, ListedChoices, Schedule, Seeded
-from psserver.coordinator import Coordinator, Output
-from psserver.policies import Done, Event, Leave
-from psserver.policies.composed import ComposedPolicy
-from psserver.policies.parts.gates import Slack
-from psserver.policies.parts.staleness_rules import DropStale
-from pswire.protocol import Commit, Request
+from pslab.verify.schedule import ChoiceSource, Schedule, Seeded
 from tests.repetitions import repetitions, seeds
 
-SCHEDULES = repetitions(500, soak=10_000)
+SCHEDULES = repetitions(200, soak=10_000)
 # Every fifth schedule `ps-lab check` is asked for a second opinion.
 SECOND_OPINION = 5
 
@@ -89,7 +78,7 @@ def second_opinion(schedule: Schedule) -> list[str]:
 def test_random_schedules(policy: str) -> None:
     group = SETTINGS[policy]
     happened: Counter[str] = Counter()
-    for seed in seeds(500, soak=10_000):
+    for seed in seeds(200, soak=10_000):
         setting = group[seed % len(group)]
         try:
             schedule = setting.play(Seeded(seed), 40 + seed % 80)
@@ -101,16 +90,8 @@ def test_random_schedules(policy: str) -> None:
             happened.update({record.entry.kind for record in schedule.log})
     # The schedules are not idle: everything that can happen does.
     wanted = {"lost", "back", "leave", "abandon", "cancel", "commit", "apply", "done", "stop"}
-    if SCHEDULES >= 500:
+    if SCHEDULES >= 200:
         assert wanted <= happened.keys(), happened
-
-
-@settings(max_examples=repetitions(300, soak=5000))
-@given(setting=st.sampled_from(ALL), choices=st.lists(st.integers(0, 2**16), max_size=300))
-def test_any_schedule(setting: Setting, choices: list[int]) -> None:
-    """The same scenes, with a search for the smallest schedule that fails."""
-    schedule = setting.play(ListedChoices(choices), len(choices) // 3)
-    assert second_opinion(schedule) == []
 
 
 AHEAD = (
@@ -125,7 +106,7 @@ AHEAD = (
 def test_random_schedules_of_workers_that_ask_ahead() -> None:
     """The same scenes with two tickets of a worker, where the policy grants them."""
     ahead: Counter[str] = Counter()
-    for seed in seeds(500, soak=10_000):
+    for seed in seeds(200, soak=10_000):
         setting = AHEAD[seed % len(AHEAD)]
         try:
             schedule = setting.play(Seeded(seed), 40 + seed % 80, eager=True)
@@ -147,7 +128,7 @@ def test_random_schedules_of_workers_that_ask_ahead() -> None:
 def test_random_schedules_of_several_phases() -> None:
     """The same scenes where workers stay, each with several parts of its data, and end a phase for all now and then."""
     starts = 0
-    for seed in seeds(300, soak=10_000):
+    for seed in seeds(120, soak=10_000):
         setting = AHEAD[seed % len(AHEAD)]
         try:
             schedule = setting.play(Seeded(seed), 40 + seed % 80, eager=seed % 2 == 1, phases=2 + seed % 2)
@@ -157,77 +138,5 @@ def test_random_schedules_of_several_phases() -> None:
         starts += sum(record.entry.kind == "start" for record in schedule.log)
         if seed % SECOND_OPINION == 0:
             assert second_opinion(schedule) == [], (str(setting), seed)
-    if SCHEDULES >= 500:
-        assert starts > repetitions(450, soak=900)
-
-
-# The scenes must see what is wrong: faults planted one at a time.
-
-
-def unheard_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    unheard(monkeypatch, Done)
-
-
-def unheard_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    unheard(monkeypatch, Leave)
-
-
-def unheard(monkeypatch: pytest.MonkeyPatch, kind: type[Event]) -> None:
-    step = ComposedPolicy.step
-    monkeypatch.setattr(ComposedPolicy, "step", lambda self, e: [] if isinstance(e, kind) else step(self, e))
-
-
-def too_much_slack(monkeypatch: pytest.MonkeyPatch) -> None:
-    init = Slack.__init__
-    monkeypatch.setattr(Slack, "__init__", lambda self, slack: init(self, slack + 1))
-
-
-def too_stale(monkeypatch: pytest.MonkeyPatch) -> None:
-    init = DropStale.__init__
-    monkeypatch.setattr(DropStale, "__init__", lambda self, bound: init(self, bound + 1))
-
-
-def lost_payload(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit that is counted and forgotten."""
-
-    def handle(
-        self: Coordinator, worker: str, life: int, said: Request, *args: Any, **facts: Any
-    ) -> list[Output]:
-        outputs = count(self, worker, life, said, *args, **facts)
-        if not isinstance(said, Commit):
-            return outputs
-        for ticket in self.tickets.in_state("pending"):
-            self.tickets.live.pop(ticket.number)
-        return outputs
-
-    count = Coordinator.handle
-    monkeypatch.setattr(Coordinator, "handle", handle)
-
-
-def twice_granted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ready that is repeated brings a second ticket."""
-    monkeypatch.setattr(
-        "psserver.coordinator.tickets.table.TicketTable.open_of", lambda self, worker: [], raising=True
-    )
-
-
-@pytest.mark.parametrize(
-    ("policy", "plant"),
-    [
-        ("sync", unheard_done),
-        ("sync", unheard_leave),
-        ("ssp", unheard_leave),
-        ("ssp", too_much_slack),
-        ("bounded", too_stale),
-        ("sync", lost_payload),
-        ("async", twice_granted),
-    ],
-)
-def test_a_planted_fault_is_found(
-    policy: str, plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant(monkeypatch)
-    group = SETTINGS[policy]
-    with pytest.raises(InvariantViolation):
-        for seed in range(300):
-            group[seed % len(group)].play(Seeded(seed), 80)
+    if SCHEDULES >= 200:
+        assert starts > repetitions(180, soak=900)

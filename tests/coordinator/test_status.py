@@ -83,27 +83,6 @@ def test_waiting_for_the_barrier(sentences: Recorder) -> None:
     sentences.check(waiting_for(harness, "w0"))
 
 
-def test_waiting_for_one_that_abandoned_and_thinks() -> None:
-    harness = CoordinatorHarness("sync", workers=2).starts()
-    harness.commits("w0")
-    harness.abandons("w1")
-    harness.passes(3)
-    assert waiting_for(harness, "w0").endswith("(w1 has been joined for 3.0 s)")
-
-
-def test_waiting_for_the_slowest_clock(sentences: Recorder) -> None:
-    harness = CoordinatorHarness("ssp", {"slack": 0}, workers=2).starts()
-    harness.commits("w0")
-    harness.passes(2)
-    sentences.check(waiting_for(harness, "w0"))
-
-
-def test_waiting_for_old_work() -> None:
-    harness = CoordinatorHarness("bounded", {"max_staleness": 0, "on_stale": "block"}, workers=2).starts()
-    harness.commits("w0")
-    assert waiting_for(harness, "w0").startswith("version 1, held until w1 commits")
-
-
 def test_the_longest_wait_is_the_hold_up() -> None:
     harness = CoordinatorHarness("sync", workers=3).starts()
     assert holdup(harness.coordinator, harness.now) is None

@@ -24,13 +24,6 @@ def test_unknown_and_foreign_tickets(verb: str, sentences: Recorder) -> None:
     assert harness.state() == before
 
 
-def test_without_a_ticket_none_is_expected() -> None:
-    harness = CoordinatorHarness("sync", workers=2).starts()
-    harness.commits("w0")
-    (message,) = refusals(harness.commits("w0", 999))
-    assert message.endswith("expected no ticket (none is open)")
-
-
 def test_a_commit_sent_twice_is_answered_twice_and_counted_once() -> None:
     harness = CoordinatorHarness(workers=2).starts()
     ticket = harness.holds("w0")
@@ -49,44 +42,12 @@ def test_a_repeated_commit_that_asked_brings_the_grant_again() -> None:
     assert harness.state() == before
 
 
-def test_a_commit_after_a_cancel_is_void() -> None:
-    harness = CoordinatorHarness("sync", {"backup": 1}, workers=2).starts()
-    ticket = harness.holds("w1")
-    assert notices(harness.commits("w0"), protocol.Cancel) == [
-        protocol.Cancel(ticket or 0, "version 1 was made without it")
-    ]
-    (fate,) = notices(harness.commits("w1", ticket, ready=False), protocol.Disposition)
-    assert (fate.fate, fate.reason) == ("dropped", "cancelled")
-    assert harness.coordinator.roster.tally("w1").committed == 0
-
-
-def test_what_is_abandoned_can_not_be_committed() -> None:
-    harness = CoordinatorHarness(workers=2).starts()
-    ticket = harness.holds("w0")
-    assert notices(harness.abandons("w0", reason="nonfinite"), protocol.Disposition) == [
-        protocol.Disposition(ticket or 0, "dropped", reason="nonfinite")
-    ]
-    (fate,) = notices(harness.commits("w0", ticket, ready=False), protocol.Disposition)
-    assert fate.fate == "dropped"
-    assert harness.abandons("w0", ticket) == []
-    assert harness.kinds.count("abandon") == 1
-
-
 def test_after_abandoning_one_asks_again() -> None:
     harness = CoordinatorHarness(workers=2).starts()
     first = harness.holds("w0")
     harness.abandons("w0")
     (second,) = granted(harness.ready("w0"))
     assert first is not None and second > first
-
-
-def test_a_ticket_of_a_former_incarnation_is_void() -> None:
-    harness = CoordinatorHarness(workers=2).starts()
-    ticket = harness.holds("w0")
-    harness.joins("w0", "B")
-    (fate,) = notices(harness.commits("w0", ticket, ready=False), protocol.Disposition)
-    assert (fate.fate, fate.reason) == ("dropped", "left")
-    assert "commit" not in harness.kinds
 
 
 def test_settled_tickets_are_remembered_for_a_while() -> None:
@@ -97,16 +58,6 @@ def test_settled_tickets_are_remembered_for_a_while() -> None:
     assert notices(harness.commits("w0", first, ready=False), protocol.Disposition)[0].version == 1
     harness.commits("w0")
     assert "settled long ago" in refusals(harness.commits("w0", first, ready=False))[0]
-
-
-def test_one_ask_one_ticket() -> None:
-    harness = CoordinatorHarness(workers=1).starts()
-    for _ in range(20):
-        outputs = harness.commits("w0")
-        assert len(granted(outputs)) == 1
-        harness.ready("w0")
-    numbers = [grant.ticket for grant in harness.entries(entries.Grant)]
-    assert numbers == sorted(set(numbers))
 
 
 def test_what_a_commit_says_is_written_down() -> None:

@@ -18,14 +18,12 @@ from psserver.policies import (
     Join,
     Part,
     Policy,
-    PolicyError,
     Ready,
     SetTimer,
     Timer,
     Waiting,
     microseconds,
 )
-from pswire import protocol
 from pswire.decisions import entries
 from tests.probes import try_every_update
 from tests.promises import promise
@@ -93,37 +91,12 @@ def test_what_is_due_fires_before_the_next_input_in_the_order_of_time_then_of_se
     assert harness.verdict().ok
 
 
-def test_a_timer_fires_at_a_tick_once_and_not_before() -> None:
-    harness, policy = started(("x", 1.0))
-    harness.passes(0.999999)
-    assert policy.fired == []
-    harness.passes(0.000001)
-    harness.passes(5.0)
-    assert policy.fired == [("x", 1.0)]
-
-
 def test_no_timer_fires_once_the_job_has_stopped() -> None:
     harness, policy = started(("x", 1.0))
     harness.take(harness.coordinator.stop("enough", harness.now, success=True, cause="done"))
     harness.now += 2.0
     harness.leaves("w0")
     assert policy.fired == [] and harness.verdict().ok
-
-
-def test_a_tag_that_is_set_again_fires_for_its_new_time_only() -> None:
-    harness, policy = started(("x", 1.0))
-    harness.passes(0.5)
-    harness.commits("w0")
-    harness.passes(0.75)
-    assert policy.fired == []
-    harness.passes(0.25)
-    assert timers_of(harness) == [("x", 1_500_000, 1.5)]
-
-
-def test_a_cleared_timer_does_not_fire() -> None:
-    harness, policy = started(("x", 1.0), ("x", 0.0))
-    harness.passes(3.0)
-    assert policy.fired == [] and harness.coordinator.due is None
 
 
 @pytest.mark.parametrize(
@@ -311,19 +284,6 @@ def test_timers_without_end_are_a_livelock_that_is_named() -> None:
     assert "livelock" in harness.stopped and "'nap'" in harness.stopped and "w0, w1" in harness.stopped
 
 
-def test_timers_beside_work_are_no_livelock() -> None:
-    class Ticking(Alarmed):
-        def step(self, event: Event) -> list[Decision]:
-            again = [SetTimer("tick", microseconds(event.t) + SECOND)] if isinstance(event, Timer) else []
-            return [*super().step(event), *again]
-
-    harness = CoordinatorHarness(Ticking(("tick", 1.0)), workers=2).starts()
-    harness.commits("w0")
-    for _ in range(3 * IDLE_LIMIT):
-        harness.passes(1.0)
-    assert not harness.stopped and len(timers_of(harness)) == 3 * IDLE_LIMIT
-
-
 def test_a_pause_moves_every_timer_by_its_length() -> None:
     timers = Timers((("a", 10), ("b", 20)))
     timers.pause(True, 5)
@@ -367,19 +327,3 @@ def test_time_stands_still_while_nobody_could_decide() -> None:
     timers.postpone(20)
     timers.pause(False, 40)
     assert timers.pending == {"a": 80}
-
-
-def test_a_timer_may_fire_as_soon_as_it_can_be_set() -> None:
-    timers = Timers()
-    with pytest.raises(PolicyError):
-        timers.set(SetTimer("x", 1499), 500)
-    timers.set(SetTimer("x", 1500), 500)
-    assert timers.take_due(1499) is None and timers.take_due(1500) == ("x", 1500)
-
-
-def test_a_report_of_a_worker_changes_no_timer() -> None:
-    harness, policy = started(("x", 1.0))
-    harness.now += 0.5
-    before = harness.coordinator.due
-    harness.take(harness.coordinator.handle("w0", 0, protocol.Report(1, {}), harness.now))
-    assert harness.coordinator.due == before and policy.fired == []

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from pslab.verify.harness import CoordinatorHarness, notices
+from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import Coordinator, CoordinatorState
 from psserver.coordinator.work.queue import MAX_RETURNED
-from psserver.coordinator.work.units import MAX_LOSSES, UnitPart, WorkError, WorkTerms
+from psserver.coordinator.work.units import MAX_LOSSES, WorkError, WorkTerms
 from psserver.policies import build
 from pswire import protocol
 from pswire.decisions import entries
@@ -285,43 +285,6 @@ def started(
     return CoordinatorHarness(policy, knobs or {}, workers, now=0.0, work=terms).starts()
 
 
-def test_two_workers_share_and_a_third_that_joins_shares_too() -> None:
-    harness = started(units=6)
-    harness.joins("w2")
-    harness.ready("w2")
-    assert dealt(harness)[-1] == ("w2", 0, 2, 0)
-
-
-def test_a_worker_stays_in_its_unit() -> None:
-    harness = started(units=4, batches=2)
-    harness.commits("w0")
-    assert dealt(harness) == [("w0", 0, 0, 0), ("w1", 0, 1, 0), ("w0", 0, 0, 1)]
-
-
-def test_the_rest_of_a_unit_goes_to_others_when_its_worker_leaves(sentences: Recorder) -> None:
-    harness = started(units=2, batches=3)
-    harness.commits("w1")
-    harness.leaves("w1")
-    for _ in range(5):
-        harness.commits("w0")
-    # Part 0 of unit 1 was applied; parts 1 (which w1 held) and 2 were not.
-    assert [place[2:] for place in dealt(harness) if place[0] == "w0"] == [
-        (0, 0),
-        (0, 1),
-        (0, 2),
-        (1, 1),
-        (1, 2),
-    ]
-    assert harness.stopped.startswith("done: ")
-    sentences.check(harness.stopped)
-
-
-def test_an_epoch_follows_without_waiting_for_stragglers() -> None:
-    harness = started(units=2, epochs=2)
-    harness.commits("w0")
-    assert dealt(harness)[-1] == ("w0", 1, 0, 0)
-
-
 def test_epochs_apart_wait_for_what_is_left_of_the_one_before() -> None:
     harness = started(units=3, epochs=2, apart=True)
     harness.commits("w0")
@@ -386,36 +349,6 @@ def test_contributions_that_are_too_few_for_their_rule_end_in_the_end(sentences:
     sentences.check(harness.stopped)
 
 
-def test_a_cancelled_part_is_dealt_again() -> None:
-    harness = started("sync", 3, units=4, knobs={"backup": 1})
-    harness.commits("w0")
-    harness.commits("w1")
-    harness.abandons("w2", ticket=4, reason="cancelled")
-    harness.ready("w2")
-    assert [entry.ticket for entry in harness.entries(entries.Cancel)] == [4]
-    assert Counter(dealt(harness)[-1][1:]) == Counter((0, 2, 0))
-
-
-def test_a_worker_that_says_done_returns_what_it_holds() -> None:
-    harness = started(units=4, batches=2)
-    harness.done("w1")
-    assert harness.coordinator.work is not None
-    assert [(rest.unit, rest.part) for rest in harness.coordinator.work.lost] == [(1, 1), (1, 0)]
-    assert [rest.losses for rest in harness.coordinator.work.lost] == [0, 0]
-
-
-def test_one_that_stands_by_and_says_done_is_not_taken_up(sentences: Recorder) -> None:
-    harness = started(units=2)
-    harness.commits("w0")
-    harness.done("w0")
-    harness.abandons("w1")
-    assert not harness.entries(entries.Resume)
-    harness.ready("w1")
-    harness.commits("w1")
-    assert harness.stopped.startswith("done: ")
-    sentences.check(harness.stopped)
-
-
 def test_when_all_say_done_the_end_says_that_units_are_left(sentences: Recorder) -> None:
     harness = started(units=4)
     harness.done("w0")
@@ -423,29 +356,6 @@ def test_when_all_say_done_the_end_says_that_units_are_left(sentences: Recorder)
     assert harness.stopped.startswith("done: ")
     sentences.check(harness.stopped)
     assert harness.verdict().ok
-
-
-def test_a_repeated_commit_counts_once() -> None:
-    harness = started(units=4)
-    harness.commits("w0", 2)
-    harness.commits("w0", 2, ready=False)
-    assert harness.coordinator.work is not None and harness.coordinator.work.counted == 1
-
-
-def test_a_grant_is_repeated_with_its_part() -> None:
-    harness = started(units=4)
-    harness.disconnects("w0")
-    outputs = harness.connects("w0")
-    (notice,) = notices(outputs, protocol.Grant)
-    assert notice.part == UnitPart(0, 0, 0)
-
-
-def test_units_for_fewer_than_the_workers_start_all_the_same(sentences: Recorder) -> None:
-    harness = started("sync", 3, units=1)
-    assert dealt(harness) == [("w0", 0, 0, 0)]
-    harness.commits("w0")
-    assert harness.stopped.startswith("done: ")
-    sentences.check(harness.stopped)
 
 
 def test_ahead_a_worker_is_dealt_the_next_part() -> None:

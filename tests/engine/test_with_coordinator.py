@@ -1,9 +1,8 @@
 """Both sides of the protocol joined: engines and the real coordinator over streams that delay, break and lose.
 
-Each committed ticket is answered once; over reconnections nothing is lost. Engines are saved and restored meanwhile.
+Each committed ticket is answered once; over reconnections nothing is lost.
 """
 
-import json
 from collections import deque
 from dataclasses import dataclass, field
 from random import Random
@@ -13,8 +12,7 @@ import pytest
 from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Send
 from psserver.policies import build
 from pswire.protocol import received
-from psworker.engine import ClientEngine, Commit, EngineState, Event, Request
-from psworker.engine.state import restored, state_of
+from psworker.engine import ClientEngine, Commit, Event, Request
 from tests.repetitions import FIRST_SEED, repetitions
 
 TIMEOUT = 3.0
@@ -110,10 +108,6 @@ class Joined:
         assert client.engine.error is None
         client.read()
 
-    def restore(self, client: Client) -> None:
-        text = json.dumps(state_of(client.engine).to_json())
-        client.engine = restored(EngineState.from_json(json.loads(text)))
-
     def move(self, client: Client, faults: bool) -> bool:
         """One step of the training loop. False: it waits."""
         engine = client.engine
@@ -182,8 +176,6 @@ class Joined:
             self.broken += 1
         elif chance < 0.07:
             self.pass_time(TIMEOUT)
-        elif chance < 0.15:
-            self.restore(client)
         elif not client.connected:
             self.open(client)
         elif chance < 0.45 and client.up:

@@ -54,8 +54,10 @@ def arriving(encoder: Encoder, name: str, layout: ShardLayout, ticket: int, flat
     return out
 
 
-@pytest.mark.parametrize("name", SCALED)
-@pytest.mark.parametrize(("transport", "servers"), [("grpc", 1), ("socket", 2), ("auto", 1)])
+@pytest.mark.parametrize(
+    ("name", "transport", "servers"),
+    [(name, ("grpc", "socket", "auto")[n % 3], 1 + n % 2) for n, name in enumerate(SCALED)],
+)
 def test_gradients_arrive_rounded_and_weights_and_initial_values_as_they_are(
     name: str, transport: str, servers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,13 +114,17 @@ def test_another_incarnation_remembers_nothing(monkeypatch: pytest.MonkeyPatch) 
     assert made == [plan.shards[0]] * 2
 
 
-POLICIES = [("sync", {}), ("async", {}), ("rennala", {"aggregate": 2}), ("diloco", {"steps": 3})]
+CASES = [
+    *product(SCALED, ["rennala"], [{"aggregate": 2}]),
+    ("int8", "sync", {}),
+    ("int4", "async", {}),
+    ("top-k", "diloco", {"steps": 3}),
+]
 
 
-@pytest.mark.parametrize(("name", "case"), list(product(SCALED, POLICIES)), ids=str)
-def test_a_simulated_run_and_its_replay(tmp_path: Path, name: str, case: tuple) -> None:
+@pytest.mark.parametrize(("name", "policy", "knobs"), CASES, ids=str)
+def test_a_simulated_run_and_its_replay(tmp_path: Path, name: str, policy: str, knobs: dict) -> None:
     """To the bit, dropped payloads and their residuals included, and other bits than those of float32."""
-    policy, knobs = case
     sections = {"optimizer": {"name": "sgd", "learning_rate": 0.05}, "simulation": {"problem": "mlp"}}
     run = simulate(tmp_path / "run", policy, knobs, cluster={"wire_dtype": name}, **sections)
     replay = replay_of(run)
@@ -198,8 +204,9 @@ def test_a_gradient_that_is_not_finite_is_refused_by_the_worker_and_changes_noth
         session.contribute(grant, [np.ones(flat.size, np.float32) for flat in flats], samples=1)
 
 
-@pytest.mark.parametrize("name", SCALED)
-@pytest.mark.parametrize("transport", ["grpc", "socket"])
+@pytest.mark.parametrize(
+    ("name", "transport"), [(name, ("grpc", "socket")[n % 2]) for n, name in enumerate(SCALED)]
+)
 def test_a_number_that_is_not_finite_behind_pieces_that_are_sent_changes_nothing(
     name: str, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,9 +39,10 @@ every_optimizer = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(params=[1, 3], ids=["1-thread", "3-threads"])
-def backend(request: pytest.FixtureRequest) -> Iterator[FastBackend]:
-    with FastBackend(request.param, grain=1024) as backend:
+@pytest.fixture
+def backend() -> Iterator[FastBackend]:
+    """Other tests have one thread."""
+    with FastBackend(3, grain=1024) as backend:
         yield backend
 
 

@@ -61,14 +61,6 @@ def sealed(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_restart_does_not_compile_again(sealed: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    first, _ = load(sealed, NUMBA_CACHE_DIR=str(cache))
-    again, _ = load(sealed, NUMBA_CACHE_DIR=str(cache))
-    assert first == {"ready": True, "hits": 0}
-    assert again == {"ready": True, "hits": 1}
-
-
 def test_a_read_only_package_keeps_its_code_in_the_users_cache(sealed: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()

@@ -1,6 +1,5 @@
 """Whoever reaches the metrics port takes no threads and no lines of a log, and keeps a scrape off for a while only."""
 
-import logging
 import select
 import selectors
 import socket
@@ -116,37 +115,6 @@ def test_a_connection_that_drips_ends_all_the_same(port: Port) -> None:
             pytest.fail("the server still listens")
     port.settle()
     assert "answer 42.0" in port.scrape()
-
-
-def test_a_reset_is_a_line_for_debugging(
-    port: Port, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-) -> None:
-    caplog.set_level(logging.DEBUG, logger="ps-server")
-    leaver = port.connect()
-    leaver.sendall(b"GET /metrics HTT")
-    reset(leaver)
-    # Taken up after it.
-    port.scrape()
-    port.settle()
-    [record] = caplog.records
-    assert record.levelno == logging.DEBUG and record.exc_info is None
-    assert "ConnectionResetError" in record.getMessage()
-    assert capfd.readouterr().err == ""
-
-
-def test_where_no_thread_can_be_started_only_that_connection_is_closed(
-    port: Port, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with monkeypatch.context() as without:
-
-        def start(thread: threading.Thread) -> None:
-            raise RuntimeError("can't start new thread")
-
-        without.setattr(threading.Thread, "start", start)
-        refused = [port.connect() for _ in range(CONNECTION_LIMIT + 1)]
-        assert all(ended(connection) for connection in refused)
-    assert "answer 42.0" in port.scrape()
-    assert capfd.readouterr().err == ""
 
 
 def test_closing_ends_what_is_served(port: Port) -> None:

@@ -174,27 +174,3 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async", simulation=TIMED)
     done = CliRunner().invoke(cli, ["export", str(run.path), "--trace", str(tmp_path / "no" / "t.json")])
     assert done.exit_code != 0 and "cannot be written: No such file" in done.stderr
-
-
-OVERLAP = [
-    {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "p"}},
-    {"ph": "M", "name": "thread_name", "pid": 1, "tid": 1, "args": {"name": "t"}},
-    {"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 0, "dur": 10},
-]
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"ph": "X", "name": "b", "pid": 1, "tid": 1, "ts": 5, "dur": 10},
-        {"ph": "X", "name": "b", "pid": 1, "tid": 2, "ts": 5, "dur": 1},
-        {"ph": "X", "name": "b", "pid": 1, "tid": 1, "ts": 5},
-        {"ph": "s", "name": "b", "cat": "c", "id": 1, "pid": 1, "tid": 1, "ts": 5},
-        {"ph": "C", "name": "b", "pid": 1, "ts": 5, "args": {"v": "x"}},
-    ],
-    ids=["overlap", "no name", "no length", "flow without end", "text"],
-)
-def test_the_check_finds_what_breaks_the_format(bad: Event) -> None:
-    trace_format.check(OVERLAP)
-    with pytest.raises(AssertionError):
-        trace_format.check([*OVERLAP, bad])

@@ -20,7 +20,7 @@ from tests.repetitions import repetitions
 
 pytestmark = pytest.mark.tensorflow
 
-STEPS = repetitions(40, soak=1000, fast=20)
+STEPS = repetitions(20, soak=1000, fast=20)
 SHAPES = ((), (3, 1, 4, 2), (1000,))
 # For rules that see rows and columns of them.
 MATRICES = (*SHAPES, (30, 20), (7, 1), (1, 5))
@@ -29,32 +29,21 @@ ADAM_RTOL = 1e-6
 CASES: list[tuple[str, dict[str, object], str, dict[str, object]]] = [
     # ours, its knobs, the class in Keras, its extra arguments
     ("sgd", {}, "SGD", {}),
-    ("sgd", {"learning_rate": 0.3}, "SGD", {}),
     ("momentum", {}, "SGD", {"momentum": 0.9}),
-    ("momentum", {"momentum": 0.5, "learning_rate": 0.05}, "SGD", {}),
     ("nesterov", {}, "SGD", {"momentum": 0.9, "nesterov": True}),
-    ("nesterov", {"momentum": 0.99, "learning_rate": 0.003}, "SGD", {"nesterov": True}),
     ("adagrad", {}, "Adagrad", {}),
     ("adagrad", {"learning_rate": 0.1, "initial_accumulator_value": 0.0, "epsilon": 1e-3}, "Adagrad", {}),
     ("rmsprop", {}, "RMSprop", {}),
-    ("rmsprop", {"rho": 0.5, "epsilon": 1e-3}, "RMSprop", {}),
-    ("rmsprop", {"momentum": 0.9}, "RMSprop", {}),
-    ("rmsprop", {"centered": True}, "RMSprop", {}),
     ("rmsprop", {"centered": True, "momentum": 0.7, "rho": 0.95, "learning_rate": 0.01}, "RMSprop", {}),
     ("adam", {}, "Adam", {}),
     ("adam", {"beta_1": 0.5, "beta_2": 0.5, "epsilon": 1e-3, "learning_rate": 0.02}, "Adam", {}),
     ("adam", {"amsgrad": True, "beta_2": 0.9}, "Adam", {}),
-    ("adamw", {}, "AdamW", {}),
     ("adamw", {"weight_decay": 0.1, "learning_rate": 0.05}, "AdamW", {}),
     ("adamw", {"beta_1": 0.5, "beta_2": 0.5, "weight_decay": 0.3, "learning_rate": 0.01}, "AdamW", {}),
     ("adamw", {"amsgrad": True, "beta_1": 0.0, "beta_2": 0.5, "weight_decay": 0.0}, "AdamW", {}),
-    ("nadam", {}, "Nadam", {}),
     ("nadam", {"beta_1": 0.5, "beta_2": 0.9, "epsilon": 1e-3, "learning_rate": 0.02}, "Nadam", {}),
-    ("adamax", {}, "Adamax", {}),
     ("adamax", {"beta_1": 0.5, "beta_2": 0.9, "learning_rate": 0.02}, "Adamax", {}),
-    ("adadelta", {}, "Adadelta", {}),
     ("adadelta", {"learning_rate": 1.0, "rho": 0.5, "epsilon": 1e-3}, "Adadelta", {}),
-    ("lion", {}, "Lion", {}),
     ("lion", {"beta_1": 0.5, "beta_2": 0.7, "learning_rate": 0.01}, "Lion", {}),
     ("ftrl", {}, "Ftrl", {}),
     (
@@ -199,7 +188,7 @@ def test_many_steps_equal_keras(
     assert travelled.min() > 0
 
 
-@pytest.mark.parametrize("knobs", [{}, {"learning_rate": 0.02}, {"weight_decay": 0.3, "learning_rate": 0.01}])
+@pytest.mark.parametrize("knobs", [{}, {"weight_decay": 0.3, "learning_rate": 0.01}])
 @pytest.mark.parametrize(("name", "kind"), WHOLE.items())
 def test_rules_on_whole_variables_equal_keras(
     keras: Any, name: str, kind: str, knobs: dict[str, object]

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from psserver.policies import Apply, build
+from psserver.policies import build
 from tests.policies.harness import PolicyHarness, kinds, start_policy
 from tests.promises import promise
 
@@ -40,29 +40,12 @@ def test_mean_staleness_is_the_number_of_others_over_k() -> None:
         assert sum(harness.staleness) / len(harness.staleness) == pytest.approx((5 - 1) / aggregate, rel=0.05)
 
 
-def test_drop_refuses_what_is_older_than_the_bound() -> None:
-    harness = start_policy("bounded", max_staleness=2)
-    old = harness.held["w1"]
-    age(harness, 3)
-    decisions = harness.commit("w1")
-    assert kinds(decisions) == ["Drop"]
-    assert harness.dropped == {old: "stale"}
-
-
 def test_drop_keeps_what_is_just_at_the_bound() -> None:
     """Ringmaster (2025) with R = s + 1: max tau <= R - 1."""
     harness = start_policy("bounded", max_staleness=2)
     age(harness, 2)
     harness.commit("w1")
     assert (harness.staleness[-1], harness.dropped) == (2, {})
-
-
-def test_a_dropped_contribution_ages_nobody() -> None:
-    harness = start_policy("bounded", max_staleness=0)
-    age(harness, 1)
-    harness.commit("w1")
-    assert harness.version == 1
-    assert harness.in_flight == 1  # only w2, which did not move
 
 
 def test_downweight_is_async_within_the_bound_and_falls_off_beyond() -> None:
@@ -92,36 +75,6 @@ def test_compensate_corrects_only_beyond_the_bound() -> None:
 def test_only_compensate_asks_the_shards_to_keep_old_versions(name: str) -> None:
     assert not build(name, {}, 2).tensors.keep_bases
     assert build("bounded", {"on_stale": "compensate"}, 2).tensors.keep_bases
-
-
-def test_block_holds_the_update_instead_of_dropping() -> None:
-    harness = start_policy("bounded", max_staleness=1, on_stale="block")
-    age(harness, 1)
-    # A second update would take w1 and w2, from version 0, to staleness 2.
-    assert kinds(harness.commit("w0")) == ["Fold"]
-    assert (harness.version, harness.waits("w0")) == (1, False)
-    harness.commit("w1")
-    assert harness.version == 1
-    decisions = harness.commit("w2")
-    assert [len(d.parts) for d in decisions if isinstance(d, Apply)] == [3]
-    assert (harness.staleness, harness.dropped) == ([0, 0, 1, 1], {})
-
-
-def test_while_it_is_held_the_update_grows() -> None:
-    harness = start_policy("bounded", workers=2, max_staleness=1, on_stale="block")
-    for _ in range(5):
-        harness.commit("w0")
-    harness.commit("w1")
-    assert [update.scale for update in harness.updates] == [1.0, 1 / 5]
-
-
-def test_block_releases_when_the_old_ticket_goes_away() -> None:
-    for give_up in (PolicyHarness.leave, PolicyHarness.abandon):
-        harness = start_policy("bounded", workers=2, max_staleness=1, on_stale="block")
-        age(harness, 2)
-        assert harness.version == 1
-        give_up(harness, "w1")
-        assert harness.version == 2
 
 
 @promise("A bound in version space is reached and never passed; block drops nothing (Bounded delay).")

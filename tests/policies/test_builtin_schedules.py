@@ -1,6 +1,6 @@
 """The other built-in policies under the same random schedules and guards as the first four.
 
-150 schedules per policy (scripts/soak: 10,000), each a different seed over several settings of its knobs,
+60 schedules per policy (scripts/soak: 10,000), each a different seed over several settings of its knobs,
 and some for each that has only a local rule of its own.
 """
 
@@ -8,18 +8,16 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pslab.verify.guarded import TIMEOUT
-from pslab.verify.schedule import ListedChoices, Schedule, Seeded
+from pslab.verify.schedule import Schedule, Seeded
 from psserver.policies import names
 from pswire.decisions.entries import Join
 from tests.coordinator.test_losses import POINTS, others_finish, undisturbed
 from tests.coordinator.test_schedules import Setting, second_opinion
 from tests.repetitions import repetitions, seeds
 
-SCHEDULES = repetitions(150, soak=10_000)
+SCHEDULES = repetitions(60, soak=10_000)
 SECOND_OPINION = 10
 
 SETTINGS = {
@@ -116,7 +114,7 @@ ALL = [setting for group in OTHERS.values() for setting in group]
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("policy", SAME)
 def test_local_rules_change_no_decision(policy: str) -> None:
-    for seed in seeds(20, soak=500):
+    for seed in seeds(10, soak=500):
         ours, theirs = (Setting(name, 2 + seed % 3).play(Seeded(seed), 80) for name in (policy, SAME[policy]))
         assert decisions(ours) == decisions(theirs)
         assert second_opinion(ours) == []
@@ -138,7 +136,7 @@ def decisions(schedule: Schedule) -> list[str]:
 def test_random_schedules(policy: str) -> None:
     group = OTHERS[policy]
     happened: Counter[str] = Counter()
-    for seed in seeds(150, soak=10_000):
+    for seed in seeds(60, soak=10_000):
         setting = group[seed % len(group)]
         try:
             schedule = setting.play(Seeded(seed), 40 + seed % 80)
@@ -149,20 +147,13 @@ def test_random_schedules(policy: str) -> None:
             assert second_opinion(schedule) == [], (str(setting), seed)
             happened.update({record.entry.kind for record in schedule.log})
     wanted = {"lost", "back", "leave", "abandon", "cancel", "commit", "apply", "done", "stop"}
-    if SCHEDULES >= 150:
+    if SCHEDULES >= 60:
         assert wanted <= happened.keys(), happened
-
-
-@settings(max_examples=repetitions(200, soak=5000))
-@given(setting=st.sampled_from(ALL), choices=st.lists(st.integers(0, 2**16), max_size=300))
-def test_any_schedule(setting: Setting, choices: list[int]) -> None:
-    schedule = setting.play(ListedChoices(choices), len(choices) // 3)
-    assert second_opinion(schedule) == []
 
 
 @pytest.mark.parametrize("setting", ALL, ids=str)
 def test_lose_any_worker_at_any_point(setting: Setting) -> None:
-    for point in range(0, POINTS, repetitions(11, soak=1)):
+    for point in range(0, POINTS, repetitions(23, soak=1)):
         for victim in range(setting.workers):
             schedule = undisturbed(setting, point)
             client = schedule.clients[f"w{victim}"]

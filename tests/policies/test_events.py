@@ -1,15 +1,10 @@
 """A policy's promise holds after a worker's restart, a server's loss, a takeover and a change; `ps-lab check` sees
 where it does not."""
 
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from psserver.policies import ComposedPolicy, Count, KeepAll
-from psserver.policies.parts.dssp import DynamicSlack
-from psserver.policies.parts.gates import Slack
 from tests.policies.events import EVENTS, PROMISES, Job, Promise, Recount, play, recount
 
 PAGE = Path(__file__).parents[2] / "docs" / "guarantees.md"
@@ -64,58 +59,3 @@ def test_the_page_has_what_was_counted(
     assert PAGE.read_text() == page, (
         "pytest tests/policies/test_events.py -n 0 --regenerate writes the table anew"
     )
-
-
-# Faults
-
-
-def loosened(promise: Promise) -> Callable[[Job], None]:
-    """Return a fault: from now on the policy does not do what it promises."""
-
-    def fault(job: Job) -> None:
-        policy = job.coordinator.policy
-        assert isinstance(policy, ComposedPolicy)
-        rules = policy._rules
-        if promise.gap is not None:
-            wide = DynamicSlack(99, 99, literal=False) if promise.policy == "dssp" else Slack(99)
-            rules = replace(rules, gate=wide)
-        elif promise.misses is not None:
-            assert rules.deadline is not None
-            policy._deadline = replace(rules.deadline, patience=0)
-        elif promise.workers is not None:
-            rules, policy._fewest = replace(rules, trigger=Count(1)), 1
-        else:
-            rules = replace(rules, staleness=KeepAll(), cancel=None)
-        policy._rules = rules
-
-    return fault
-
-
-def forgetful(job: Job) -> None:
-    """A fault: what the policy remembers of its workers is lost."""
-    policy = job.coordinator.policy
-    assert isinstance(policy, ComposedPolicy)
-    policy._view.restart_clocks()
-    policy._view.missed.clear()
-
-
-@pytest.mark.parametrize("event", EVENTS)
-@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.name)
-def test_a_promise_that_is_broken_after_an_event_is_named(promise: Promise, event: str) -> None:
-    job = play(promise, EVENTS[event], loosened(promise), times=2)
-    if promise.policy in ("median", "trimmed-mean", "krum"):
-        # The coordinator itself refuses such an update.
-        assert job.stopped.startswith("policy: ")
-        return
-    found = [each for each in job.verdict().violations if each.check == "policy guarantee"]
-    assert found and (found[0].index or 0) >= job.events[0], job.verdict().violations[:3]
-
-
-@pytest.mark.parametrize("event", EVENTS)
-@pytest.mark.parametrize(
-    "promise", [each for each in PROMISES if each.gap or each.misses], ids=lambda p: p.name
-)
-def test_a_policy_that_forgets_its_workers_at_an_event_is_named(promise: Promise, event: str) -> None:
-    job = play(promise, EVENTS[event], forgetful, slow=12 if promise.misses else 5, times=3)
-    found = [each for each in job.verdict().violations if each.check == "policy guarantee"]
-    assert found and broken(promise, recount(job)), job.verdict().violations[:3]

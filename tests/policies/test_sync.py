@@ -8,7 +8,7 @@ from psserver.policies import Apply, Composition, Grant, Part, PolicyError
 from psserver.policies.parts.gates import WaitForUpdate
 from psserver.policies.parts.staleness_rules import DropStale
 from psserver.policies.parts.triggers import Everyone
-from tests.policies.harness import kinds, start_policy
+from tests.policies.harness import start_policy
 from tests.sentences import Recorder
 
 
@@ -25,16 +25,6 @@ def test_an_update_is_the_mean_of_one_gradient_per_worker() -> None:
     assert all(harness.base[ticket] == 3 for ticket in harness.held.values())
 
 
-def test_early_workers_wait_for_the_rest() -> None:
-    harness = start_policy("sync")
-    harness.commit("w1")
-    harness.commit("w2")
-    assert (harness.waits("w1"), harness.waits("w2"), harness.version) == (True, True, 0)
-    harness.commit("w0")
-    assert harness.version == 1
-    assert not any(harness.waits(worker) for worker in ("w0", "w1", "w2"))
-
-
 @pytest.mark.parametrize("arrival", list(permutations(("w0", "w1", "w2"))))
 def test_the_sum_is_in_the_order_of_ranks_however_the_commits_come(arrival: tuple[str, ...]) -> None:
     harness = start_policy("sync")
@@ -44,14 +34,6 @@ def test_the_sum_is_in_the_order_of_ranks_however_the_commits_come(arrival: tupl
     # What was summed early is the head of the update, in the same order.
     head = [part.ticket for part in harness.updates[0].parts[: len(harness.folded)]]
     assert harness.folded == head
-
-
-def test_a_contribution_is_folded_once_all_lower_ranks_are_in() -> None:
-    harness = start_policy("sync", workers=4)
-    assert kinds(harness.commit("w1")) == []
-    assert kinds(harness.commit("w0")) == ["Fold", "Fold"]
-    assert kinds(harness.commit("w2")) == ["Fold"]
-    assert [harness.owner[ticket] for ticket in harness.folded] == ["w0", "w1", "w2"]
 
 
 def test_a_grant_says_the_place_in_the_sum() -> None:
@@ -64,70 +46,6 @@ def test_a_grant_says_the_place_in_the_sum() -> None:
     harness = start_policy("sync", backup=1)
     harness.commit("w0")
     assert [d.turn for d in harness.commit("w1") if isinstance(d, Grant)] == [None]
-
-
-def test_the_barrier_shrinks_when_a_worker_has_no_more_data() -> None:
-    harness = start_policy("sync")
-    harness.commit("w0")
-    harness.commit("w1", again=False)
-    harness.commit("w2", again=False)
-    harness.done("w1")
-    harness.commit("w0")
-    assert harness.version == 1
-    assert "Apply" in kinds(harness.done("w2"))
-    assert [update.scale for update in harness.updates] == [1 / 3, 1.0]
-
-
-def test_the_barrier_shrinks_when_a_worker_is_lost() -> None:
-    harness = start_policy("sync")
-    harness.commit("w0")
-    harness.commit("w2")
-    decisions = harness.leave("w1")
-    assert kinds(decisions) == ["Apply", "Grant", "Grant"]
-    assert harness.authors(harness.updates[0]) == ["w0", "w2"]
-
-
-def test_a_contribution_outlives_its_worker() -> None:
-    harness = start_policy("sync")
-    harness.commit("w1")
-    harness.leave("w1")
-    harness.commit("w0")
-    harness.commit("w2")
-    assert harness.authors(harness.updates[0]) == ["w0", "w1", "w2"]
-
-
-def test_a_worker_that_comes_back_waits_for_the_update_with_its_former_contribution() -> None:
-    harness = start_policy("sync")
-    harness.commit("w1")
-    harness.leave("w1")
-    harness.join("w1")
-    harness.ready("w1")
-    assert harness.waits("w1")
-    harness.commit("w0")
-    harness.commit("w2")
-    assert harness.authors(harness.updates[0]) == ["w0", "w1", "w2"]
-    assert harness.base[harness.held["w1"]] == 1
-
-
-def test_a_newcomer_is_part_of_the_round_it_comes_into() -> None:
-    harness = start_policy("sync", workers=2)
-    harness.commit("w0")
-    harness.join("w2")
-    harness.ready("w2")
-    harness.commit("w1")
-    assert harness.version == 0
-    harness.commit("w2")
-    assert (harness.version, harness.updates[0].scale) == (1, 1 / 3)
-
-
-def test_an_abandoned_ticket_holds_the_round_until_its_worker_has_another() -> None:
-    harness = start_policy("sync", workers=2)
-    harness.commit("w0")
-    harness.abandon("w1")
-    assert harness.version == 0
-    harness.ready("w1")
-    harness.commit("w1")
-    assert harness.version == 1
 
 
 def test_backup_workers_are_not_waited_for_and_their_late_work_is_cancelled() -> None:
@@ -152,15 +70,6 @@ def test_a_lost_worker_uses_up_a_backup_first() -> None:
     assert harness.version == 0
     harness.commit("w2")
     assert (harness.version, len(harness.updates[0].parts)) == (1, 3)
-
-
-def test_with_fewer_workers_than_an_update_needs_all_that_are_left_make_it() -> None:
-    harness = start_policy("sync", workers=4, backup=1)
-    harness.leave("w3")
-    harness.leave("w2")
-    harness.commit("w0")
-    harness.commit("w1")
-    assert harness.authors(harness.updates[0]) == ["w0", "w1"]
 
 
 def test_what_is_folded_is_what_is_applied() -> None:

@@ -71,13 +71,6 @@ def patient(options: channels.Options) -> channels.Options:
     return [*{**dict(options), **changed}.items()]
 
 
-@pytest.fixture
-def patient_echo() -> Iterator[Echo]:
-    server = Echo(options=patient(SERVER_OPTIONS(WORKER_TIMEOUT)))
-    yield server
-    server.stop()
-
-
 def test_messages_up_to_the_bound_pass(echo: Echo) -> None:
     with open_channel(echo.port) as channel:
         call: Call = channel.unary_unary("/test.Echo/Echo")
@@ -85,14 +78,6 @@ def test_messages_up_to_the_bound_pass(echo: Echo) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             call(bytes(RECEIVED_BYTES + 1), timeout=PATIENCE)
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-
-
-def test_a_silent_call_survives_its_keep_alive_pings(patient_echo: Echo) -> None:
-    # One ping a second; with gRPC's defaults the server ends the connection at the fifth or sixth.
-    options = patient(CHANNEL_OPTIONS(WORKER_TIMEOUT))
-    with grpc.insecure_channel(f"127.0.0.1:{patient_echo.port}", options=options) as channel:
-        call: Call = channel.unary_unary("/test.Echo/Wait")
-        assert call(b"6.5", timeout=PATIENCE) == b"awake"
 
 
 def test_both_ends_notice_a_dead_link(echo: Echo) -> None:

@@ -1,6 +1,6 @@
 """Payloads and reads that make no sense: one clear refusal each, and nothing has changed."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import grpc
@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from psserver.receipts import membership_token
-from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
-from pswire.v1.model_pb2 import WIRE_DTYPE_BFLOAT16, WIRE_DTYPE_FLOAT16, WIRE_DTYPE_UNSPECIFIED
+from pswire.v1.model_pb2 import WIRE_DTYPE_FLOAT16, WIRE_DTYPE_UNSPECIFIED
 from tests.service.conftest import Steady, Unharmed
 from tests.service.peer import Peer, messages, piece
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, refused, serving
@@ -18,8 +17,6 @@ from tests.service.serving import PATIENCE, VARIABLES, Cluster, refused, serving
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
 ABORTED = grpc.StatusCode.ABORTED
-
-Requests = Iterable[shard_pb2.PushRequest]
 
 
 def whole(
@@ -169,17 +166,6 @@ def test_numbers_beyond_the_wire_dtype_are_named(peer: Peer, unharmed: Unharmed)
         )
 
 
-def test_chunks_of_bfloat16_are_checked_too(peer: Peer, unharmed: Unharmed) -> None:
-    bits = np.full(16, 0x7FC0, "<u2").tobytes()
-    with unharmed(), refused(INVALID, "got nan at dense/"):
-        peer.push_messages(
-            0, messages(peer.header(peer.ready(), 0, dtype=WIRE_DTYPE_BFLOAT16, bytes=32), bits)
-        )
-    with unharmed(), refused(INVALID, "whole bfloat16 elements"):
-        stream = messages(peer.header(peer.ready(), 0, dtype=WIRE_DTYPE_BFLOAT16, bytes=32), bytes(32), 15)
-        peer.push_messages(0, stream)
-
-
 def test_another_workers_ticket(cluster: Cluster, peer: Peer, steady: Steady, unharmed: Unharmed) -> None:
     with Peer(cluster, "victim") as victim:
         grant = victim.ready()
@@ -196,28 +182,6 @@ def test_another_workers_ticket(cluster: Cluster, peer: Peer, steady: Steady, un
         # Its state ended at the value that `unharmed` has brought it to by now, and is mixed with that.
         steady.expected -= 0.125
         steady.step()
-
-
-def test_a_ticket_is_used_once(cluster: Cluster, peer: Peer, steady: Steady, unharmed: Unharmed) -> None:
-    with Peer(cluster, "again") as other:
-        grant = other.ready()
-        other.step(0.0)
-        again = other.ready()
-        for _ in range(2):
-            with unharmed(), refused(ABORTED, f"ticket {grant.ticket} is not open here", "settled"):
-                other.push_messages(0, whole(other, ticket=grant.ticket))
-        assert again.ticket > grant.ticket
-
-
-def test_the_payload_of_an_abandoned_ticket(cluster: Cluster, peer: Peer, unharmed: Unharmed) -> None:
-    with Peer(cluster, "tired") as other:
-        grant = other.ready()
-        other.send(abandon=pb.Abandon(ticket=grant.ticket, reason="out of memory"))
-        told = other.settled()
-        assert (told.fate, told.reason) == (pb.Disposition.FATE_DROPPED, "out of memory")
-        assert other.grant is grant
-        with unharmed(), refused(ABORTED, f"ticket {grant.ticket} is not open here"):
-            other.push_messages(1, whole(other, 1, ticket=grant.ticket))
 
 
 def test_one_message_may_not_be_endless(peer: Peer, unharmed: Unharmed) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from psserver.service.replicas.bodies import HEAD, LARGE, SPARE, Bodies, Lies, Overwritten
+from psserver.service.replicas.bodies import LARGE, SPARE, Bodies, Lies, Overwritten
 from psserver.service.store.shared_memory import Sharing
 from pswire.transport.segments import SegmentError
 
@@ -52,17 +52,6 @@ def test_a_buffer_is_used_again_and_what_was_in_it_is_never_read_by_its_former_n
     assert bytes(follower.read(again, LARGE + 7)) == b"".join(parts(2, LARGE + 7))
 
 
-def test_a_body_that_comes_again_changes_nothing() -> None:
-    """A stream that broke carries its items again, while this server may be executing the first."""
-    follower = bodies()
-    first, repeated = (follower.make(parts(1)) for _ in range(2))
-    follower.hold((0, 1), first)
-    follower.hold((0, 1), repeated)
-    assert follower[0, 1] is first and follower.nbytes == LARGE
-    later = follower.make(parts(2))
-    assert bytes(first) == b"".join(parts(1)) and bytes(later) == b"".join(parts(2))
-
-
 @pytest.mark.parametrize("nbytes", [0, 1 << 40])
 def test_a_body_beyond_its_segment_is_refused(nbytes: int) -> None:
     primary = bodies()
@@ -86,9 +75,3 @@ def test_without_shared_memory_bodies_travel_as_bytes() -> None:
     body = primary.make(parts(1))
     assert primary.probe() is None and primary.lies(body) is None and bytes(body) == b"".join(parts(1))
     assert bytes(Bodies().make(parts(1))) == b"".join(parts(1))
-
-
-def test_a_small_body_is_of_its_own() -> None:
-    primary = bodies()
-    body = primary.make(parts(1, LARGE - 1))
-    assert isinstance(body, bytes) and primary.lies(body) is None and HEAD % 64 == 0

@@ -93,28 +93,6 @@ def test_the_end_of_the_stream_in_the_middle_of_a_payload_is_an_error(
     sentences.check(refused)
 
 
-def test_what_a_peer_refuses_ends_it(ends: tuple[socket.socket, socket.socket]) -> None:
-    here, there = ends
-    there.sendall(framed(b"abc"))
-
-    def take(message: Message) -> bool:
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        bulk.receive(here, FRAME_BYTES, take)
-
-
-def test_the_rest_of_one_frame(ends: tuple[socket.socket, socket.socket]) -> None:
-    here, there = ends
-    frame = bytearray(10)
-    there.sendall(b"abcd")
-    assert bulk.fill(here, memoryview(frame), 2) == 6
-    there.sendall(b"efghijkl")
-    assert bulk.fill(here, memoryview(frame), 6) == 10
-    assert frame[2:] == b"abcdefgh"
-    assert here.recv(100) == b"ijkl"
-
-
 def test_messages_are_sent_whole_and_the_rest_of_one_that_is_not_taken_is_given_back(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
@@ -142,27 +120,6 @@ def test_messages_are_sent_whole_and_the_rest_of_one_that_is_not_taken_is_given_
             stream += read()
     assert stopped
     assert same(stream, b"".join(framed(head + payload) for head, payload in messages))
-
-
-def test_a_peer_that_is_gone_is_an_error(ends: tuple[socket.socket, socket.socket]) -> None:
-    here, there = ends
-    there.close()
-    with pytest.raises(SocketError, match="gone"):
-        bulk.send(here, iter([(b"", b"x" * 10)]))
-
-
-@pytest.mark.parametrize("cut", [1, HEAD.size, HEAD.size + 7, HEAD.size + 50])
-def test_a_frame_may_have_begun_before(ends: tuple[socket.socket, socket.socket], cut: int) -> None:
-    here, there = ends
-    first, frames = framed(b"a" * 51), []
-    there.sendall(first[cut:] + framed(b"b"))
-
-    def take(message: Message) -> bool:
-        frames.append(bytes(message))
-        return True
-
-    assert bulk.receive(here, FRAME_BYTES, take, first[:cut]) == b""
-    assert frames == [b"a" * 51, b"b"]
 
 
 def test_a_thread_goes_on_with_what_the_loop_began(ends: tuple[socket.socket, socket.socket]) -> None:
@@ -259,16 +216,6 @@ def test_a_peer_that_sends_byte_by_byte_holds_no_thread(ends: tuple[socket.socke
     with trickle(lambda: there.send(b"x")):
         frames, begun = received(here)
     assert frames == [] and begun[: HEAD.size] == HEAD.pack(FRAME_BYTES, 0)
-
-
-@pytest.mark.usefixtures("patient", "clock")
-def test_nor_with_one_large_frame(ends: tuple[socket.socket, socket.socket]) -> None:
-    here, there = ends
-    there.sendall(b"x")
-    there.setblocking(False)
-    with trickle(lambda: there.send(b"x")):
-        filled = bulk.fill(here, memoryview(bytearray(FRAME_BYTES)), 0)
-    assert 0 < filled < FRAME_BYTES
 
 
 @pytest.mark.usefixtures("patient", "clock")

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from psserver.service.errors import Refused
-from psserver.service.guard.calls import LARGE_MESSAGE, Caller, MemberCalls, Watch
+from psserver.service.guard.calls import Caller, MemberCalls, Watch
 from psserver.service.guard.ledger import MIB
 
 
@@ -51,17 +51,6 @@ def test_a_members_oldest_calls_are_cut_and_others_are_not_touched(calls: Calls)
     assert members.member_of(caller) == "greedy"
 
 
-def test_calls_that_have_ended_count_for_nobody(calls: Calls) -> None:
-    members = MemberCalls(calls.watch, 2)
-    for number in range(500):
-        caller = calls.begin(number)
-        members.claim(f"w{number % 100}", caller)
-        calls.end(number)
-    assert calls.cut == []
-    calls.begin(500)
-    members.claim("w0", caller)
-
-
 def test_a_member_that_does_not_read_gets_no_more_calls(calls: Calls) -> None:
     """What was cut while a large message was on its way is held by the transport until its peer reads or goes."""
 
@@ -86,15 +75,4 @@ def test_a_member_that_does_not_read_gets_no_more_calls(calls: Calls) -> None:
         writing[1].set_result(None)
 
     asyncio.run(run())
-    assert calls.watch.message_bytes == 0
-
-
-def test_only_large_messages_are_counted(calls: Calls) -> None:
-    caller = calls.begin(0)
-    calls.watch.set_message(caller, LARGE_MESSAGE - 1)
-    assert calls.watch.message_bytes == 0
-    calls.watch.set_message(caller, LARGE_MESSAGE)
-    calls.watch.set_message(caller, 2 * LARGE_MESSAGE)
-    assert calls.watch.message_bytes == 2 * LARGE_MESSAGE == sum(nbytes for _, nbytes in calls.watch.messages)
-    calls.end(0)
     assert calls.watch.message_bytes == 0

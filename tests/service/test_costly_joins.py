@@ -6,11 +6,8 @@ import grpc
 import pytest
 
 from psserver.service.net import coordinator
-from pswire.bounds import BOUNDS, TABLE, Many, Text
-from pswire.messages import specs_to_wire
-from pswire.model.plan import VariableSpec
 from tests.promises import promise
-from tests.service.peer import Peer, join_request
+from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, refused, serving
 
 JOIN = "/pswire.v1.Coordinator/Join"
@@ -58,24 +55,3 @@ def test_millions_of_variables_are_counted_and_not_gone_through(monkeypatch: pyt
         assert weighed.calls == 0
         with Peer(cluster, "a") as peer:
             assert peer.step().version == 1
-
-
-def test_the_longest_texts_fit_beside_the_variables() -> None:
-    """Characters take four bytes at most, and other fields less than a KiB together."""
-    texts = sum(
-        4 * row.bound.most for row in TABLE if row.message == "JoinRequest" and isinstance(row.bound, Text)
-    )
-    work = BOUNDS["WorkUnits", "data"].bound
-    assert isinstance(work, Text) and isinstance(BOUNDS["JoinRequest", "variables"].bound, Many)
-    assert texts + 4 * work.most + 1024 <= coordinator.BESIDE_VARIABLES
-
-
-def test_a_large_model_joins_with_all_its_variables() -> None:
-    variables = tuple(VariableSpec(f"{number:04d}" + "v" * 1000, (1,)) for number in range(2000))
-    with serving() as cluster, Peer(cluster, "a", variables) as first:
-        first.step()
-        request = join_request(first.plan, worker="b", optimizer="")
-        assert request.ByteSize() > coordinator.BESIDE_VARIABLES
-        assert list(request.variables) == specs_to_wire(variables)
-        with Peer(cluster, "b", variables) as second:
-            second.step()

@@ -4,9 +4,7 @@ Small in the suite, and with `scripts/soak crowds` as large as it may come.
 """
 
 import json
-import os
 import resource
-import signal
 import socket
 import subprocess
 import sys
@@ -22,7 +20,6 @@ import numpy as np
 import pytest
 
 import psworker
-from benchmarks.peers.child import Child
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psserver.service.guard.rates import REJOIN_BURST
@@ -35,7 +32,6 @@ from tests.service.serving import LOOK_EVERY, PATIENCE, Cluster, granted, servin
 
 # Each name comes as often as one may without a pause.
 NAMES, THREADS = repetitions(15, soak=500, fast=5), 4
-CROWD = repetitions(40, soak=500, fast=10)
 
 
 # Coming and going
@@ -132,51 +128,6 @@ def test_many_joins_and_leaves_leave_nothing_behind(tmp_path: Path) -> None:
 
 
 # Half of them die
-
-
-@contextmanager
-def swarm(folder: Path, name: str, hosts: str, sessions: int) -> Iterator[Child]:
-    """A process of light workers."""
-    child = Child(name, ["-m", "benchmarks.swarm.generator"], folder / f"{name}.log")
-    try:
-        child.ask("join", hosts=hosts, sessions=sessions, nbytes=1024)
-        yield child
-    finally:
-        child.close(patience=0.0)
-
-
-@pytest.mark.cluster
-def test_half_of_the_workers_are_killed_at_once_and_the_barrier_goes_on_without_them(tmp_path: Path) -> None:
-    out, half = tmp_path / "run", CROWD // 2
-    patient = ["cluster.worker_timeout=12", "cluster.ticket_timeout=0"]
-    with serving(workers=CROWD, policy="sync", out=out, overrides=patient) as cluster:
-        with (
-            swarm(tmp_path, "killed", cluster.hosts, half) as killed,
-            swarm(tmp_path, "others", cluster.hosts, half) as others,
-        ):
-
-            def prepared() -> bool:
-                states = [child.ask("prepared") for child in (killed, others)]
-                assert not any(state["lost"] for state in states), states
-                return all(state["done"] and not state["waiting"] for state in states)
-
-            wait_until(prepared, "everybody to hold a ticket", seconds=4 * PATIENCE)
-            killed.send("measure", seconds=600.0, rate=0.0, servers=[])
-            assert others.ask("measure", seconds=0.5, rate=0.0, servers=[])["commits"]
-            os.kill(killed.pid, signal.SIGKILL)
-            before = cluster.status().version
-            for _ in range(3):
-                burst = others.ask("measure", seconds=0.5, rate=0.0, servers=[])
-                assert burst["commits"] and not burst["lost"], burst
-            assert cluster.status().version > before + 1
-        cluster.servers[0].interrupt()
-        cluster.servers[0].ended()
-    report = check_run(Run(out))
-    assert not report.violations, report.violations
-    entries = [json.loads(line) for line in (out / "decisions.jsonl").read_text().splitlines()]
-    updates = [len(entry["parts"]) for entry in entries if entry["kind"] == "apply"]
-    assert updates[0] == CROWD and updates[-1] == half, updates
-    assert sum(entry["kind"] == "lost" for entry in entries) >= half
 
 
 # No descriptor left

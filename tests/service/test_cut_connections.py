@@ -39,29 +39,19 @@ def cut(cluster: Cluster) -> None:
 @pytest.fixture
 def second() -> Iterator[Served]:
     """Server 1 of two, with nobody to follow yet."""
-    served = Served(Options(ps_hosts="127.0.0.1:0,127.0.0.1:0", task_index=1))
+    served = Served(
+        Options(ps_hosts="127.0.0.1:0,127.0.0.1:0", task_index=1, overrides=["cluster.worker_timeout=3"])
+    )
     yield served
     if served.code is None:
         served.interrupt()
     served.ended()
 
 
-def test_a_job_goes_on_over_a_stream_that_breaks_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower, "FIRST_PAUSE", 0.01)
-    with serving(2) as cluster, Peer(cluster, "w0") as peer:
-        for version in range(1, 9):
-            grant = peer.ready()
-            cut(cluster)
-            peer.grant = grant
-            assert peer.step().version == version
-        wait_until(lambda: cluster.status().servers[1].state == "ready", "the stream to stand")
-        assert cluster.picture()
-
-
 def test_a_server_whose_connection_is_broken_is_named_with_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "NAMED_AFTER", 0.0)
     monkeypatch.setattr(follower, "FIRST_PAUSE", 3600.0)
-    with serving(2) as cluster, Peer(cluster, "w0") as peer:
+    with serving(2, overrides=["cluster.worker_timeout=3"]) as cluster, Peer(cluster, "w0") as peer:
         peer.step()
         cut(cluster)
         words = "waiting for server 1 to answer: its connection broke (since "
@@ -85,16 +75,6 @@ def test_what_was_executed_is_not_executed_again(second: Served) -> None:
     with refused(grpc.StatusCode.INVALID_ARGUMENT, "expected entry 6 of the decision log next, got 7"):
         follow(second, opening(again=True), decided(pb.Decision(index=7, note=True)))
     assert second.ended() == ExitCode.UNREACHABLE
-
-
-def test_what_a_reply_may_have_lost_is_told_again(second: Served) -> None:
-    follow(second, opening(), configure())
-    execution = second.probe.server.following.rpc._execution  # type: ignore[union-attr]
-    second.probe.host.owner.ask(lambda: execution._measured(3, 0.5))
-    told = follow(second, opening(), decided(NOTE[0]))
-    assert [(m.version, m.square) for m in told[0].measures] == [(3, 0.5)]
-    assert not told[1].measures
-    assert [(m.version, m.square) for m in follow(second, opening())[0].measures] == [(3, 0.5)]
 
 
 def test_another_coordinator_waits_while_the_connection_of_the_first_is_broken(second: Served) -> None:
@@ -136,19 +116,6 @@ def test_a_coordinator_that_does_not_come_back_is_gone(
     assert rpc.ending is None
     ahead[0] = 3600.0
     assert second.ended() == ExitCode.UNREACHABLE
-
-
-def test_a_coordinator_that_came_back_is_no_longer_waited_for(
-    second: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise the seconds of many short cuts would add up to the limit of one."""
-    monkeypatch.setattr(following, "LOOK_EVERY", 3600.0)
-    follow(second, opening(), configure())
-    rpc: Any = second.probe.server.following.rpc  # type: ignore[union-attr]
-    first = wait_until(lambda: rpc._waiting, "the wait for the coordinator")
-    follow(second, opening(again=True))
-    wait_until(first.done, "the end of that wait")
-    assert rpc.ending is None
 
 
 def test_versions_are_those_of_a_run_without_cuts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,13 +69,11 @@ def large(connection: Connection, path: str) -> bytes:
     ("each", "path", "streams"),
     [
         (reset_at_once, "/pswire.v1.Shard/Push", STREAMS),
-        (reset_at_once, "/pswire.v1.Coordinator/Status", STREAMS),
-        (reset_at_once, "/no.such/Method", STREAMS),
         (called, "/no.such/Method", STREAMS),
         (called, "/pswire.v1.Shard/Pull", 1000),
         (large, "/pswire.v1.Coordinator/Status", 1000),
     ],
-    ids=["reset Push", "reset Status", "reset unknown", "unknown", "without a message", "large metadata"],
+    ids=["reset Push", "unknown", "without a message", "large metadata"],
 )
 def test_streams_that_come_and_go(
     one: Cluster,

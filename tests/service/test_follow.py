@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import threading
 from contextlib import suppress
 from queue import SimpleQueue
@@ -11,9 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from psserver.service.job import follower
 from psserver.service.net import registration
-from pswire.addresses import Address
 from pswire.exits import ExitCode
 from pswire.messages import specs_to_wire
 from pswire.model.plan import make_plan
@@ -27,8 +24,6 @@ from tests.service.serving import PATIENCE, VARIABLES, Cluster, Options, Served,
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
 
-# Bytes after which a connection is cut.
-CUT = 2**17
 
 PLAN = make_plan(VARIABLES, 2)
 
@@ -60,7 +55,9 @@ def follow(served: Served, *requests: pb.FollowRequest) -> list[pb.FollowReply]:
 @pytest.fixture
 def second() -> Any:
     """Server 1 of two, with nobody to follow yet."""
-    served = Served(Options(ps_hosts="127.0.0.1:0,127.0.0.1:0", task_index=1))
+    served = Served(
+        Options(ps_hosts="127.0.0.1:0,127.0.0.1:0", task_index=1, overrides=["cluster.worker_timeout=3"])
+    )
     yield served
     if served.code is None:
         served.interrupt()
@@ -197,107 +194,6 @@ def test_the_exit_code_is_the_coordinators(second: Served) -> None:
     assert second.ended() == ExitCode.ABANDONED
     wait_until(lambda: "stopped" in second.events, "the announcement")
     assert second.events["stopped"] == {"reason": "no worker", "exit_code": 7}
-
-
-def test_a_server_that_is_not_there_is_tried_with_pauses_that_double(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It is looked for after each; half a second at first, five at most."""
-    pauses: list[float] = []
-    looks: list[Address] = []
-    gone: list[tuple[str, str]] = []
-
-    async def play() -> None:
-        loop, wait = asyncio.get_running_loop(), asyncio.wait
-
-        async def noted(tasks: Any, *, timeout: float | None = None, **more: Any) -> Any:
-            # Servers of other tests of this file are there, each with a loop of its own.
-            if asyncio.get_running_loop() is not loop:
-                return await wait(tasks, timeout=timeout, **more)
-            assert timeout is not None
-            pauses.append(timeout)
-            return await wait(tasks, timeout=0.001, **more)
-
-        async def look(sought: follower.Follower) -> None:
-            looks.append(sought.address)
-
-        monkeypatch.setattr(asyncio, "wait", noted)
-        monkeypatch.setattr(follower.Follower, "_problem", look)
-        with socket.socket() as taken:
-            # Taken, but nobody listens.
-            taken.bind(("127.0.0.1", 0))
-            address = Address("127.0.0.1", taken.getsockname()[1])
-            made = follower.Follower(
-                1, address, pb.Open(), 10.0, lambda _, cause, why: gone.append((cause, why)), lambda *_: None
-            )
-            made.start()
-            async with asyncio.timeout(PATIENCE):
-                while len(looks) < 6:
-                    await asyncio.sleep(0.001)
-            monkeypatch.undo()
-            await made.abandon()
-
-    asyncio.run(play())
-    assert pauses[:6] == [0.5, 1.0, 2.0, 4.0, 5.0, 5.0] and len(looks) <= len(pauses) and not gone
-
-
-async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter, most: int) -> None:
-    """Until `most` bytes have passed; then the sink is cut."""
-    passed = 0
-    with suppress(OSError):
-        while passed < most and (data := await source.read(2**16)):
-            sink.write(data)
-            await sink.drain()
-            passed += len(data)
-    sink.transport.abort()
-
-
-def test_a_connection_that_breaks_while_orders_are_sent_is_a_loss_that_may_pass(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The job may go on from a checkpoint: nothing is wrong with its orders."""
-    # The limit of dialling again is over.
-    monkeypatch.setattr(follower, "SERVER_AWAY", 0.0)
-    gone: list[tuple[str, str]] = []
-
-    async def accept(_: object, context: Any) -> None:
-        """It takes no orders: what is sent stays under way."""
-        await context.write(pb.FollowReply())
-        await asyncio.Event().wait()
-
-    async def play() -> None:
-        server = grpc.aio.server()
-        method = grpc.stream_stream_rpc_method_handler(
-            accept, response_serializer=pb.FollowReply.SerializeToString
-        )
-        server.add_generic_rpc_handlers(
-            [grpc.method_handlers_generic_handler("pswire.v1.Shard", {"Follow": method})]
-        )
-        real = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-
-        async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            back, forth = await asyncio.open_connection("127.0.0.1", real)
-            answers = asyncio.ensure_future(carry(back, writer, 2**30))
-            await carry(reader, forth, CUT)
-            writer.transport.abort()
-            await answers
-
-        async with await asyncio.start_server(relay, "127.0.0.1", 0) as relaying:
-            made = follower.Follower(
-                *(1, Address("127.0.0.1", relaying.sockets[0].getsockname()[1]), opening().open, 10.0),
-                *(lambda _, cause, why: gone.append((cause, why)), lambda *_: None),
-            )
-            made.start()
-            made.configure(pb.Configure(optimizer="x" * 2**24))
-            async with asyncio.timeout(PATIENCE):
-                while not gone:
-                    await asyncio.sleep(0.001)
-            await made.abandon()
-        await server.stop(None)
-
-    asyncio.run(play())
-    assert [cause for cause, _ in gone] == [follower.LOST], gone
 
 
 def test_an_older_coordinator_does_not_end_what_a_newer_one_goes_on_with(

@@ -1,12 +1,15 @@
-"""Bytes that are no message, on every RPC of every server: INVALID_ARGUMENT, and which message was expected."""
+"""Bytes that are no message, or too many, on every RPC of every server: INVALID_ARGUMENT, and what was expected."""
 
 import os
+from typing import Any
 
 import grpc
 import pytest
 from google.protobuf.descriptor import MethodDescriptor
 
-from pswire.v1 import coordinator_pb2, shard_pb2
+from psserver.service.net import registration
+from pswire.bounds import HEADER_BYTES, LARGEST
+from pswire.v1 import coordinator_pb2, options_pb2, shard_pb2
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.conftest import Unharmed
 from tests.service.peer import Peer
@@ -14,13 +17,8 @@ from tests.service.serving import PATIENCE, Cluster, refused
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 
-# 0xFF: a tag without end. The second is a length that runs past the end, the third a reserved wire type.
-GARBAGE = {
-    "ones": b"\xff" * 20,
-    "length": b"\x0a\x7f\x00",
-    "wire type": b"\x0f",
-    "text": b"GET / HTTP/1.1\r\n\r\n",
-}
+# A tag without end, and a length that runs past the end.
+GARBAGE = {"ones": b"\xff" * 20, "length": b"\x0a\x7f\x00"}
 
 SERVICES = (
     coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"],
@@ -125,3 +123,43 @@ def test_a_method_that_is_none(cluster: Cluster, unharmed: Unharmed) -> None:
     for name in ("/pswire.v1.Shard/Pillage", "/pswire.v1.Nobody/Push", "/pswire.v1.Coordinator/Status"):
         with unharmed(), refused(grpc.StatusCode.UNIMPLEMENTED):
             list(cluster.raw(1, name)(iter([b""]), timeout=PATIENCE))
+
+
+# What is too large
+
+# gRPC itself takes no larger message than a Join may be.
+SMALLER = [method for method in METHODS if method.name != "Join"]
+
+
+@pytest.mark.parametrize("method", SMALLER, ids=[method.name for method in SMALLER])
+def test_what_is_too_large_is_not_parsed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, method: Any
+) -> None:
+    def parsed(kind: Any, data: bytes) -> Any:
+        raise AssertionError(f"{len(data)} bytes are parsed as a {kind.DESCRIPTOR.name}")
+
+    # This is no chunk, and the first message of its call.
+    streams = method.name in ("Push", "Exchange", "Follow", "Replicate")
+    largest = HEADER_BYTES if streams else LARGEST[path(method)]
+    monkeypatch.setattr(registration, "parsed", parsed)
+    for server in servers_of(method):
+        with refused(INVALID, "at most", str(largest)):
+            list(cluster.raw(server, path(method))(iter([b"\n\0" * (largest // 2 + 1)]), timeout=PATIENCE))
+
+
+def test_only_methods_that_need_it_take_large_messages() -> None:
+    large = {path(method).rpartition("/")[2] for method in METHODS if LARGEST[path(method)] > 2**16}
+    assert large == {
+        "Join",
+        "Session",
+        "GatherEpoch",
+        "ChangePolicy",
+        "Push",
+        "Exchange",
+        "Follow",
+        "Replicate",
+    }
+    assert all(
+        method.GetOptions().Extensions[options_pb2.largest] in (0, LARGEST[path(method)])
+        for method in METHODS
+    )

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import psworker
-from pswire.model.plan import VariableSpec
 from pswire.transport import frames
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
@@ -114,23 +113,3 @@ def test_narrow_numbers_travel_and_wide_ones_are_summed(name: str) -> None:
         narrow = np.frombuffer(peer.pull_bytes(grant, 0), dtype)
         assert len(narrow) == len(exact)
         assert (narrow == exact.astype(dtype)).all()
-
-
-@pytest.mark.parametrize("name", NARROW)
-def test_a_session_with_a_narrow_wire_dtype(name: str) -> None:
-    """Large enough for several chunks: the reply is narrowed piece by piece."""
-    spec = VariableSpec("w", (1_500_000,))
-    start = np.random.default_rng(3).standard_normal(spec.shape).astype(np.float32)
-    _, dtype = NARROW[name]
-    with (
-        serving() as cluster,
-        psworker.connect(cluster.hosts, {"w": start}, wire_dtype=name, transport="grpc") as session,
-    ):
-        grant = granted(session)
-        held = start.astype(dtype).astype(np.float32)
-        assert (session.pull(grant)["w"] == held).all()
-        session.push(grant, {"w": np.full(spec.shape, 2.0**-12)})
-        session.commit(grant, samples=1)
-        grant = granted(session)
-        moved = (held - np.float32(2.0**-12)).astype(dtype).astype(np.float32)
-        assert (session.pull(grant)["w"] == moved).all()

@@ -9,7 +9,6 @@ from typing import Any
 import grpc
 import pytest
 
-from psserver.service.life.following import Following
 from psserver.service.life.servers import MOST_FRUITLESS, Patience
 from psserver.service.server import Server
 from psserver.service.store.admission import Claims
@@ -67,7 +66,9 @@ def test_a_shard_whose_coordinator_is_gone_waits_for_as_long_as_that_one_said(
     """The call whose end is the reason has its status first."""
     late_status(monkeypatch)
     for recover, again in ((0.0, None), (9.0, "the coordinator (server 0) is gone")):
-        served = Served(Options(ps_hosts="127.0.0.1:0,127.0.0.1:0", task_index=1))
+        served = Served(
+            Options(ps_hosts="127.0.0.1:0,127.0.0.1:0", task_index=1, overrides=["cluster.worker_timeout=3"])
+        )
         with grpc.insecure_channel(served.address) as channel:
             list(stub_of(channel, "Shard").Follow(iter([opening("job", recover)]), timeout=PATIENCE))
         assert served.ended() == ExitCode.UNREACHABLE
@@ -86,15 +87,6 @@ def test_a_server_that_nobody_gives_orders_to_ends_by_itself(monkeypatch: pytest
     settings = resolve(Options(ps_hosts=hosts, task_index=1, overrides=("cluster.idle_timeout=0.1",)), None)
     assert Server(settings, announce).run() == ExitCode.UNREACHABLE
     assert len(said) == 1 and "server 0 at 127.0.0.1:1) gave no orders within 0.2 s" in said[0]
-
-
-def test_a_server_waits_for_its_first_orders_for_a_minute_at_least() -> None:
-    for idle, waits in ((1.0, 60.0), (600.0, 600.0)):
-        hosts, override = "127.0.0.1:1,127.0.0.1:0", f"cluster.idle_timeout={idle}"
-        settings = resolve(Options(ps_hosts=hosts, task_index=1, overrides=(override,)), None)
-        server = Server(settings, lambda name, fields: None)
-        following = Following(settings, server.host, server.continuation, lambda name, fields: None, None)
-        assert following.patience == waits
 
 
 def test_a_worker_of_an_earlier_generation_is_taken_and_one_of_a_later_is_told_to_wait() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,25 +14,21 @@ import pytest
 
 import psworker
 from psserver.options import Options
-from psserver.replication import Config, Disk, Member, begin, first_config, restart, watch
-from psserver.replication.watch import Watch
+from psserver.replication import Disk, begin, first_config, watch
 from psserver.service.errors import Refused
 from psserver.service.guard.ledger import MemoryLedger
 from psserver.service.life import replicating
-from psserver.service.replicas import copy, holding, inputs, lending, transfer
+from psserver.service.replicas import holding, inputs, lending, transfer
 from psserver.service.replicas.comparing import Comparing
 from psserver.service.replicas.disk import Promises, Remembered
 from psserver.service.replicas.learning import Arrival
 from psserver.service.replicas.lending import Lent
-from psserver.service.replicas.logs import Logs
 from psserver.service.replicas.shell import Shell
 from psserver.service.replicas.transfer import CopyError, Whole
 from psserver.service.replicas.wire import PIECE
-from psserver.settings import resolve
 from psserver.shard import ShardState, copied
 from psserver.shard.state import ShardFacts
 from pswire import protocol
-from pswire.exits import ExitCode
 from pswire.transport.segments import SegmentError
 from pswire.v1 import shard_pb2
 from tests.service.replicated import made_anew, newest, state_of, train
@@ -64,24 +60,6 @@ def test_a_copy_comes_back_from_its_pieces() -> None:
     assert (found.at, found.about) == (WHOLE.at, WHOLE.about)
     assert found.arrays.keys() == ARRAYS.keys()
     assert all((found.arrays[name] == values).all() for name, values in ARRAYS.items())
-
-
-def test_many_small_arrays_travel_in_one_piece() -> None:
-    arrays = {f"table/{number}/keys": np.arange(number, dtype=np.uint64) for number in range(300)}
-    arriving = arrival()
-    (piece,) = Whole(7, {}, arrays).pieces(4)
-    arriving.take(piece)
-    found = arriving.read().arrays
-    assert all(np.array_equal(found[name], values) for name, values in arrays.items())
-
-
-def test_another_copy_replaces_one_that_was_cut_off() -> None:
-    arriving = arrival()
-    first, *_ = pieces()
-    arriving.take(first)
-    for piece in pieces():
-        arriving.take(piece)
-    assert arriving.here
 
 
 @pytest.mark.parametrize(
@@ -159,27 +137,6 @@ def test_a_damaged_copy_is_noticed(place: int) -> None:
         arriving.read()
 
 
-@pytest.mark.parametrize(("at", "outdated"), [(WHOLE.at, False), (WHOLE.at + 2, True)])
-def test_a_newer_copy_is_noticed_while_an_older_one_is_taken_up(
-    tmp_path: Path, at: int, outdated: bool
-) -> None:
-    """Its primary waits for a copy that has as much as that one: what follows on the older is forgotten."""
-    config = Config(2, 0, (Member(0, 0),))
-    hosts, overrides = ",".join(["127.0.0.1:0"] * 3), ("cluster.replicas=2", "optimizer.name=sgd")
-    settings = resolve(Options(ps_hosts=hosts, task_index=1, out=tmp_path, overrides=overrides), None)
-    shell = mock.create_autospec(Shell, instance=True, formed=True, links=mock.Mock(links={}))
-    shell.replica = restart(1, 3, 1, True, Disk(2, config))._replace(synced=2)
-    shell.watch = Watch(1, 0.0, primary=0)
-    host, changed = mock.Mock(), mock.Mock()
-    host.memory.ledger = MemoryLedger(1 << 30)
-    learner = copy.Copy(settings, host, shell, changed, lambda plan: None)
-    for piece in WHOLE.pieces(2):
-        learner.arrives(0, piece)
-    assert not learner.outdated
-    learner.arrives(0, next(Whole(at, WHOLE.about, ARRAYS).pieces(2)))
-    assert bool(learner.outdated) == changed.called == outdated
-
-
 def test_a_learner_that_falls_behind_slows_the_log_down() -> None:
     """Items wait, in their order, and go on by themselves."""
 
@@ -245,25 +202,6 @@ def test_a_worker_that_does_not_know_of_replicas_is_told(
     monkeypatch.delenv("PS_REPLICAS")
     with pytest.raises(psworker.Refused, match="give every worker PS_REPLICAS=2"):
         psworker.connect(cluster.hosts, {"w": np.zeros(4)})
-
-
-@pytest.mark.usefixtures("heard")
-def test_a_copy_for_which_no_time_passes_ends_and_training_goes_on(
-    three: tuple[Cluster, psworker.Session], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would be a copy of which nobody hears, and which hears of nobody."""
-    cluster, session = three
-    tick = Logs.tick
-
-    def ticks(logs: Logs) -> None:
-        if logs.server == 1:
-            raise RuntimeError("no time")
-        tick(logs)
-
-    monkeypatch.setattr(Logs, "tick", ticks)
-    wait_until(lambda: cluster.servers[1].code is not None, "the end of the copy")
-    assert cluster.servers[1].code == ExitCode.INTERNAL
-    train(session, 2)
 
 
 @pytest.mark.parametrize("comes_back", [False, True])
@@ -334,33 +272,6 @@ def test_a_copy_that_has_decided_otherwise_counts_no_more(
     assert second.ended() is not None
     (told,) = [each for each in caplog.records if "copy counts no more" in each.message]
     assert "first in what the coordinator knows" in told.message
-
-
-@pytest.mark.usefixtures("heard")
-def test_copies_get_a_commit_before_it_is_decided_and_a_server_alone_decides_first(
-    three: tuple[Cluster, psworker.Session], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Copies take it meanwhile. Alone, its item would be executed at once, and nothing of its outcome would leave."""
-    cluster, session = three
-    first, second, _ = cluster.servers
-    wait_until(lambda: newest(first)[0] == newest(second)[0] == 4, "both copies at one version")
-    encode, versions = inputs.encode, list[int]()
-
-    def encoded(calls: Sequence[inputs.Call], now: float) -> bytes:
-        if any(isinstance(given, protocol.Commit) for call in calls for given in call.given):
-            versions.append(first.probe.job.coordinator.version)
-        return encode(calls, now)
-
-    monkeypatch.setattr(inputs, "encode", encoded)
-    train(session, 2)
-    wait_until(lambda: newest(second)[0] == 6, "two more")
-    assert versions == [4, 5]
-    second.probe.leave_out()
-    second.ended()
-    wait_until(lambda: state_of(cluster, 1) == "lost", "the loss")
-    train(session, 2)
-    wait_until(lambda: newest(first)[0] == 8, "two more")
-    assert versions == [4, 5, 7, 8]
 
 
 @pytest.mark.parametrize("lends", [True, False])

@@ -165,67 +165,6 @@ def test_messages_come_in_order_behind_their_items(sockets: bool) -> None:
     asyncio.run(run())
 
 
-def test_what_one_turn_says_is_one_message() -> None:
-    async def run() -> None:
-        async with two() as (first, second):
-            await until(lambda: up(first) and up(second))
-            for number in range(1, 4):
-                first.send(1, m.Append(CONFIG, number - 1, ((4, number),), 0), {(4, number): b"x"})
-            await until(lambda: bool(second.came))
-            assert second.came == [(0, 0, m.Append(CONFIG, 0, ((4, 1), (4, 2), (4, 3)), 0))]
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize(("sizes", "count"), [((3, 3, 3), 2), ((9, 1), 1), ((1, 9), 1)])
-def test_a_message_brings_few_bytes_or_one_item(
-    monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], count: int
-) -> None:
-    """What the other server has already counts for nothing."""
-    monkeypatch.setattr(sending, "MOST", 6)
-
-    async def run() -> None:
-        async with two() as (first, second):
-            await until(lambda: up(first) and up(second))
-            items = {(4, number): b"x" * size for number, size in enumerate(sizes, 1)}
-            append = m.Append(CONFIG, 0, tuple(items), 0)
-            first.send(1, append, items)
-            await until(lambda: len(second.came) == 1)
-            assert appended(second) == list(items)[:count]
-            first.send(1, append, items)
-            await until(lambda: len(second.came) == 2)
-            assert appended(second)[count:] == list(items)
-
-    asyncio.run(run())
-
-
-def test_an_answer_leaves_before_anything_else_happens() -> None:
-    """A follower acknowledges, and then executes."""
-
-    async def run() -> None:
-        async with two() as (first, second):
-            await until(lambda: up(first) and up(second))
-            order: list[str] = []
-            flush = second.links.links[0].flush
-
-            def answer(message: Message) -> None:
-                second.links.send(0, m.Held(4, 0, 1, 0), ())
-                asyncio.get_running_loop().call_soon(order.append, "executed")
-
-            def flushed() -> None:
-                order.append("sent")
-                flush()
-
-            second.links.links[0].flush = flushed  # type: ignore[method-assign]
-            second.answer = answer
-            first.send(1, m.Append(CONFIG, 0, ((4, 1),), 0), {(4, 1): b"x"})
-            await until(lambda: bool(first.came) and "executed" in order)
-            assert order.index("sent") < order.index("executed")
-            assert first.came == [(1, 0, m.Held(4, 0, 1, 0))]
-
-    asyncio.run(run())
-
-
 def _refused(*given: Any) -> socket.socket:
     raise SocketError("no way through")
 
@@ -271,53 +210,6 @@ def test_a_cut_connection_is_noticed_at_both_ends_and_made_again() -> None:
 
 
 @pytest.mark.parametrize("sockets", [True, False])
-def test_a_stream_that_the_other_server_cancels_is_begun_again(sockets: bool) -> None:
-    """gRPC tells it as it tells a task that it is to end itself."""
-
-    async def run() -> None:
-        async with two(sockets=sockets) as (first, second):
-            await until(lambda: up(first) and up(second))
-            second.calls[-1].caller.cancel()
-            await until(lambda: first.broken == [1] and len(second.calls) == 2 and up(first))
-            first.send(1, m.Refuse(3), {})
-            await until(lambda: bool(second.came))
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("sockets", [True, False])
-def test_a_stream_that_fails_is_begun_again_and_the_failure_is_said_once(
-    sockets: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def run() -> None:
-        async with two(sockets=sockets) as (first, second):
-            for number in range(1, 3):
-                await until(lambda: up(first) and up(second))
-                first.links.send(1, object(), ())  # type: ignore[arg-type]
-                await until(lambda number=number: first.broken == [1] * number)  # type: ignore[misc]
-            await until(lambda: up(first))
-            first.send(1, m.Refuse(3), {})
-            await until(lambda: bool(second.came))
-            assert caplog.text.count("a stream to server 1 failed, and is begun again") == 1
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("sockets", [True, False])
-def test_the_last_word_arrives(sockets: bool) -> None:
-    async def run() -> None:
-        async with two(sockets=sockets) as (first, second):
-            await until(lambda: up(first) and up(second))
-            first.send(1, m.Refuse(3), {})
-            await first.links.close(ExitCode.OK, "the job is over")
-            await until(lambda: bool(second.ended))
-            assert second.came == [(0, 0, m.Refuse(3))]
-            assert second.ended == [(0, ExitCode.OK, "the job is over")]
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("sockets", [True, False])
 def test_what_was_said_before_a_server_ends_arrives(sockets: bool) -> None:
     """As the answer of a server that another one replaces, which cannot lead before it has that."""
 
@@ -328,23 +220,6 @@ def test_what_was_said_before_a_server_ends_arrives(sockets: bool) -> None:
             await first.links.close()
             await until(lambda: bool(second.came))
             assert second.came == [(0, 0, m.Refuse(7))] and second.ended == []
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("sockets", [True, False])
-def test_an_item_whose_buffer_was_used_again_is_not_sent(sockets: bool) -> None:
-    """The other server was left out before it had the item."""
-
-    async def run() -> None:
-        async with two(sockets=sockets) as (first, second):
-            await until(lambda: up(first) and up(second))
-            item = (4, 1)
-            first.send(1, m.Append(CONFIG, 0, (item,), 0), {item: b"x"})
-            first.own.drop(item)
-            await until(lambda: first.broken == [1] and second.broken == [0])
-            assert second.bodies == {} and second.came == []
-            await until(lambda: up(first))
 
     asyncio.run(run())
 

@@ -63,23 +63,6 @@ def test_one_flush_for_all_that_one_turn_has_decided(synced: bool, did: list[str
     assert told == list(range(20)) and disk.did == did
 
 
-def test_whoever_waits_when_the_log_fails_is_told_so_and_one_that_gave_up_disturbs_nobody() -> None:
-    disk, failures = Disk(), []
-    disk.error = LogError("full")
-
-    async def main() -> None:
-        log = flushing(disk, failures.append)
-        log.taken()
-        waiting = [asyncio.create_task(log.written()) for _ in range(3)]
-        await asyncio.sleep(0)
-        waiting[0].cancel()
-        assert await asyncio.gather(*waiting[1:]) == [False, False]
-        assert not await log.written()
-
-    asyncio.run(main())
-    assert failures == [disk.error]
-
-
 @promise("What a worker is told stands in the log.")
 @pytest.mark.parametrize("way", ["session", "exchange"])
 def test_what_a_worker_is_told_is_in_the_file(tmp_path: Path, way: str) -> None:

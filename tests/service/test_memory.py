@@ -1,16 +1,10 @@
 """Sixteen workers at one barrier, arriving in the worst order: few payloads are held, and all get through."""
 
-import json
 import random
-import re
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +18,6 @@ from tests.service.serving import PATIENCE, Cluster, serving, wait_until
 
 WORKERS = 16
 LIMIT = 4
-MEGABYTE = 2**20
 
 
 def pushed(peer: Peer, server: int, value: float = 1.0) -> bytes:
@@ -122,7 +115,7 @@ def test_the_last_come_first(servers: int) -> None:
             assert served.probe.staging_peak == LIMIT + 1
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_any_order_on_every_server(seed: int) -> None:
     """Each server hears of the workers in an order of its own: no circle of waiting."""
     order = random.Random(seed)
@@ -138,53 +131,3 @@ def test_any_order_on_every_server(seed: int) -> None:
         assert (peers[0].pull(peers[0].ready())[0] == -1.0).all()
         for served in cluster.servers:
             assert served.probe.staging_peak <= LIMIT + 1
-
-
-# The size that the promise names
-
-
-@dataclass(frozen=True)
-class Remote:
-    address: str
-
-
-def kilobytes(pid: int, field: str) -> int:
-    found = re.search(rf"^{field}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1])
-
-
-@pytest.mark.cluster
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
-@pytest.mark.timeout(600)
-def test_sixteen_workers_on_25_million_parameters() -> None:
-    """100 MB each. What the kernel counts for the server grows by far less than 16 payloads."""
-    elements = 25_000_000
-    payload = 4 * elements / MEGABYTE
-    command = [sys.executable, "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--json", "--no-out"]
-    command += ["--policy", "sync", "--workers", str(WORKERS), "--staging-limit", str(LIMIT)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        cluster = Cluster([Remote(json.loads(server.stdout.readline())["address"])])  # type: ignore[list-item]
-        try:
-            with (
-                workers(cluster, [VariableSpec("w", (elements,))]) as peers,
-                ThreadPoolExecutor(WORKERS) as pool,
-            ):
-                # Version 0 is in memory, and the buffer that it came in.
-                before = kilobytes(server.pid, "VmRSS") / 1024
-                this = Round(cluster, pool)
-                for peer in reversed(peers[1:]):
-                    this.start(peer)
-                wait_until(lambda: this.complete[0] == LIMIT, "as many payloads as are let in", 4 * PATIENCE)
-                this.start(peers[0])
-                this.finish(peers)
-                peak = kilobytes(server.pid, "VmHWM") / 1024
-        finally:
-            cluster.close()
-            server.terminate()
-    grown = (peak - before) / payload
-    print(f"server: {before:.0f} MB with the model, {peak:.0f} MB at most: {grown:.1f} payloads more")
-    # LIMIT + 1 payloads less the buffer that was there, the sum, one that is being added to it, version 1;
-    # and 2.5 for what the network buffers and the allocator keeps.
-    assert grown < LIMIT + 1 + 1 + 1 + 2.5

@@ -10,16 +10,12 @@ import numpy as np
 import pytest
 
 from pslab.display.status import memory_line, memory_sentences, status_json
-from psserver.service.guard.calls import Caller
-from psserver.service.guard.ledger import MIB, MOST_PARTS, MemoryLedger, default_limit
-from psserver.service.store.reading import Reads
-from psserver.shard.arena import Version
+from psserver.service.guard.ledger import MIB, MemoryLedger, default_limit
 from pswire.config.units import parse_size
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.transport import segments
 from pswire.transport.framed_socket import FRAME_BYTES
 from pswire.v1 import shard_pb2
-from tests.comparing import same
 from tests.probes import received_bytes
 from tests.service.peer import Peer, join_request, messages
 from tests.service.serving import PATIENCE, Cluster, refused, serving, wait_until
@@ -164,15 +160,6 @@ def test_status_shows_who_holds_what(servers: int) -> None:
         assert status_json(status)["servers"][0]["memory"]["limit"] == 200 * MIB
 
 
-def test_a_picture_of_the_account_has_few_parts_whoever_comes() -> None:
-    ledger = MemoryLedger(10_000 * MIB)
-    for number in range(1000):
-        ledger.put(f"w{number}", "shared slots", MIB)
-    picture = ledger.use()
-    assert len(picture.parts) == MOST_PARTS
-    assert picture.total == 1000 * MIB == sum(part.nbytes for part in picture.parts) + picture.rest
-
-
 def test_a_member_beyond_its_share_is_refused_and_others_are_not() -> None:
     ledger = MemoryLedger(100 * MIB)
     assert ledger.take("a", "shared slots", 40 * MIB, share=50 * MIB) is None
@@ -180,17 +167,6 @@ def test_a_member_beyond_its_share_is_refused_and_others_are_not() -> None:
         ledger.take("a", "shared slots", 20 * MIB, share=50 * MIB)
     )
     assert ledger.take("b", "shared slots", 40 * MIB, share=50 * MIB) is None
-
-
-def test_a_worker_has_few_reads_at_once_and_the_newest_are_its_own() -> None:
-    cut: list[int] = []
-    reads = Reads()
-    version = Version(0, np.zeros(1, np.float32))
-    begun = [reads.begin("slow", version, Caller(lambda n=number: cut.append(n))) for number in range(6)]
-    reads.begin("another", version, Caller(lambda: cut.append(99)))
-    assert cut == [0, 1]
-    for read in begun:
-        reads.end(read)
 
 
 def test_memory_grows_with_what_comes_and_not_with_what_is_announced() -> None:
@@ -208,22 +184,6 @@ def test_memory_grows_with_what_comes_and_not_with_what_is_announced() -> None:
         assert received_bytes(connection) <= 2**18
         other.close()
         reading.join(PATIENCE)
-
-
-def test_a_large_frame_arrives_whole() -> None:
-    import socket
-
-    from pswire.transport.framed_socket import FramedSocket
-
-    one, other = socket.socketpair()
-    with closing(FramedSocket(one)) as connection, closing(FramedSocket(other)) as sender:
-        for size in (FRAME_BYTES, 300_001, 70_000, FRAME_BYTES - 1):
-            payload = bytes(range(256)) * (size // 256) + bytes(size % 256)
-            sending = threading.Thread(target=sender.send, args=([payload],), daemon=True)
-            sending.start()
-            frame = connection.receive()
-            sending.join(PATIENCE)
-            assert frame is not None and same(frame[0], payload)
 
 
 # The account

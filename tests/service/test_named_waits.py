@@ -2,14 +2,10 @@
 
 import logging
 import threading
-from typing import Any
 from unittest import mock
 
 import pytest
 
-from psserver.checkpoint import Store
-from psserver.service.guard.calls import Caller, MemberCalls, Watch
-from psserver.service.job.silence import Silence
 from psserver.service.life import job_loop
 from psserver.service.life.job_loop import STANDSTILL, Standstill
 from psserver.service.store import slow
@@ -26,48 +22,6 @@ def test_what_takes_long_is_said_while_it_lasts(caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.WARNING, logger=slow.log.name), said(what, first=0.01):
         assert said_once.wait(60)
     assert "reads its part, 1.0 of 3.0 MiB (since " in caplog.text
-
-
-def test_what_is_over_soon_is_not_said(caplog: pytest.LogCaptureFixture) -> None:
-    with said(lambda: "never said", first=3600.0):
-        pass
-    assert "never said" not in caplog.text
-
-
-def test_reading_a_checkpoint_is_progress() -> None:
-    silence = Silence()
-    silence.began(0.0)
-    silence.order(1, 0.0)
-    for second in range(1, 200):
-        silence.hear(0, float(second), read=second)
-    assert silence.waited() == ("execute entry 0 of the log", 199.0)
-    # It answers, and reads nothing more.
-    silence.hear(0, 300.0, read=199)
-    assert silence.waited() == ("execute entry 0 of the log", 199.0)
-
-
-def test_a_store_counts_what_was_read(tmp_path: Any) -> None:
-    store = Store(tmp_path)
-    (tmp_path / "file").write_bytes(bytes(1000))
-    with store._open(tmp_path / "file") as reader:
-        reader.take(400)
-        assert store.read == 400
-        reader.skip()
-    assert store.read == 1000
-
-
-def test_a_member_of_which_a_piece_is_under_way_transfers() -> None:
-    watch = Watch()
-    calls = MemberCalls(watch)
-    caller = Caller(lambda: None)
-    with watch.watching(caller):
-        calls.claim("w0", caller)
-        assert calls.transferring == set()
-        with caller.within(60.0):
-            assert calls.transferring == {"w0"}
-        assert calls.transferring == set()
-    caller.deadline = 1.0
-    assert calls.transferring == set(), "the call is over"
 
 
 def test_a_job_in_which_no_version_comes_says_what_its_members_do(

@@ -53,15 +53,6 @@ def test_an_owner_that_answers_keeps_its_name(
     assert len(waits) == 3 and "whether it is alive, for up to " in waits[0], waits
 
 
-def test_a_task_index_is_a_name_too(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    with psworker.connect(cluster.hosts, ONES, task_index=0) as owner:
-        granted(owner)
-        in_another_process(monkeypatch)
-        with pytest.raises(Refused, match="the name 'w0' is in use by"):
-            psworker.connect(cluster.hosts, ONES, task_index=0)
-        assert owner.stop is None
-
-
 def test_an_owner_that_does_not_answer_loses_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its connection stands, as that of a process that hangs, or whose machine is gone since a moment ago."""
     in_another_process(monkeypatch)
@@ -83,35 +74,6 @@ def test_an_owner_that_does_not_answer_loses_its_name(monkeypatch: pytest.Monkey
             while refusal.WhichOneof("event") != "refusal":
                 refusal = silent.stream.next()
             assert refusal.refusal.message == "another process (process 7 on host far) joined as 'w'"
-
-
-def test_a_lost_owner_loses_its_name_at_once(cluster: Cluster) -> None:
-    """As that of a process that was killed and is started again."""
-    gone = Peer(cluster, "w", process="gone")
-    gone.stream.close()
-    wait_until(lambda: cluster.status().workers[0].state == "lost", "the connection to be missed")
-    with psworker.connect(cluster.hosts, ONES, name="w") as newcomer:
-        assert newcomer.incarnation == 1
-
-
-def test_a_later_session_of_the_same_process_takes_the_name_at_once(cluster: Cluster) -> None:
-    """A cell of a notebook that runs again."""
-    with (
-        psworker.connect(cluster.hosts, ONES, name="w") as older,
-        psworker.connect(cluster.hosts, ONES, name="w") as newer,
-    ):
-        assert newer.incarnation == 1
-        granted(newer)
-        with pytest.raises(Refused, match="(another|a newer) session .*joined as 'w'"):
-            older.ready()
-
-
-def test_clients_that_cannot_answer_take_names_from_each_other(cluster: Cluster) -> None:
-    older = Peer(cluster, "w")
-    with Peer(cluster, "w") as newer:
-        assert newer.reply.incarnation == 1
-        newer.ready()
-    older.stream.ended()
 
 
 def test_a_client_that_sends_no_value_does_not_take_a_name_in_use(cluster: Cluster) -> None:

@@ -15,16 +15,15 @@ import pytest
 
 import psworker
 from psserver.options import Options
-from psserver.replication import Config, Member, begin, first_config, watch
+from psserver.replication import begin, first_config, watch
 from psserver.service.errors import Refused
 from psserver.service.guard.ledger import MemoryLedger
 from psserver.service.replicas import holding
 from psserver.service.replicas.comparing import Comparing
 from psserver.service.replicas.part import PartCopy
 from psserver.service.replicas.same import mark_folder
-from psserver.service.replicas.saving import GONE, Saving
 from psserver.service.replicas.shell import Shell
-from psserver.service.store.shard_part import Part, PartSaver
+from psserver.service.store.shard_part import PartSaver
 from psserver.settings import resolve
 from psserver.shard import Shard
 from pswire.v1 import coordinator_pb2 as pb
@@ -140,17 +139,16 @@ def test_a_copy_of_a_part_that_differs_counts_no_more(
     train(session, 2)
 
 
-def test_workers_are_served_by_a_parts_primary_only(five: tuple[Cluster, psworker.Session]) -> None:
-    cluster, _ = five
+def test_a_part_serves_workers_by_its_primary_only_and_follows_the_coordinator_of_its_job_alone(
+    five: tuple[Cluster, psworker.Session],
+) -> None:
+    cluster, session = five
     for number in (1, 3):
         with pytest.raises(grpc.RpcError) as refused:
             list(cluster.shards[number].Pull(shard_pb2.PullRequest(), timeout=PATIENCE))
         assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
-
-
-@pytest.mark.parametrize(
-    ("server", "change", "code"),
-    [
+    secret, job = cluster.servers[0].server.host.secret, cluster.status().job
+    changes: list[tuple[int, dict[str, Any], grpc.StatusCode]] = [
         # It follows, or has no part that does.
         (3, {}, grpc.StatusCode.UNAVAILABLE),
         (0, {}, grpc.StatusCode.FAILED_PRECONDITION),
@@ -158,19 +156,13 @@ def test_workers_are_served_by_a_parts_primary_only(five: tuple[Cluster, psworke
         (2, {"job": "another"}, grpc.StatusCode.FAILED_PRECONDITION),
         (2, {"task_index": 2}, grpc.StatusCode.FAILED_PRECONDITION),
         (2, {"secret": b"another"}, grpc.StatusCode.FAILED_PRECONDITION),
-    ],
-)
-def test_a_part_follows_the_coordinator_of_its_job_alone(
-    five: tuple[Cluster, psworker.Session], server: int, change: dict[str, Any], code: grpc.StatusCode
-) -> None:
-    cluster, session = five
-    secret = cluster.servers[0].server.host.secret
-    job = cluster.status().job
-    given = {"job": job, "task_index": 1, "servers": 2, "secret": secret, **change}
-    opening = shard_pb2.FollowRequest(open=shard_pb2.Open(**given))
-    with pytest.raises(grpc.RpcError) as refused:
-        list(cluster.shards[server].Follow(iter([opening]), timeout=PATIENCE))
-    assert refused.value.code() == code
+    ]
+    for server, change, code in changes:
+        given = {"job": job, "task_index": 1, "servers": 2, "secret": secret, **change}
+        opening = shard_pb2.FollowRequest(open=shard_pb2.Open(**given))
+        with pytest.raises(grpc.RpcError) as refused:
+            list(cluster.shards[server].Follow(iter([opening]), timeout=PATIENCE))
+        assert refused.value.code() == code, (server, change)
     train(session, 2)
 
 
@@ -242,26 +234,6 @@ def test_the_coordinator_of_the_latest_epoch_is_heard_alone(tmp_path: Path) -> N
     asyncio.run(follow())
 
 
-def test_another_stream_goes_on_while_the_shard_executes_what_a_broken_one_brought(tmp_path: Path) -> None:
-    async def follow() -> None:
-        host = some_host()
-        # An update that takes longer than this test.
-        host.execute = lambda entries, seconds: asyncio.get_running_loop().create_future()
-        part = part_copy(tmp_path, host)
-        broken = asyncio.ensure_future(part.follow_coordinator(stream(7, 0)))
-        await turns()
-        broken.cancel()
-        following = asyncio.ensure_future(part.follow_coordinator(stream(7, 0, 1)))
-        await turns()
-        assert not following.done()
-        submitted = [index for call in host.orders.submit.call_args_list for index, _ in call.args[0]]
-        assert submitted == [0, 1]
-        following.cancel()
-        await asyncio.gather(broken, following, return_exceptions=True)
-
-    asyncio.run(follow())
-
-
 @pytest.mark.parametrize("alone", [False, True])
 def test_the_follower_saves_a_part_or_its_primary_if_that_is_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
@@ -293,21 +265,3 @@ def test_the_follower_saves_a_part_or_its_primary_if_that_is_alone(
                 "server-0.json",
                 "server-1.json",
             }
-
-
-def test_a_part_that_a_lost_follower_was_to_save_is_given_up_at_once() -> None:
-    shell = mock.create_autospec(Shell, instance=True)
-    shell.active = first_config((2, 3))
-    shell.replica = mock.Mock(member=Member(2, 0))
-    host = mock.Mock()
-    saving = Saving(host, shell)
-    assert saving.choose() == Member(3, 0)
-    saving.lead(saving.choose(), [9])
-    saving.activated()
-    assert not host.saver.note.called
-    shell.active = Config(6, 2, (Member(2, 0),))
-    saving.activated()
-    host.saver.note.assert_called_once_with(Part(9, error=GONE))
-    # It comes too late.
-    saving.hear(3, shard_pb2.Saved(entry=9))
-    assert host.saver.note.call_count == 1

@@ -23,7 +23,6 @@ from tests.promises import promise
 from tests.service.serving import PATIENCE, Cluster, granted, serving, wait_until
 
 START = {"w": np.ones((300, 7), np.float32), "b": np.zeros(7, np.float32)}
-TRANSPORTS = ["grpc", "socket", "shared-memory"]
 
 
 def connect(cluster: Cluster, transport: str, *, prefetch: bool = True, name: str | None = None) -> Session:
@@ -71,8 +70,7 @@ def fetched(session: Session) -> bool:
 
 
 @promise("With prefetch the next version arrives during the computation.")
-@pytest.mark.parametrize("servers", [1, 2])
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(("transport", "servers"), [("grpc", 2), ("socket", 1), ("shared-memory", 2)])
 def test_the_next_version_arrives_during_the_computation(transport: str, servers: int) -> None:
     """Every computation but the last waits for it: were it not so, this would hang."""
     with serving(servers=servers, policy="async") as cluster, connect(cluster, transport) as session:
@@ -86,8 +84,9 @@ def test_the_next_version_arrives_during_the_computation(transport: str, servers
         assert cluster.servers[0].probe.staleness("w0") == {0: 1, 1: 5}
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("policy", ["sync", "k-async", "ssp"])
+@pytest.mark.parametrize(
+    ("policy", "transport"), [("sync", "grpc"), ("k-async", "socket"), ("ssp", "shared-memory")]
+)
 def test_where_the_policy_grants_nothing_ahead_it_is_as_without(policy: str, transport: str) -> None:
     def seen(prefetch: bool) -> list[bytes]:
         knobs = ["policy.aggregate=1"] if policy == "k-async" else []
@@ -103,9 +102,15 @@ def test_where_the_policy_grants_nothing_ahead_it_is_as_without(policy: str, tra
     assert same(seen(True), seen(False))
 
 
-@pytest.mark.parametrize("servers", [1, 2])
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("policy", ["async", "bounded", "k-batch-async", "sync"])
+@pytest.mark.parametrize(
+    ("policy", "transport", "servers"),
+    [
+        ("async", "grpc", 2),
+        ("bounded", "socket", 1),
+        ("k-batch-async", "shared-memory", 2),
+        ("sync", "socket", 2),
+    ],
+)
 def test_two_workers_at_once(policy: str, transport: str, servers: int) -> None:
     """What is read never changes while it is read, and every contribution has its fate."""
     with serving(servers=servers, workers=2, policy=policy) as cluster:
@@ -146,18 +151,8 @@ def test_a_ticket_that_is_given_back_leaves_the_next_one() -> None:
             session.contribute(second, [np.zeros_like(weights)], samples=1)
 
 
-def test_the_present_version_may_be_pulled_again_meanwhile() -> None:
-    with serving(policy="sync") as cluster, connect(cluster, "grpc") as session:
-        grant = granted(session)
-        with session.view_flat(grant):
-            session.prefetch(grant)
-            again = session.pull_flat(grant)
-        session.contribute(grant, again, samples=1)
-
-
 @promise("With --prefetch a version comes in while a payload goes out, and comes once.")
-@pytest.mark.parametrize("transport", ["grpc", "socket"])
-@pytest.mark.parametrize("wire_dtype", ["float32", "int8/int8"])
+@pytest.mark.parametrize(("transport", "wire_dtype"), [("grpc", "float32"), ("socket", "int8/int8")])
 def test_a_version_comes_in_while_a_payload_goes_out(transport: str, wire_dtype: str) -> None:
     """Each payload but the last waits for it: were both on one lane, this would hang."""
     start = {"w": np.ones((300, 7), np.float32)}

@@ -1,7 +1,6 @@
 """A ticket's payload comes from its holder: every request proves a membership that stands, and is bound to it."""
 
 import logging
-import queue
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,7 @@ import grpc
 import numpy as np
 import pytest
 
-from psserver.service.net import pushes
-from pswire.transport import frames, segments
+from pswire.transport import segments
 from pswire.transport.channels import UNREAD_BYTES
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
@@ -104,25 +102,6 @@ def test_a_stranger_does_not_replace_an_honest_payload() -> None:
             assert np.abs(values).max() <= 3.0
 
 
-def test_of_a_strangers_payload_the_header_is_read_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[object] = []
-
-    def noted(message: bytes) -> object:
-        read.append(frames.parse_push(message))
-        return read[-1]
-
-    with serving() as cluster, Peer(cluster, "w0") as peer:
-        grant = peer.ready()
-        monkeypatch.setattr(pushes, "_parse_push", noted)
-        header = peer.header(grant, 0, membership_token=bytes(16))
-        chunks = [piece(0, bytes(2**22 - 64))] * 4
-        with refused(DENIED, "membership token"):
-            cluster.shards[0].Push(iter([shard_pb2.PushRequest(header=header), *chunks]), timeout=PATIENCE)
-        with refused(INVALID, "header first"):
-            cluster.shards[0].Push(iter(chunks), timeout=PATIENCE)
-    assert [type(each) for each in read] == [shard_pb2.PushHeader, frames.ChunkView]
-
-
 def test_of_a_strangers_payload_little_more_than_the_header_is_received() -> None:
     """HTTP/2's window is small until somebody reads."""
     with serving() as cluster, Peer(cluster, "w0") as peer:
@@ -204,32 +183,6 @@ def test_what_was_received_is_what_is_committed() -> None:
         peer.settled()
         kernel = peer.pull(peer.ready())[0]
         assert (kernel == 0.0).all(), "1 - 1 * 1"
-
-
-def test_a_push_cuts_an_unfinished_one_of_its_ticket() -> None:
-    """However often it is begun, one buffer is held for it."""
-    with serving() as cluster, Peer(cluster, "w0") as peer:
-        grant = peer.ready()
-        header = shard_pb2.PushRequest(header=peer.header(grant, 0))
-        opened: list[queue.SimpleQueue[Any]] = []
-        calls = []
-        staging, before = cluster.servers[0].probe.shard.staging, None
-        for _ in range(5):
-            requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-            requests.put(header)
-            opened.append(requests)
-            calls.append(cluster.shards[0].Push.future(iter(requests.get, None), timeout=PATIENCE))
-            wait_until(lambda b=before: staging.incoming(grant.ticket) not in (None, b), "the push to begin")
-            before = staging.incoming(grant.ticket)
-        assert peer.push_messages(0, whole(peer, grant, 0, 1.0))
-        codes = set()
-        for requests, call in zip(opened, calls, strict=True):
-            requests.put(None)
-            error = call.exception(PATIENCE)
-            assert isinstance(error, grpc.RpcError)
-            codes.add(error.code())
-        assert codes == {grpc.StatusCode.CANCELLED}
-        assert staging.peak == 1
 
 
 def test_proofs_are_in_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

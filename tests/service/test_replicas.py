@@ -1,6 +1,5 @@
 """The shell of replicas, part by part: bytes, files, and inputs that are taken again."""
 
-import asyncio
 import json
 import os
 from collections.abc import Callable
@@ -17,12 +16,10 @@ from psserver.options import Options
 from psserver.policies import PolicyError, build
 from psserver.replication import Config, Disk, Member, begin, first_config
 from psserver.replication import messages as m
-from psserver.replication.watch import Watch
 from psserver.service.errors import Refused
 from psserver.service.job.log_file import LogError, TakenOverError
 from psserver.service.job.run_log import RunLog
 from psserver.service.life.settings import ServerSettings
-from psserver.service.net.coordinator import CoordinatorRpc
 from psserver.service.replicas import inputs, wire
 from psserver.service.replicas.disk import Promises, Remembered
 from psserver.service.replicas.holding import Holding
@@ -39,11 +36,9 @@ from psserver.service.replicas.same import (
 from psserver.service.replicas.shell import Machine, Shell
 from psserver.settings import SettingsError, resolve
 from pswire import protocol
-from pswire.addresses import parse_address
 from pswire.config.experiment import ExperimentError, load_experiment
 from pswire.decisions.entries import Note
 from pswire.exits import ExitCode
-from pswire.v1 import coordinator_pb2 as pb
 
 CONFIG = Config(4, 1, (Member(0, 2), Member(1, 0)), 7)
 
@@ -311,19 +306,6 @@ def test_a_log_with_a_gap_is_not_taken_over(tmp_path: Path) -> None:
     assert _numbers(tmp_path / "decisions.jsonl") == [0, 1, 2]
 
 
-def test_a_heartbeat_says_to_every_server_who_leads() -> None:
-    """The last one goes before the end of the job, which a restarted server believes of its primary only."""
-    links = mock.create_autospec(Links, instance=True)
-    shell = Shell(begin(0, 3, first_config((0, 1))), links, lambda disk: None, formed=True)
-    shell.beat()
-    for server in (1, 2):
-        watch = Watch(server, 0.0)
-        for to, message, _ in (call.args for call in links.send.call_args_list):
-            if to == server:
-                watch.hear(0, message, 0.0)
-        assert watch.primary == 0
-
-
 def test_without_its_promise_on_the_disk_a_server_takes_no_further_part() -> None:
     links = mock.create_autospec(Links, instance=True, links={0: None, 1: None}, met={0, 1})
 
@@ -337,60 +319,6 @@ def test_without_its_promise_on_the_disk_a_server_takes_no_further_part() -> Non
     shell.receive(1, m.Prepare(7))
     shell.tick()
     assert not links.send.called and machine.fail.call_count == 1
-
-
-def test_what_is_only_stable_by_now_waits_for_the_next_item_or_a_tick() -> None:
-    links = mock.create_autospec(Links, instance=True, links={1: None, 2: None}, met={1, 2})
-    shell = Shell(begin(0, 3, first_config((0, 1))), links, lambda disk: None, formed=True)
-    shell.machine = mock.create_autospec(Machine, instance=True)
-
-    def sent() -> list[m.Message]:
-        found = [call.args[1] for call in links.send.call_args_list if call.args[0] == 1]
-        links.send.reset_mock()
-        return found
-
-    shell.beat()
-    assert [type(each) for each in sent()] == [m.Append]
-    shell.offer(b"first")
-    assert [each.items for each in sent() if isinstance(each, m.Append)] == [((0, 1),)]
-    shell.receive(1, m.Held(0, 0, 1, 0))
-    assert shell.machine.execute.call_args.args == (1,) and sent() == []  # type: ignore[attr-defined]
-    shell.offer(b"second")
-    (said,) = sent()
-    assert isinstance(said, m.Append) and said.items == ((0, 2),) and said.stable == 1
-    shell.receive(1, m.Held(0, 0, 2, 1))
-    assert sent() == []
-    shell.tick()
-    assert all(isinstance(each, m.Append) and each.stable == 2 for each in sent())
-
-
-def test_a_follower_acknowledges_at_once_and_says_later_what_it_has_executed() -> None:
-    links = mock.create_autospec(Links, instance=True, links={0: None, 2: None}, met={0, 2})
-    config = first_config((0, 1))
-    shell = Shell(begin(1, 3, config), links, lambda disk: None, formed=True)
-    shell.machine = mock.create_autospec(Machine, instance=True)
-    shell.hold((0, 1), b"b")
-    shell.receive(0, m.Append(config, 0, ((0, 1),), 1))
-    assert links.send.call_args.args[:2] == (0, m.Held(0, 0, 1, 0))
-    links.send.reset_mock()
-    shell.executed(1)
-    assert not links.send.called
-    shell.tick()
-    assert (0, m.Held(0, 0, 1, 1)) in [call.args[:2] for call in links.send.call_args_list]
-
-
-def test_a_candidate_asks_again_at_each_look() -> None:
-    """Whoever still hears the former primary leaves it without an answer, for a moment longer."""
-    links = mock.create_autospec(Links, instance=True, links={0: None, 2: None}, met={0, 2})
-    config, clock = first_config((0, 1)), [0.0]
-    shell = Shell(begin(1, 3, config), links, lambda disk: None, formed=True, now=lambda: clock[-1])
-    shell.machine = mock.create_autospec(Machine, instance=True)
-    shell.receive(0, m.Append(config, 0, (), 0))
-    for now in (1.1, 1.15, 1.2):
-        clock.append(now)
-        shell.tick()
-    asked = [call.args[0] for call in links.send.call_args_list if call.args[1] == m.Prepare(4)]
-    assert asked == [0, 2] * 3
 
 
 class _Leading(Holding):
@@ -430,20 +358,6 @@ def test_a_replaced_primary_gives_no_answer_for_anothers_item_and_only_votes() -
     shell.receive(1, m.Append(config, 1, (), 1))
     shell.receive(1, m.Propose(config))
     assert [call.args[:2] for call in links.send.call_args_list] == [(1, m.Accepted(3))]
-
-
-def test_a_follower_without_the_jobs_beginning_takes_nobody_for_lost() -> None:
-    """It could not go on; the primary may just be slow to start."""
-    links = mock.create_autospec(Links, instance=True, links={0: None, 2: None}, met={0, 2})
-    config = first_config((0, 1))
-    shell = Shell(begin(1, 3, config), links, lambda disk: None, formed=False)
-    shell.machine = mock.create_autospec(Machine, instance=True)
-    shell.tick()
-    assert not shell.formed
-    shell.hold((0, 1), b"b{}")
-    shell.receive(0, m.Append(config, 0, ((0, 1),), 0))
-    shell.tick()
-    assert shell.formed
 
 
 @pytest.mark.parametrize(
@@ -498,25 +412,6 @@ def test_a_folder_that_is_not_the_leaders_is_refused(tmp_path: Path) -> None:
     for folder in (another, tmp_path / "none"):
         with pytest.raises(OtherSettingsError, match="is not the run folder of the server that leads"):
             check_folder(folder, "job")
-
-
-def test_a_remark_is_confirmed_once_all_copies_hold_it() -> None:
-    async def run() -> None:
-        held = asyncio.get_running_loop().create_future()
-        job = mock.Mock()
-        job.terms.workers = 1
-        job.stopped.return_value = None
-        job.decider.settled = lambda: held
-        rpc = CoordinatorRpc(job, (parse_address("127.0.0.1:1"),), mock.Mock())
-        call = mock.Mock()
-        call.caller.address = "127.0.0.1"
-        asked = asyncio.ensure_future(rpc.note(pb.NoteRequest(text="so it is"), call))
-        await asyncio.sleep(0)
-        assert job.decider.input.called and not asked.done()
-        held.set_result(True)
-        assert await asked == pb.NoteReply()
-
-    asyncio.run(run())
 
 
 def test_a_server_with_other_options_hears_which(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import psworker
-from psworker.engine import ClientEngine, Request
+from pswire.v1 import coordinator_pb2 as pb
 from psworker.errors import PayloadRefused, Refused, SessionError
 from tests.sentences import Recorder
+from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, granted, serving, wait_until
 
 
@@ -18,28 +19,6 @@ def test_a_session_that_closes_at_once_sends_leave() -> None:
         for round in range(5):
             psworker.connect(cluster.hosts, {"w": np.zeros(3)}, name=f"brief{round}").close()
         wait_until(lambda: {w.state for w in cluster.status().workers} == {"left"}, "all to have left")
-
-
-def test_a_session_that_is_closed_before_its_thread_begins_sends_leave_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    closing = threading.Event()
-    run, leave = threading.Thread.run, ClientEngine.leave
-
-    def late(thread: threading.Thread) -> None:
-        if thread.name == "session":
-            assert closing.wait(PATIENCE)
-        run(thread)
-
-    def leaving(engine: ClientEngine, reason: str) -> list[Request]:
-        closing.set()
-        return leave(engine, reason)
-
-    monkeypatch.setattr(threading.Thread, "run", late)
-    monkeypatch.setattr(ClientEngine, "leave", leaving)
-    with serving(overrides=["cluster.worker_timeout=600.0"]) as cluster:
-        psworker.connect(cluster.hosts, {"w": np.zeros(3)}).close()
-        wait_until(lambda: [w.state for w in cluster.status().workers] == ["left"], "it to have left")
 
 
 def test_another_model_is_refused_in_words(sentences: Recorder) -> None:
@@ -124,3 +103,22 @@ def test_a_closed_session_says_so(transport: str, servers: int, sentences: Recor
             with pytest.raises(SessionError) as refused:
                 call()
             sentences.check(refused)
+
+
+def test_a_fault_of_the_server_ends_the_session_in_words(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the traceback in the server's log: it is nobody's broken stream."""
+    with serving() as cluster, Peer(cluster, "w0") as peer:
+        job = cluster.servers[0].server.job
+        assert job is not None
+
+        def fails(*_: object, **__: object) -> None:
+            raise KeyError("what nobody thought of")
+
+        monkeypatch.setattr(job.decider, "handle", fails)
+        peer.send(ready=pb.Ready())
+        refusal = peer.receive("refusal")
+        assert refusal.fatal and "the server failed" in refusal.message and "KeyError" in refusal.message
+        monkeypatch.undo()
+    assert [record for record in caplog.records if record.exc_info and "a session of w0" in record.message]

@@ -21,7 +21,6 @@ from psserver.service.life.servers import Servers
 from psserver.service.life.successor import numbered
 from psserver.settings import resolve
 from psserver.weights_file import load
-from pswire.addresses import parse_address
 from pswire.exits import ExitCode
 from pswire.messages import specs_to_wire
 from pswire.model.plan import VariableSpec, make_plan
@@ -241,15 +240,6 @@ def test_a_failed_job_is_followed_by_the_next(tmp_path: Path) -> None:
     ]
 
 
-def test_the_address_stays() -> None:
-    with staying(None) as cluster:
-        train(cluster, MODEL, until=1)
-        cluster.stays()
-        train(cluster, MODEL, until=1)
-        ready = [fields["address"] for name, fields in cluster.servers[0].said if name == "ready"]
-    assert len(ready) == 2 and ready[0] == ready[1] == str(parse_address(cluster.hosts))
-
-
 def fails(cluster: Cluster, variables: dict[str, np.ndarray], **options: Any) -> None:
     """A worker whose first step raises: version 0 is installed, and nothing is trained."""
     with (
@@ -271,21 +261,6 @@ def test_a_first_try_that_failed_makes_room_for_another_model(tmp_path: Path) ->
     assert "nothing was trained" in json.loads((out / "summary.json").read_text())["reason"]
     checked(out)
     checked(numbered(out, 2))
-
-
-def test_a_first_try_with_another_optimizer_makes_room_where_it_is_the_workers() -> None:
-    with staying(None, 1, "optimizer={name='from-job'}", "cluster.worker_timeout=60", stays=False) as cluster:
-        fails(cluster, MODEL, optimizer={"name": "adam", "learning_rate": 0.1})
-        train(cluster, MODEL, until=1, optimizer={"name": "sgd", "learning_rate": 1.0})
-        assert cluster.servers[0].ended() == ExitCode.OK
-
-
-def test_the_same_model_joins_the_same_job_after_a_first_try_that_failed(tmp_path: Path) -> None:
-    with staying(tmp_path / "run", 1, "cluster.worker_timeout=60", stays=False) as cluster:
-        fails(cluster, MODEL)
-        train(cluster, MODEL, until=1, name="w0")
-        assert cluster.servers[0].ended() == ExitCode.OK
-    assert not numbered(tmp_path / "run", 2).exists()
 
 
 def test_what_was_trained_makes_room_for_nobody(tmp_path: Path, sentences: Recorder) -> None:

@@ -63,9 +63,9 @@ def pause() -> None:
 
 
 @promise("Every second of a worker is counted once.")
-@pytest.mark.parametrize("servers", [1, 2])
-@pytest.mark.parametrize("transport", ["grpc", "shared-memory"])
-@pytest.mark.parametrize("prefetch", [False, True], ids=["as they come", "ahead"])
+@pytest.mark.parametrize(
+    ("transport", "servers", "prefetch"), [("grpc", 2, False), ("grpc", 1, True), ("shared-memory", 2, True)]
+)
 def test_a_training_loop_tells_them(transport: str, servers: int, prefetch: bool) -> None:
     """An injected delay is computing. That all fits between the entries is for `ps-lab check` to say."""
     with (
@@ -81,11 +81,10 @@ def test_a_training_loop_tells_them(transport: str, servers: int, prefetch: bool
             assert commit.before is None or commit.before >= 0
 
 
-@pytest.mark.parametrize("servers", [1, 2])
-def test_so_does_a_loop_of_ones_own_in_four_calls(servers: int) -> None:
+def test_so_does_a_loop_of_ones_own_in_four_calls() -> None:
     """What it does between commit and ready is before the ticket."""
     with (
-        serving(servers=servers) as cluster,
+        serving(servers=2) as cluster,
         commits_of(cluster) as commits,
         psworker.connect(cluster.hosts, START) as session,
     ):

@@ -16,19 +16,16 @@ def final(
         return together(cluster.hosts, transports, steps=6, how=how)
 
 
-@pytest.mark.parametrize("how", ["contribute", "apart", "slots", "parts"])
-@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize(("how", "servers"), [("contribute", 1), ("apart", 2), ("slots", 1), ("parts", 2)])
 def test_one_worker(how: str, servers: int) -> None:
     expected = final(["grpc"], "apart", servers, "async")
     assert final(["shared-memory"], how, servers, "async") == expected
     assert final(["socket"], how, servers, "async") == expected
 
 
-@pytest.mark.parametrize("servers", [1, 2])
-def test_three_workers_at_a_barrier(servers: int) -> None:
-    expected = final(["grpc"] * 3, servers=servers)
-    assert final(["shared-memory"] * 3, servers=servers) == expected
-    assert final(["shared-memory", "grpc", "socket"], servers=servers) == expected
+def test_three_workers_at_a_barrier() -> None:
+    expected = final(["grpc"] * 3, servers=2)
+    assert final(["shared-memory", "grpc", "socket"], servers=2) == expected
 
 
 def test_the_sum_lies_in_the_first_workers_slot() -> None:
@@ -102,11 +99,3 @@ def test_nan_in_a_slot_is_named_and_costs_nothing(sentences: Recorder) -> None:
         session.push_flat(grant, again)
         session.commit(grant, samples=1)
         assert session.done().version == 2
-
-
-def test_two_buffers_are_enough() -> None:
-    with serving(arena_versions=2) as cluster, connect(cluster.hosts) as session:
-        for number in range(5):
-            step(session, number)
-        granted(session)
-        assert cluster.servers[0].probe.buffers == 2

@@ -2,7 +2,6 @@
 
 import gc
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -112,38 +111,17 @@ with connect(sys.argv[1], name="stopped") as session:
 
 
 @pytest.mark.cluster
-def test_a_stopped_process_holds_nobody_up_and_wakes_to_the_same_weights() -> None:
-    with serving(lease=0.2) as cluster:
-        stopped = worker(STOPPED, cluster.hosts)
-        assert line(stopped) == "reading"
-        with connect(cluster.hosts, name="third") as third, connect(cluster.hosts, name="other") as other:
-            stop(stopped)
-            step(other, 0)
-            held = granted(third)
-            with third.view_flat(held):
-                for number in range(1, 6):
-                    step(other, number)
-            os.kill(stopped.pid, signal.SIGCONT)
-            assert line(stopped) == "same"
-            assert stopped.wait(PATIENCE) == 0
-            stopped.communicate()
-            third.abandon(held, "seen")
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("kind", ["shared-memory", "socket"])
-def test_nothing_is_kept_of_a_stopped_process(kind: str) -> None:
+def test_nothing_is_kept_of_a_stopped_process() -> None:
     """Its sockets are open, and stay so: gRPC notices, and the socket goes with its stream, and with it the slots."""
     with serving(overrides=["cluster.worker_timeout=4.0"]) as cluster:
         probe = cluster.servers[0].probe
-        stopped = worker(STOPPED.replace("sys.argv[1],", f"sys.argv[1], {kind!r},"), cluster.hosts)
+        stopped = worker(STOPPED, cluster.hosts)
         assert line(stopped) == "reading"
         wait_until(lambda: probe.sockets == 1, "its socket")
         lent = len(segments_of("self"))
         stop(stopped)
         wait_until(lambda: not probe.sockets and not probe.tokens, "the socket to be cut")
-        slots = SLOTS if kind == "shared-memory" else 0
-        wait_until(lambda: len(segments_of("self")) <= lent - slots, "its slots to be freed")
+        wait_until(lambda: len(segments_of("self")) <= lent - SLOTS, "its slots to be freed")
         stopped.kill()
         stopped.communicate()
 
@@ -203,12 +181,8 @@ with session.view_flat(grant) as (weights,):
 """
 
 
-ENDS = [signal.SIGKILL, signal.SIGINT]
-
-
 @pytest.mark.cluster
-@pytest.mark.parametrize("end", ENDS)
-def test_a_worker_that_ends_leaves_no_segment(end: signal.Signals) -> None:
+def test_a_worker_that_is_killed_leaves_no_segment() -> None:
     with serving() as cluster, connect(cluster.hosts, name="other") as other:
         step(other, 0)
         # Other tests' may still wait to be collected.
@@ -216,7 +190,7 @@ def test_a_worker_that_ends_leaves_no_segment(end: signal.Signals) -> None:
         killed = worker(KILLED, cluster.hosts)
         assert line(killed) == "shared-memory"
         assert len(segments_of("self") - mine) >= 2, "expected a control word and a slot more"
-        killed.send_signal(end)
+        killed.kill()
         assert_ends(killed)
         # The arena may have come to its third version meanwhile.
         wait_until(lambda: len(segments_of("self") - mine) <= 1, "the server to let the slots go")
@@ -225,8 +199,7 @@ def test_a_worker_that_ends_leaves_no_segment(end: signal.Signals) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("end", ENDS)
-def test_a_server_that_ends_leaves_no_segment(end: signal.Signals) -> None:
+def test_a_server_that_is_killed_leaves_no_segment() -> None:
     before_all = segments_of("self")
     command = [sys.executable, "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--json", "--policy", "async"]
     command.append("--no-out")
@@ -237,11 +210,10 @@ def test_a_server_that_ends_leaves_no_segment(end: signal.Signals) -> None:
     grant = granted(session)
     with session.view_flat(grant) as (weights,):
         before = weights.tobytes()
-        server.send_signal(end)
+        server.kill()
         server.communicate(timeout=PATIENCE)
         # The memory lives as long as somebody reads it.
         assert weights.tobytes() == before
-    # Killed, it does not answer; interrupted, it had time to say that the job is over.
     with pytest.raises(psworker.SessionError):
         session.contribute(grant, [np.frombuffer(before, np.float32)], samples=1)
     session.close()

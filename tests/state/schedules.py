@@ -24,8 +24,6 @@ from psserver.policies import TensorParts, build, names
 from psserver.shard import Shard, ShardState, reshard
 from pswire.decisions import entries
 from pswire.model.plan import make_plan
-from psworker.engine import EngineState
-from psworker.engine.state import restored, state_of
 from tests.shard.reference import VARIABLES, numbers
 
 
@@ -174,7 +172,7 @@ class SavedServers(StagedShard):
 
 
 class Restarted(Schedule):
-    """Everything is saved and restored after a scene now and then: servers, coordinator, and the workers' engines."""
+    """Servers and coordinator are saved and restored after a scene now and then."""
 
     def __init__(self, setting: Setting, seed: int, servers: SavedServers, *, chance: float, resize: bool):
         dice = random.Random(f"{setting} {seed}")
@@ -206,9 +204,6 @@ class Restarted(Schedule):
         self.policy = TimeLimitedPolicy(build(setting.policy, setting.knobs, setting.workers))
         self.coordinator = Coordinator(self.coordinator.terms, self.policy, self.now + 1000)
         self.coordinator.restore(CoordinatorState.from_json(state))
-        for client in self.clients.values():
-            text = json.dumps(state_of(client.engine).to_json())
-            client.engine = restored(EngineState.from_json(json.loads(text)))
         servers = self._restarts_dice.randint(1, 3) if self._resize else self.stores.servers
         self.stores.restart(self.coordinator.folded, servers)
 
