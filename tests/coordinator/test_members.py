@@ -231,50 +231,6 @@ def test_another_initialises_when_the_first_does_not(loss: str) -> None:
 # Lines that break, processes that are replaced
 
 
-def test_a_worker_that_comes_back_in_time_misses_nothing() -> None:
-    harness = CoordinatorHarness("async", workers=2).starts()
-    ticket = harness.holds("w0")
-    assert ticket is not None
-    harness.disconnects("w0")
-    harness.passes(2.9)
-    (grant,) = notices(harness.connects("w0"), protocol.Grant)
-    assert (grant.ticket, grant.version, grant.initialise) == (ticket, 0, False)
-    harness.disconnects("w0")
-    harness.commits("w0", ready=False)  # it was on its way
-    outputs = harness.connects("w0")
-    # The fate was told to a line that did not exist: it is told again.
-    assert protocol.Disposition(ticket, "applied", 1, 0, 1.0) in notices(outputs, protocol.Disposition)
-    assert harness.kinds.count("lost") == harness.kinds.count("back") == 2
-
-
-def test_a_commit_that_was_resent_after_a_reconnection_counts_once() -> None:
-    harness = CoordinatorHarness("bounded", {"aggregate": 2}, workers=2).starts()
-    ticket = harness.holds("w0")
-    harness.commits("w0", ready=False)
-    harness.disconnects("w0")
-    harness.connects("w0")
-    assert notices(harness.commits("w0", ticket, ready=False), protocol.Disposition) == [
-        protocol.Disposition(ticket or 0, "pending")
-    ]
-    assert harness.kinds.count("commit") == 1
-
-
-def test_a_ready_that_was_repeated_brings_the_same_ticket() -> None:
-    harness = CoordinatorHarness(workers=2).starts()
-    ticket = harness.holds("w0")
-    before = harness.state()
-    assert granted(harness.ready("w0")) == [ticket]
-    assert harness.state() == before
-
-
-def test_a_repeated_ready_of_one_that_waits_changes_nothing() -> None:
-    harness = CoordinatorHarness("sync", workers=2).starts()
-    harness.commits("w0")
-    before = harness.state()
-    assert harness.ready("w0", "w0") == []
-    assert harness.state() == before
-
-
 def test_after_the_grace_period_a_lost_worker_is_given_up() -> None:
     harness = CoordinatorHarness(workers=2, terms={"worker_timeout": 30.0}).starts()
     harness.disconnects("w0")
@@ -283,13 +239,6 @@ def test_after_the_grace_period_a_lost_worker_is_given_up() -> None:
     harness.passes(0.2)
     assert harness.entries(entries.Leave)[-1].reason == "connection lost for 10.1 s"
     assert harness.holds("w0") is None
-
-
-def test_one_that_joins_and_never_connects_is_given_up() -> None:
-    harness = CoordinatorHarness(workers=1)
-    place(harness, "w0", "A", 0)
-    harness.passes(3.0)
-    assert harness.kinds[-2:] == ["join", "leave"]
 
 
 def test_a_returning_worker_goes_on_with_its_first_uncommitted_batch() -> None:

@@ -37,17 +37,9 @@ def test_what_fits(times: Times) -> None:
     assert plausible(times, 10.0, 4.0, 14.0) == times
 
 
-def test_no_time_before_is_not_said() -> None:
-    assert plausible(Times(0.0, 4.0, 0.0), 10.0, 4.0, 14.0) == Times(0.0, 4.0)
-
-
 @pytest.mark.parametrize("times", DO_NOT)
 def test_what_does_not_is_left_out(times: Times) -> None:
     assert plausible(times, 10.0, 4.0, 14.0) == UNTOLD
-
-
-def test_the_first_ticket_has_none_before_it() -> None:
-    assert plausible(Times(1.0, 2.0, 500.0), 10.0, None, 14.0) == Times(1.0, 2.0, 500.0)
 
 
 @dataclass

@@ -85,12 +85,3 @@ def test_nothing_is_decided_by_them(
     tell_times(monkeypatch, seed)
     timed = logged(policy, knobs, seed)
     assert [{k: v for k, v in entry.items() if k not in Times._fields} for entry in timed] == plain
-
-
-def test_some_of_them_fit_and_others_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    tell_times(monkeypatch, 0)
-    commits = [
-        entry for seed in range(25) for entry in logged("async", {}, seed) if entry["kind"] == "commit"
-    ]
-    fit = sum("pull" in entry for entry in commits)
-    assert len(commits) > 100 and 20 < fit < len(commits) - 20

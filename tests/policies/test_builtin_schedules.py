@@ -9,11 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from pslab.verify.guarded import TIMEOUT
 from pslab.verify.schedule import Schedule, Seeded
 from psserver.policies import names
 from pswire.decisions.entries import Join
-from tests.coordinator.test_losses import POINTS, others_finish, undisturbed
 from tests.coordinator.test_schedules import Setting, second_opinion
 from tests.repetitions import repetitions, seeds
 
@@ -108,7 +106,6 @@ OTHERS = {
     for name in names()
     if name not in ("sync", "async", "bounded", "ssp", *SAME)
 }
-ALL = [setting for group in OTHERS.values() for setting in group]
 
 
 @pytest.mark.timeout(900)
@@ -149,18 +146,3 @@ def test_random_schedules(policy: str) -> None:
     wanted = {"lost", "back", "leave", "abandon", "cancel", "commit", "apply", "done", "stop"}
     if SCHEDULES >= 60:
         assert wanted <= happened.keys(), happened
-
-
-@pytest.mark.parametrize("setting", ALL, ids=str)
-def test_lose_any_worker_at_any_point(setting: Setting) -> None:
-    for point in range(0, POINTS, repetitions(23, soak=1)):
-        for victim in range(setting.workers):
-            schedule = undisturbed(setting, point)
-            client = schedule.clients[f"w{victim}"]
-            if schedule.coordinator.stopped is not None or client.incarnation < 0:
-                continue
-            client.alive, client.gone = False, True
-            schedule.cut(client)
-            assert others_finish(schedule, client.worker) <= TIMEOUT
-            schedule.run_to_completion()
-            assert second_opinion(schedule) == []

@@ -109,19 +109,6 @@ class Probe:
         monkeypatch.setattr(self.host.claims, "patience", seconds)
         monkeypatch.setattr(self.host.reading, "_patience", seconds)
 
-    def heard(self) -> list[int]:
-        """On server 0: how far server 1 says that it is, from now on."""
-        found: list[int] = []
-        follower = self.job.routes.followers[0]
-        received = follower._received
-
-        def hear(reply: shard_pb2.FollowReply) -> None:
-            found.append(reply.executed)
-            received(reply)
-
-        follower._received = hear  # type: ignore[method-assign]
-        return found
-
     @property
     def staging_peak(self) -> int:
         """The most payloads that were held at once."""
@@ -158,11 +145,6 @@ class Probe:
         served = self.server.listeners.grpc
         assert served is not None
         asyncio.run_coroutine_threadsafe(served.stop(0), self.server.owner.loop).result(PATIENCE)
-
-    @property
-    def sessions(self) -> int:
-        """Session streams that stand."""
-        return len(self.job.routes.outboxes.all())
 
     @property
     def sockets(self) -> int:

@@ -54,40 +54,11 @@ def received(here: socket.socket, wanted: int = 100) -> tuple[list[bytes], bytes
     return frames, bulk.receive(here, FRAME_BYTES, take)
 
 
-@pytest.mark.parametrize("cut", [0, 1, HEAD.size - 1, HEAD.size, HEAD.size + 7])
-def test_whole_frames_are_handed_on_and_a_beginning_is_given_back(
-    ends: tuple[socket.socket, socket.socket], cut: int
-) -> None:
-    here, there = ends
-    last = framed(b"c" * 50)
-    there.sendall(framed(b"a" * 1000) + framed(b"") + last[:cut])
-    assert received(here) == ([b"a" * 1000, b""], last[:cut])
-
-
-def test_no_more_is_received_than_is_wanted(ends: tuple[socket.socket, socket.socket]) -> None:
-    here, there = ends
-    there.sendall(framed(b"a") + framed(b"b"))
-    assert received(here, wanted=1) == ([b"a"], b"")
-    assert here.recv(100) == framed(b"b")
-
-
 def test_a_frame_that_is_too_long_is_refused_by_its_head(
     ends: tuple[socket.socket, socket.socket], sentences: Recorder
 ) -> None:
     here, there = ends
     there.sendall(HEAD.pack(FRAME_BYTES + 1, 0))
-    with pytest.raises(SocketError) as refused:
-        received(here)
-    sentences.check(refused)
-
-
-def test_the_end_of_the_stream_in_the_middle_of_a_payload_is_an_error(
-    ends: tuple[socket.socket, socket.socket],
-    sentences: Recorder,
-) -> None:
-    here, there = ends
-    there.sendall(framed(b"abc")[:-1])
-    there.close()
     with pytest.raises(SocketError) as refused:
         received(here)
     sentences.check(refused)

@@ -1,9 +1,5 @@
 """How a connection ends: the peer receives the reason, and neither end keeps anything of it."""
 
-import asyncio
-import signal
-import socket
-import threading
 from contextlib import closing
 
 import grpc
@@ -12,23 +8,21 @@ import pytest
 
 import psworker
 from psserver.service.errors import Refused, precondition
-from psserver.service.net import connection as connection_module
 from psserver.service.net import exchange, sockets
 from psserver.service.net.streams import Stream
 from pswire.model.plan import VariableSpec
-from pswire.transport import framed_socket
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.codecs import FLOAT32
-from pswire.transport.framed_socket import FramedSocket, SocketError, keep_alive
+from pswire.transport.framed_socket import FramedSocket, SocketError
 from pswire.v1 import shard_pb2
 from psworker.data.exchange import SocketBroken
 from psworker.data.shared_memory import Attachment
 from psworker.errors import PayloadRefused
 from tests.probes import SessionProbe
 from tests.sentences import Recorder
-from tests.service.serving import LOOK_EVERY, PATIENCE, Cluster, serving, wait_until
+from tests.service.serving import PATIENCE, Cluster, serving, wait_until
 from tests.shm.sessions import connect, granted, proof, step
-from tests.shm.test_sockets import KINDS, listening, socket_to, stream_to
+from tests.shm.test_sockets import KINDS, listening, stream_to
 
 # Far more than a socket holds.
 BIG = VariableSpec("big", (6 << 20,))
@@ -68,95 +62,6 @@ def test_a_bad_number_early_in_a_large_payload_is_named(transport: str, sentence
                 session.push_flat(grant, [bad])
             sentences.check(refused)
             session.abandon(grant, "enough")
-
-
-def test_a_signal_handler_may_close_what_it_interrupts() -> None:
-    asked = threading.Event()
-
-    async def stuck(stream: Stream) -> None:
-        await stream.receive()
-        asked.set()
-        await asyncio.Event().wait()
-
-    main, told = threading.get_ident(), threading.Event()
-
-    def later() -> None:
-        assert asked.wait(PATIENCE)
-        # One that comes just before the system is asked to wait interrupts nothing.
-        while not told.wait(LOOK_EVERY):
-            signal.pthread_kill(main, signal.SIGUSR1)
-
-    with listening(stuck) as opened, closing(stream_to(opened)) as stream:
-        before = signal.signal(signal.SIGUSR1, lambda number, frame: stream.close())
-        other = threading.Thread(target=later)
-        other.start()
-        try:
-            stream.send([b"?"])
-            with pytest.raises(SocketBroken) as caught:
-                stream.receive()
-            assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
-        finally:
-            told.set()
-            other.join(PATIENCE)
-            signal.signal(signal.SIGUSR1, before)
-
-
-class Watched(socket.socket):
-    """Its descriptor must not be given back while somebody uses it: the number is soon another connection's."""
-
-    sending = threading.Event()
-    may_leave = threading.Event()
-    closed_under_way = False
-
-    def sendall(self, *args: object) -> None:  # type: ignore[override]
-        self.sending.set()
-        self.may_leave.wait(PATIENCE)
-        if self.fileno() == -1:
-            type(self).closed_under_way = True
-        super().sendall(*args)  # type: ignore[arg-type]
-
-
-def test_a_descriptor_is_kept_until_nobody_sends_on_it() -> None:
-    one, other = socket.socketpair(socket.AF_UNIX)
-    with closing(other):
-        watched = Watched(socket.AF_UNIX, socket.SOCK_STREAM, fileno=one.detach())
-        connection = FramedSocket(watched)
-        failed: list[SocketError] = []
-
-        def talk() -> None:
-            try:
-                connection.send([b"hello"])
-            except SocketError as error:
-                failed.append(error)
-
-        sender = threading.Thread(target=talk)
-        sender.start()
-        assert watched.sending.wait(PATIENCE)
-        closer = threading.Thread(target=connection.close)
-        closer.start()
-        closer.join(PATIENCE)
-        assert not closer.is_alive(), "who closes does not wait for who sends"
-        watched.may_leave.set()
-        sender.join(PATIENCE)
-        assert failed
-        assert not Watched.closed_under_way
-        assert watched.fileno() == -1
-
-
-def test_an_idle_connection_is_kept_alive_by_both_ends() -> None:
-    """What either end does with a connection of TCP; `keep_alive` is both ends' own."""
-    with socket.create_server(("127.0.0.1", 0)) as waiting:
-        with socket.create_connection(waiting.getsockname()) as end:
-            keep_alive(end)
-            assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-            assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) < 60
-    asked: list[socket.socket] = []
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (framed_socket, connection_module):
-            patch.setattr(module, "keep_alive", asked.append)
-        with listening() as opened, closing(socket_to(opened, "tcp")):
-            # The worker's end and the server's.
-            assert len(asked) == 2
 
 
 def test_a_server_that_goes_away_while_it_is_dialled_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ import struct
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, suppress
-from pathlib import Path
 
 import grpc
 import pytest
@@ -21,7 +20,7 @@ from psserver.service.net import sockets as served
 from psserver.service.net.streams import Serve, Stream
 from pswire.transport import framed_socket
 from pswire.transport import socket_handshake as handshake
-from pswire.transport.framed_socket import FRAME_BYTES, ROOM, FramedSocket, SocketError
+from pswire.transport.framed_socket import FRAME_BYTES, FramedSocket, SocketError
 from pswire.transport.frames import Message
 from psworker.data.exchange import SocketBroken, SocketStream
 from tests.comparing import same
@@ -30,7 +29,7 @@ from tests.sentences import Recorder
 from tests.service.loops import Opened
 from tests.service.loops import opened as opened_by
 from tests.service.serving import PATIENCE, serving, wait_until
-from tests.shm.sessions import begun, connect, granted, step
+from tests.shm.sessions import connect, granted, step
 
 
 class Liveness:
@@ -142,22 +141,6 @@ def test_a_refusal_ends_the_connection_with_its_code_and_reason(sentences: Recor
         assert after.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_refusal_that_quotes_much_is_told_all_the_same() -> None:
-    with listening() as opened, closing(stream_to(opened)) as stream:
-        stream.send([b"quote"])
-        with pytest.raises(SocketBroken, match="got xxx") as caught:
-            stream.receive()
-        assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
-
-
-def test_a_failure_of_the_server_is_told() -> None:
-    with listening() as opened, closing(stream_to(opened)) as stream:
-        stream.send([b"fail"])
-        with pytest.raises(SocketBroken, match="nothing there") as caught:
-            stream.receive()
-        assert caught.value.code() == grpc.StatusCode.UNKNOWN
-
-
 def test_a_connection_ends_with_its_liveness_stream() -> None:
     """A stopped server closes no socket: it is gRPC that notices."""
     asked = threading.Event()
@@ -235,37 +218,6 @@ def test_one_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             stream_to(opened)
 
 
-def test_nobody_listens() -> None:
-    with pytest.raises(SocketError, match="no connection"):
-        handshake.connect_unix("pswire-nobody", b"")
-    with socket.socket() as deaf:
-        deaf.bind(("127.0.0.1", 0))
-        with pytest.raises(SocketError, match="no connection"):
-            handshake.connect_tcp("127.0.0.1", deaf.getsockname()[1], b"")
-
-
-def test_a_frame_that_is_cut_short_is_none() -> None:
-    one, other = socket.socketpair(socket.AF_UNIX)
-    with closing(FramedSocket(one)) as connection:
-        other.sendall(struct.pack("<IB", 10, 0) + b"half")
-        other.close()
-        assert connection.receive() is None
-
-
-def test_a_batch_of_rows_waits_in_a_unix_socket_while_nobody_reads() -> None:
-    """Who sends does not wait for who receives, and neither wakes the other in between."""
-    most = Path("/proc/sys/net/core/wmem_max")
-    if not most.exists() or int(most.read_text()) < ROOM:
-        pytest.skip("the system gives a socket less")
-    one, other = socket.socketpair(socket.AF_UNIX)
-    with closing(FramedSocket(one)) as connection, closing(FramedSocket(other)) as far:
-        one.settimeout(PATIENCE)
-        rows = bytes(900_000)
-        connection.send([b"head", rows])
-        frame = far.receive()
-        assert frame is not None and bytes(frame[0]) == b"head" + rows
-
-
 @pytest.mark.parametrize("kind", ["socket", "shared-memory"])
 def test_a_session_steps_on_sockets_and_goes_on_without(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     with serving(servers=2) as cluster, connect(cluster.hosts, transport=kind) as session:
@@ -289,38 +241,11 @@ def refused(*_: object) -> FramedSocket:
     raise SocketError("no socket today")
 
 
-def test_a_session_whose_socket_was_refused_shares_memory_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(served, "CONNECTIONS", Limit(1, "test"))
-    with serving(workers=2) as cluster, connect(cluster.hosts, name="w0") as one:
-        with connect(cluster.hosts, name="w1") as other:
-            for session, grant in zip((one, other), begun(one, other), strict=True):
-                step(session, 0, grant=grant)
-            streams = [SessionProbe(session).transports()[0].socket_stream for session in (one, other)]
-            assert streams.count(None) == 1
-            assert {one.transport, other.transport} == {("shared-memory",)}
-
-
 def test_a_session_that_insists_on_a_socket_is_told_why_not(sentences: Recorder) -> None:
     with serving(transport="grpc") as cluster, connect(cluster.hosts, "socket") as session:
         with pytest.raises(psworker.Refused) as refused:
             session.ready()
         sentences.check(refused)
-
-
-def test_a_port_that_is_out_of_reach_is_logged_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    monkeypatch.setattr(handshake, "connect_tcp", refused)
-    with serving() as cluster, connect(cluster.hosts, "auto", wire_dtype="bfloat16") as session:
-        step(session, 0)
-        step(session, 1)
-        assert session.transport == ("grpc",)
-    said = [record.message for record in caplog.records if "no socket today" in record.message]
-    assert len(said) == 1
-    assert said[0].startswith("a socket is not available with server 0 at")
 
 
 class Backlog:
@@ -372,14 +297,6 @@ def test_a_server_without_descriptors_pauses_before_it_accepts_again(
     assert [record.message for record in caplog.records].count(
         "a connection cannot be accepted yet: Too many open files"
     ) == 1
-
-
-def test_a_connection_that_is_closed_here_is_over() -> None:
-    one, other = socket.socketpair(socket.AF_UNIX)
-    with closing(other):
-        connection = FramedSocket(one)
-        connection.close()
-        assert connection.receive() is None
 
 
 @pytest.mark.parametrize("kind", KINDS)

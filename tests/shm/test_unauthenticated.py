@@ -11,8 +11,6 @@ from psserver.service.guard.limits import Limit
 from psserver.service.net import sockets as served
 from pswire.transport import framed_socket
 from pswire.transport import socket_handshake as handshake
-from pswire.transport.framed_socket import SocketError
-from tests.sentences import Recorder
 from tests.service.loops import Opened
 from tests.service.loops import opened as opened_by
 from tests.service.serving import PATIENCE, wait_until
@@ -64,18 +62,3 @@ def test_every_interface_is_that_of_both_protocols() -> None:
             with closing(handshake.connect_tcp(host, opened.port, opened.issue_token().token)) as connection:
                 connection.send([b"hello"])
                 assert connection.receive() == (b"hello", 0)
-
-
-def test_a_name_with_an_address_that_the_machine_has_not(
-    monkeypatch: pytest.MonkeyPatch, sentences: Recorder
-) -> None:
-    """ "localhost" without IPv6, say."""
-    elsewhere, here = ("192.0.2.1", 0), ("127.0.0.1", 0)
-    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", place) for place in (elsewhere, here)]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-    with closing(handshake.listen_tcp("two.example", 0)) as listening:
-        assert listening.getsockname()[0] == "127.0.0.1"
-    found.pop()
-    with pytest.raises(SocketError) as refused:
-        handshake.listen_tcp("two.example", 0)
-    sentences.check(refused)
