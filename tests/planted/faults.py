@@ -289,8 +289,8 @@ FAULTS: Final = (
     ),
     Fault(
         "a full server evicts the newest stranger",
-        "peer = next(iter(«self._of[address]»))",
-        "reversed(self._of[address])",
+        "cut = list(«self._peers»)",
+        "reversed(self._peers)",
         ("service/test_strangers.py",),
     ),
     Fault(
