@@ -181,7 +181,7 @@ class Advisor:
 
     def _header(self) -> Mapping[str, Any]:
         text = f"{self._experiment.to_toml()}{self._outages}".encode()
-        goals = {"accuracy": self._goals.accuracy, "loss": self._goals.loss}
+        goals = {"accuracy": self._goals.accuracy, "training_loss": self._goals.training_loss}
         names = [each.name for each in fields(Play)]
         return {"experiment": hashlib.sha256(text).hexdigest(), "goals": goals, "play": names}
 

@@ -42,7 +42,7 @@ class Advice:
     def goal(self) -> str:
         """Such as ``accuracy 0.95``."""
         accuracy = self.goals.accuracy
-        return f"loss {self.goals.loss:g}" if accuracy is None else f"accuracy {accuracy:g}"
+        return f"training loss {self.goals.training_loss:g}" if accuracy is None else f"accuracy {accuracy:g}"
 
     def sentences(self) -> list[str]:
         """Say what to run, how sure that is, and what is not known."""

@@ -27,8 +27,8 @@ def _goal(context: click.Context, parameter: click.Parameter, text: str) -> Goal
         number = float(value)
     except ValueError:
         number = math.nan
-    if name not in ("accuracy", "loss") or not equals or not math.isfinite(number):
-        raise click.BadParameter(f"expected accuracy=X or loss=X, got {text!r}")
+    if name not in ("accuracy", "training_loss") or not equals or not math.isfinite(number):
+        raise click.BadParameter(f"expected accuracy=X or training_loss=X, got {text!r}")
     return Goals(**{name: number})
 
 
@@ -48,7 +48,7 @@ def _rates(context: click.Context, parameter: click.Parameter, text: str) -> tup
     "--goal",
     "goals",
     required=True,
-    metavar="accuracy=X|loss=X",
+    metavar="accuracy=X|training_loss=X",
     callback=_goal,
     help="The goal of every play: an evaluation's accuracy, or the mean training loss of ten versions.",
 )

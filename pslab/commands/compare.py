@@ -25,7 +25,7 @@ def compare(folders: tuple[Path, ...], **options: Any) -> None:
     busiest rows, data on which nothing was trained, and later jobs of a run's servers.
 
     \b
-      ps-lab compare runs/digits-* --loss 0.3
+      ps-lab compare runs/digits-* --training-loss 0.3
       ps-lab compare runs/digits-* --chart timeline=timeline.svg
     """
     with failures(ExperimentError, RunError):

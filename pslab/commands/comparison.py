@@ -64,7 +64,7 @@ def _pictures(
 
 _OPTIONS = (
     click.option(
-        "--loss",
+        "--training-loss",
         type=float,
         metavar="X",
         help="Show the time to a mean training loss of X over ten versions.",
@@ -81,9 +81,9 @@ _OPTIONS = (
         multiple=True,
         metavar="PLOT=FILE",
         callback=_pictures,
-        help="Write one chart as .svg or .png: loss, band (loss and its spread over seeds), timeline, staleness, "
-        "shares, bound, a measure over the varied key (seconds_per_version, mean_staleness, dropped_share, ...), or "
-        "map:MEASURE over two varied keys. Repeatable.",
+        help="Write one chart as .svg or .png: training_loss, band (that loss and its spread over seeds), timeline, "
+        "staleness, shares, bound, a measure over the varied key (held_out_loss, seconds_per_version, mean_staleness, "
+        "dropped_share, ...), or map:MEASURE over two varied keys. Repeatable.",
     ),
     click.option(
         "--columns",
@@ -107,7 +107,7 @@ def comparison_options(command: Command) -> Command:
 
 def comparison_of(
     *,
-    loss: float | None = None,
+    training_loss: float | None = None,
     accuracy: float | None = None,
     best: bool = False,
     pictures: tuple[tuple[str, Path], ...] = (),
@@ -116,14 +116,16 @@ def comparison_of(
     as_json: bool = False,
 ) -> Comparison:
     """Return the requested output. Raises RunError for options that exclude each other or lack a package."""
-    goals = Goals(loss, accuracy)
+    goals = Goals(training_loss, accuracy)
     if as_csv and as_json:
         raise RunError("--csv: expected one of --csv and --json")
     if columns and as_json:
         raise RunError("--columns: expected the table or --csv, got --json, which has all measures")
-    for name, goal in (("seconds_to_loss", loss), ("seconds_to_accuracy", accuracy)):
+    for name, goal in (("seconds_to_training_loss", training_loss), ("seconds_to_accuracy", accuracy)):
         if name in columns and goal is None:
-            raise RunError(f"--columns {name}: expected also --{name.removeprefix('seconds_to_')} X")
+            raise RunError(
+                f"--columns {name}: expected also --{name.removeprefix('seconds_to_').replace('_', '-')} X"
+            )
     if best:
         goal_of(goals)
     for _, file in pictures:

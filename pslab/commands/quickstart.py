@@ -107,7 +107,7 @@ def quickstart(context: click.Context, overrides: tuple[str, ...], out: Path) ->
         return choose()
 
     with failures(ExperimentError, RunError):
-        comparison = comparison_of(pictures=(("loss", out / PICTURE),))
+        comparison = comparison_of(pictures=(("training_loss", out / PICTURE),))
         code = tour(out, overrides, display, lambda stop: _print(screen, stop))
         screen.rule()
         if runs := finished_runs(out):

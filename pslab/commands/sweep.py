@@ -36,8 +36,8 @@ from psworker.job.errors import JobError
     "--halve",
     metavar="KEY=START",
     help="Successive halving: run all combinations with this number, such as job.epochs=1, then repeatedly the better "
-    "half of them for twice as long, up to the experiment's own number. Better means to reach --loss or --accuracy "
-    "first, or by default a higher accuracy or a lower loss.",
+    "half of them for twice as long, up to the experiment's own number. Better means to reach --training-loss or "
+    "--accuracy first, or by default a higher accuracy or a lower loss.",
 )
 @overrides_option("Override a key in every run.")
 @click.option(

@@ -34,7 +34,8 @@ class Column:
 # In the order of importance: the last ones are left out if there is no room.
 COLUMNS = (
     Column("accuracy", "accuracy", 3),
-    Column("loss", "loss", 3),
+    Column("held_out_loss", "held-out loss", 3),
+    Column("training_loss", "training loss", 3),
     Column("seconds", "seconds", 2),
     Column("versions", "versions", 0),
     Column("samples_per_second", "samples/s", 0),
@@ -57,8 +58,8 @@ def columns_for(goals: Goals, chosen: Sequence[str] = ()) -> list[Column]:
     timed = []
     if goals.accuracy is not None:
         timed.append(Column("seconds_to_accuracy", f"s to accuracy {goals.accuracy:g}", 2))
-    if goals.loss is not None:
-        timed.append(Column("seconds_to_loss", f"s to loss {goals.loss:g}", 2))
+    if goals.training_loss is not None:
+        timed.append(Column("seconds_to_training_loss", f"s to training loss {goals.training_loss:g}", 2))
     if not chosen:
         return [*timed, *COLUMNS]
     known = {

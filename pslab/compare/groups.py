@@ -17,7 +17,8 @@ WINDOW = 10
 # The names of all measures. Times in seconds from the first grant; staleness in versions.
 MEASURES = (
     "accuracy",
-    "loss",
+    "held_out_loss",
+    "training_loss",
     "versions",
     "samples_per_second",
     "seconds",
@@ -27,7 +28,7 @@ MEASURES = (
     "most_share",
     "mean_staleness",
     "max_staleness",
-    "seconds_to_loss",
+    "seconds_to_training_loss",
     "seconds_to_accuracy",
 )
 
@@ -36,7 +37,7 @@ MEASURES = (
 class Goals:
     """Thresholds whose first crossing is timed; None for no threshold."""
 
-    loss: float | None = None
+    training_loss: float | None = None
     accuracy: float | None = None
 
 
@@ -81,7 +82,8 @@ def _measures(run: Run, summary: Summary, goals: Goals) -> Measures:
     shares = {w: c.applied / applied if applied else math.nan for w, c in counts.items()}
     values = {
         "accuracy": summary.metric("accuracy"),
-        "loss": summary.loss,
+        "held_out_loss": summary.metric("loss"),
+        "training_loss": summary.metric("training_loss"),
         "versions": float(summary.versions),
         "samples_per_second": summary.samples_per_second,
         "seconds": summary.wall_seconds,
@@ -92,7 +94,7 @@ def _measures(run: Run, summary: Summary, goals: Goals) -> Measures:
         "mean_staleness": summary.mean_staleness,
         "max_staleness": float(max(summary.histogram, default=0)),
     }
-    if goals.loss is not None or goals.accuracy is not None:
+    if goals.training_loss is not None or goals.accuracy is not None:
         values |= _times(run, goals)
     acceptance = {w: c.applied / c.committed if c.committed else math.nan for w, c in counts.items()}
     return Measures(values, shares, acceptance)
@@ -102,13 +104,17 @@ def _times(run: Run, goals: Goals) -> dict[str, float]:
     """Return the seconds to each goal; NaN if it was not reached, or there is none."""
     begun = run.first_grant()
     recent: deque[float] = deque(maxlen=WINDOW)
-    found = {"seconds_to_loss": math.nan, "seconds_to_accuracy": math.nan}
+    found = {"seconds_to_training_loss": math.nan, "seconds_to_accuracy": math.nan}
     for metric in run.metrics():
         if metric.kind == "train" and math.isfinite(metric.loss):
             recent.append(metric.loss)
-            low = goals.loss is not None and len(recent) == WINDOW and sum(recent) / WINDOW <= goals.loss
-            if low and math.isnan(found["seconds_to_loss"]):
-                found["seconds_to_loss"] = metric.t - begun
+            low = (
+                goals.training_loss is not None
+                and len(recent) == WINDOW
+                and sum(recent) / WINDOW <= goals.training_loss
+            )
+            if low and math.isnan(found["seconds_to_training_loss"]):
+                found["seconds_to_training_loss"] = metric.t - begun
         accuracy = metric.metrics.get("accuracy", -math.inf)
         high = goals.accuracy is not None and accuracy >= goals.accuracy
         if high and math.isnan(found["seconds_to_accuracy"]):
@@ -216,17 +222,17 @@ def _last(key: str) -> str:
 
 def goal_of(goals: Goals) -> str:
     """Return the measure that decides which group is best. Raises RunError without a goal."""
-    if goals.accuracy is None and goals.loss is None:
-        raise RunError("--best: expected a goal as well: --accuracy X or --loss X")
-    return "seconds_to_loss" if goals.accuracy is None else "seconds_to_accuracy"
+    if goals.accuracy is None and goals.training_loss is None:
+        raise RunError("--best: expected a goal as well: --accuracy X or --training-loss X")
+    return "seconds_to_training_loss" if goals.accuracy is None else "seconds_to_accuracy"
 
 
 def best_of_each(groups: Sequence[Group], goals: Goals) -> list[Group]:
     """Return for each [policy] the group that reaches the goal first on average, the fastest policy first.
 
     So each policy runs with its best learning rate: one rate for all would be unfair. A group counts only if all of its
-    runs reached the goal; if there is none, the one with the most such runs. The goal is the accuracy, else the loss.
-    Raises RunError without a goal.
+    runs reached the goal; if there is none, the one with the most such runs. The goal is the accuracy, else the
+    training loss. Raises RunError without a goal.
     """
     measure = goal_of(goals)
 

@@ -76,13 +76,14 @@ class Result:
 
 
 def result_of(run: Measured, goals: Goals) -> Result:
-    """Without a goal all runs reach it at once, unless they fail. The cost is -accuracy, or else the loss."""
+    """Without a goal all runs reach it at once, unless they fail. The cost is -accuracy, else a loss."""
     if not run.success:
         return Result(math.inf, math.inf)
-    values, goal = run.measures.values, goals.accuracy is not None or goals.loss is not None
+    values, goal = run.measures.values, goals.accuracy is not None or goals.training_loss is not None
     seconds = values[goal_of(goals)] if goal else 0.0
-    cost = values["loss"] if math.isnan(values["accuracy"]) else -values["accuracy"]
-    return Result(*(value if math.isfinite(value) else math.inf for value in (seconds, cost)))
+    costs = (-values["accuracy"], values["held_out_loss"], values["training_loss"])
+    cost = next((cost for cost in costs if math.isfinite(cost)), math.inf)
+    return Result(seconds if math.isfinite(seconds) else math.inf, cost)
 
 
 def score(results: Collection[Result]) -> tuple[float, float, float]:

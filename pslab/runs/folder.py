@@ -129,11 +129,6 @@ class Summary:
         return math.nan if value is None else float(value)
 
     @property
-    def loss(self) -> float:
-        """The evaluated loss, or else the training loss; NaN without either."""
-        return self.metric("loss" if "loss" in self.metrics else "training_loss")
-
-    @property
     def seconds_per_version(self) -> float:
         return self.wall_seconds / self.versions if self.versions else math.nan
 

@@ -85,7 +85,7 @@ def test_a_map_has_few_rows_and_columns_and_loses_nothing() -> None:
 
 def test_a_run_without_losses_says_so_in_its_chart(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async", run={"versions": 20}, simulation={"problem": "none"})
-    write_picture(grouped([measured(run, Goals())]), "loss", tmp_path / "loss.svg")
+    write_picture(grouped([measured(run, Goals())]), "training_loss", tmp_path / "loss.svg")
     assert "async (no loss recorded)" in (tmp_path / "loss.svg").read_text()
 
 

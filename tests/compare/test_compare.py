@@ -81,11 +81,14 @@ def test_time_to_a_loss_counts_from_the_first_grant(tmp_path: Path) -> None:
         for n, (t, _) in enumerate(losses)
         if n >= 9 and sum(loss for _, loss in losses[n - 9 : n + 1]) <= 20
     )
-    (group,) = groups_of([run], Goals(loss=2.0, accuracy=0.5))
-    assert group.spread("seconds_to_loss").mean == reached - run.first_grant()
+    (group,) = groups_of([run], Goals(training_loss=2.0, accuracy=0.5))
+    assert group.spread("seconds_to_training_loss").mean == reached - run.first_grant()
     assert group.spread("seconds_to_accuracy").mean > 0
-    (never,) = groups_of([run], Goals(loss=0.0))
-    assert math.isnan(never.spread("seconds_to_loss").mean) and never.spread("seconds_to_loss").count == 0
+    (never,) = groups_of([run], Goals(training_loss=0.0))
+    assert (
+        math.isnan(never.spread("seconds_to_training_loss").mean)
+        and never.spread("seconds_to_training_loss").count == 0
+    )
 
 
 def test_who_starves_is_told(tmp_path: Path) -> None:
@@ -113,11 +116,23 @@ def test_json_has_no_nan(tmp_path: Path) -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     runs = three_seeds(tmp_path, "async")
-    said = ps_lab("compare", *(run.path for run in runs), "--loss", 2)
-    assert said.code == 0 and "s to loss 2" in said.out and "±" in said.out
+    said = ps_lab("compare", *(run.path for run in runs), "--training-loss", 2)
+    assert said.code == 0 and "s to training loss 2" in said.out and "±" in said.out
     (line,) = ps_lab("compare", *(run.path for run in runs), "--json").lines
     (group,) = line["groups"]
     assert group["seeds"] == [0, 1, 2] and group["measures"]["versions"]["mean"] == runs[0].summary.versions
     (runs[0].path / "summary.json").unlink()
     cut_off = ps_lab("compare", *(run.path for run in runs))
     assert cut_off.code == 0 and "has no summary.json" in cut_off.err
+
+
+def test_each_loss_has_its_own_name(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", "async")
+    (group,) = groups_of([run])
+    assert group.spread("held_out_loss").mean == run.summary.metrics["loss"]
+    assert group.spread("training_loss").count == 0
+    path = run.path / "summary.json"
+    summary = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(summary | {"metrics": {"training_loss": 0.5}}), encoding="utf-8")
+    (group,) = groups_of([Run(run.path)])
+    assert group.spread("training_loss").mean == 0.5 and group.spread("held_out_loss").count == 0

@@ -30,7 +30,7 @@ SGD = {"name": "sgd", "learning_rate": 0.1}
 
 
 def test_every_measure_has_a_name(tmp_path: Path) -> None:
-    run = measured(simulate(tmp_path / "run", "async", simulation=TIMING), Goals(loss=1.0))
+    run = measured(simulate(tmp_path / "run", "async", simulation=TIMING), Goals(training_loss=1.0))
     assert tuple(run.measures.values) == MEASURES
 
 
@@ -137,7 +137,7 @@ def printed(table: Table, width: int) -> str:
 def test_tables_keep_what_identifies_a_row_and_name_what_they_leave_out(
     long_names: list[Path], width: int
 ) -> None:
-    goals = Goals(loss=0.5)
+    goals = Goals(training_loss=0.5)
     groups = grouped([measured(Run(path), goals) for path in long_names])
     columns = columns_for(goals)
     table, left_out = compare_table(groups, columns, Console(width=width))
@@ -164,10 +164,12 @@ def test_csv_has_every_measure_or_those_that_were_chosen(long_names: list[Path])
         *MEASURES,
         *(f"{name}_deviation" for name in MEASURES),
     }
-    assert rows[0]["runs"] == "2" and rows[0]["accuracy"] == "" and float(rows[0]["loss_deviation"]) > 0
-    chosen = ps_lab("compare", *long_names, "--csv", "--columns", "versions,loss")
+    assert (
+        rows[0]["runs"] == "2" and rows[0]["accuracy"] == "" and float(rows[0]["held_out_loss_deviation"]) > 0
+    )
+    chosen = ps_lab("compare", *long_names, "--csv", "--columns", "versions,held_out_loss")
     assert chosen.out.startswith(
-        "policy,runs,failed,unfinished,versions,versions_deviation,loss,loss_deviation\n"
+        "policy,runs,failed,unfinished,versions,versions_deviation,held_out_loss,held_out_loss_deviation\n"
     )
     table = ps_lab("compare", *long_names, "--columns", "seconds_per_version")
     assert "s per version" in table.out and "accuracy" not in table.out
@@ -176,14 +178,14 @@ def test_csv_has_every_measure_or_those_that_were_chosen(long_names: list[Path])
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--columns", "losss"), "unknown column 'losss'; did you mean \"loss\"?"),
-        (("--columns", "loss,loss"), "expected each column once"),
-        (("--columns", "loss", "--json"), "--json, which has all measures"),
-        (("--columns", "seconds_to_loss"), "expected also --loss X"),
+        (("--columns", "training_los"), "unknown column 'training_los'; did you mean \"training_loss\"?"),
+        (("--columns", "training_loss,training_loss"), "expected each column once"),
+        (("--columns", "training_loss", "--json"), "--json, which has all measures"),
+        (("--columns", "seconds_to_training_loss"), "expected also --training-loss X"),
         (("--csv", "--json"), "expected one of --csv and --json"),
-        (("--chart", "pie=a.svg"), "expected PLOT=FILE with PLOT one of loss, band"),
-        (("--chart", "loss"), "expected PLOT=FILE"),
-        (("--chart", "loss=a.gif"), "ends in .svg or .png"),
+        (("--chart", "pie=a.svg"), "expected PLOT=FILE with PLOT one of training_loss, band"),
+        (("--chart", "training_loss"), "expected PLOT=FILE"),
+        (("--chart", "training_loss=a.gif"), "ends in .svg or .png"),
         (("--chart", "bound=a.svg"), "no bound to draw: async: the constants"),
         (("--best",), "expected a goal"),
     ],
@@ -210,9 +212,9 @@ def test_the_best_setting_of_each_policy_is_first_with_all_its_seeds(tmp_path: P
         for rate in (0.0001, 0.05)
         for seed in (0, 1)
     ]
-    goals = Goals(loss=2.15)
+    goals = Goals(training_loss=2.15)
     best = best_of_each(grouped([measured(run, goals) for run in runs]), goals)
     assert [group.label for group in best] == ["async, learning_rate=0.05", "sync, learning_rate=0.05"]
-    assert best[0].spread("seconds_to_loss").mean < best[1].spread("seconds_to_loss").mean
+    assert best[0].spread("seconds_to_training_loss").mean < best[1].spread("seconds_to_training_loss").mean
     with pytest.raises(RunError, match="expected a goal"):
         best_of_each(best, Goals())

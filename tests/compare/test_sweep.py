@@ -185,8 +185,8 @@ def test_unknown_policies_and_keys_are_refused(experiment: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--chart", "loss=a.gif"), "a.gif: expected a name that ends in .svg or .png"),
-        (("--chart", "loss=folder.svg"), "folder.svg: is a folder"),
+        (("--chart", "training_loss=a.gif"), "a.gif: expected a name that ends in .svg or .png"),
+        (("--chart", "training_loss=folder.svg"), "folder.svg: is a folder"),
         (("--best",), "expected a goal"),
     ],
 )
@@ -204,7 +204,7 @@ def test_charts_without_matplotlib_are_refused_before_anything_runs(
     experiment: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    chart = ("--chart", f"loss={tmp_path / 'a.svg'}")
+    chart = ("--chart", f"training_loss={tmp_path / 'a.svg'}")
     said = ps_lab("sweep", experiment, "--engine", "simulated", "--out", tmp_path / "swept", *chart)
     assert said.code == ExitCode.USAGE and "scripts/install examples" in said.err
     assert not (tmp_path / "swept").exists()

@@ -266,17 +266,23 @@ def test_a_limit_in_versions_does_not_end_plays(experiment, tmp_path):
 )
 def test_what_cannot_be_advised_on_is_refused(experiment, tmp_path, change):
     experiment.write_text(EXPERIMENT.replace(*change))
-    assert ps_lab("advise", experiment, "--goal", "loss=1", "--out", tmp_path / "o").code == ExitCode.USAGE
+    assert (
+        ps_lab("advise", experiment, "--goal", "training_loss=1", "--out", tmp_path / "o").code
+        == ExitCode.USAGE
+    )
 
 
-@pytest.mark.parametrize("goal", ["accuracy", "f1=2", "loss=x", "accuracy=nan"])
+@pytest.mark.parametrize("goal", ["accuracy", "f1=2", "training_loss=x", "accuracy=nan"])
 def test_a_goal_is_a_number_of_a_metric(experiment, tmp_path, goal):
     assert ps_lab("advise", experiment, "--goal", goal, "--out", tmp_path / "o").code == ExitCode.USAGE
 
 
 def test_a_short_run_is_refused_by_the_command(tmp_path):
     run = write_run(tmp_path / "run", async_log())
-    assert ps_lab("advise", Run(run).path, "--goal", "loss=1", "--out", tmp_path / "o").code == ExitCode.USAGE
+    assert (
+        ps_lab("advise", Run(run).path, "--goal", "training_loss=1", "--out", tmp_path / "o").code
+        == ExitCode.USAGE
+    )
 
 
 # A whole advice

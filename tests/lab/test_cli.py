@@ -123,7 +123,7 @@ def test_check_and_compare_of_nothing_are_usage_errors(
 
 def test_compare_prints_the_table_and_draws(monkeypatch: Patch, capsys: Capture, tmp_path: Path) -> None:
     runs = [write_run(tmp_path / name, log) for name, log in (("s", sync_log()), ("a", async_log()))]
-    assert ps_lab(monkeypatch, "compare", *runs, "--chart", f"loss={tmp_path / 'x.png'}") == 0
+    assert ps_lab(monkeypatch, "compare", *runs, "--chart", f"training_loss={tmp_path / 'x.png'}") == 0
     text = capsys.readouterr().out
     assert "accuracy" in text
     assert f"chart: {tmp_path / 'x.png'}" in text
@@ -144,7 +144,7 @@ def test_a_picture_that_cannot_be_drawn(
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")
     run = write_run(tmp_path / "s", sync_log())
-    assert ps_lab(monkeypatch, "compare", run, "--chart", f"loss={name}") == ExitCode.USAGE
+    assert ps_lab(monkeypatch, "compare", run, "--chart", f"training_loss={name}") == ExitCode.USAGE
     assert words in capsys.readouterr().err
 
 

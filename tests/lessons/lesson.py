@@ -36,7 +36,7 @@ class Lesson:
         return Run(self.folder / path)
 
     def groups(self, patterns: str) -> list[Group]:
-        """Of run folders, or folders of run folders: ``runs/a runs/b/workers=4* --loss 1``."""
+        """Of run folders, or folders of run folders: ``runs/a runs/b/workers=4* --training-loss 1``."""
         return _groups(self.folder, patterns)
 
     def group(self, patterns: str, label: str) -> Group:
@@ -51,7 +51,7 @@ def _groups(folder: Path, patterns: str) -> list[Group]:
     goals = {word: float(words[n + 1]) for n, word in enumerate(words) if word.startswith("--")}
     globs = words[: len(words) - 2 * len(goals)]
     runs = [
-        measured(Run(path), Goals(goals.get("--loss"), goals.get("--accuracy")))
+        measured(Run(path), Goals(goals.get("--training-loss"), goals.get("--accuracy")))
         for pattern in globs
         for path in _runs(folder, pattern)
     ]

@@ -124,7 +124,7 @@ def test_4_the_loss_grows_above_the_limit_and_falls_below(take: Take) -> None:
         claim = claims(lesson, "runs/delay-sweep", label)["learning rate"]
         assert claim.expected == pytest.approx(0.2091, abs=5e-5)
         assert claim.holds(0) != grows
-        loss = lesson.group("runs/delay-sweep", label).spread("loss").mean
+        loss = lesson.group("runs/delay-sweep", label).spread("held_out_loss").mean
         assert (loss > 5) if grows else (loss < 0.005)
 
 
@@ -159,7 +159,7 @@ def test_7_the_best_momentum_falls_with_the_number_of_workers(take: Take) -> Non
 
     def best(patterns: str, head: str) -> str:
         def loss(momentum: str) -> float:
-            return lesson.group(patterns, f"{head}, momentum={momentum}").spread("loss").mean
+            return lesson.group(patterns, f"{head}, momentum={momentum}").spread("held_out_loss").mean
 
         return min(momenta, key=loss)
 
@@ -192,7 +192,7 @@ def test_11_error_feedback_makes_up_for_what_is_left_out(take: Take) -> None:
     lesson = take("11")
 
     def loss(patterns: str, label: str) -> float:
-        return lesson.group(patterns, label).spread("loss").mean
+        return lesson.group(patterns, label).spread("held_out_loss").mean
 
     plain, fed, forgetful = (
         loss("runs/bytes-sweep", f"sync, wire_dtype={name}")

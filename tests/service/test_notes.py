@@ -44,7 +44,7 @@ def test_a_note_stands_in_the_log(
     sentences.check(*[row[4] for row in page["log"] if row[2] == "note"])
     assert ps_lab(monkeypatch, "check", tmp_path / "run") == 0
     picture = tmp_path / "loss.svg"
-    assert ps_lab(monkeypatch, "compare", tmp_path / "run", "--chart", f"loss={picture}") == 0
+    assert ps_lab(monkeypatch, "compare", tmp_path / "run", "--chart", f"training_loss={picture}") == 0
     assert "the rate looks too large" in picture.read_text()
 
 

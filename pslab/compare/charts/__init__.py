@@ -11,21 +11,18 @@ from pslab.compare.groups import MEASURES, Group
 from pslab.runs.folder import RunError
 
 CHARTS = {
-    "loss": charts.loss_chart,
+    "training_loss": charts.loss_chart,
     "band": charts.band_chart,
     "timeline": timeline_chart,
     "staleness": charts.staleness,
     "shares": charts.shares,
     "bound": bound_chart,
 }
-# "loss" is the curve; the measure of that name is the loss at the end.
-FINAL = {"final_loss": "loss"}
 # A measure over two settings.
 MAP = "map:"
 PLOTS = (
     *CHARTS,
-    *FINAL,
-    *(measure for measure in MEASURES if measure != "loss"),
+    *(measure for measure in MEASURES if measure not in CHARTS),
     *(f"{MAP}{measure}" for measure in MEASURES),
 )
 
@@ -57,4 +54,4 @@ def write_picture(groups: Sequence[Group], plot: str, path: Path) -> None:
 def _figure(groups: Sequence[Group], plot: str) -> Any:
     if plot.startswith(MAP):
         return map_chart(groups, plot.removeprefix(MAP))
-    return CHARTS[plot](groups) if plot in CHARTS else measure_chart(groups, FINAL.get(plot, plot))
+    return CHARTS[plot](groups) if plot in CHARTS else measure_chart(groups, plot)
