@@ -33,17 +33,6 @@ def contribute(work: LocalWork, weights: Sequence[float], version: int, *, keep:
     return first
 
 
-def test_a_group_that_was_not_exchanged_goes_on_from_where_the_worker_left_it() -> None:
-    """Each step takes FAR from every weight. A group adds up its steps until its turn comes."""
-    work = worker()
-    assert contribute(work, [0, 0, 0], 0) == [FAR, 0, 0]
-    # Servers have moved the first group to 7, which it takes over.
-    assert contribute(work, [7, 0, 0], 1) == [0, 2 * FAR, 0]
-    assert contribute(work, [7, 8, 0], 2) == [0, 0, 3 * FAR]
-    # It began at 7, two rounds ago, and none of that was lost.
-    assert contribute(work, [7, 8, 9], 3) == [3 * FAR, 0, 0]
-
-
 def test_a_worker_that_has_missed_rounds_takes_over_what_they_changed() -> None:
     work = worker()
     contribute(work, [0, 0, 0], 0)
@@ -96,60 +85,12 @@ def moves(work: LocalWork, weights: float, version: int) -> float:
     return found.pop()
 
 
-def test_a_worker_mixes_its_own_weights_with_the_new_version() -> None:
-    work = overlapping(0.5)
-    assert moves(work, 0, 0) == 2 * FAR
-    # It is at -2 FAR, goes on to -3 FAR, mixes that with 7, and takes one more step from there.
-    assert moves(work, 7, 1) == 7 - ((7 - 3 * FAR) / 2 - FAR)
-    # Without mixing the step before the version is lost.
-    plain = overlapping(0.0)
-    assert [moves(plain, 0, 0), moves(plain, 7, 1)] == [2 * FAR, FAR]
-
-
-def test_steps_that_were_taken_while_the_payload_travelled_are_the_same_ones() -> None:
-    here, ahead = overlapping(0.5), overlapping(0.5)
-    for version in range(3):
-        weights, gradient = flats([float(version)] * 6), descending(lambda x: 1 + x * x)
-        expected = here.payload(weights, gradient, range(2), version)
-        here.keep()
-        left = range(1, 2) if version else range(2)
-        found = ahead.payload(weights, gradient, left, version)
-        taken = ahead.go_on(gradient, range(1))
-        ahead.keep(taken)
-        assert found.flats[0].tobytes() == expected.flats[0].tobytes()
-        assert (found.norm, found.loss, found.samples) == (expected.norm, expected.loss, expected.samples)
-
-
 def test_what_was_dropped_does_not_come_again_by_mixing() -> None:
     work = overlapping(0.5)
     moves(work, 0, 0)
     assert moves(work, 0, 0) == FAR
     # A version behind a round that this worker has missed is taken over as well: nothing of its own is left.
     assert moves(work, 7, 2) == FAR
-
-
-def test_only_groups_that_changed_are_mixed() -> None:
-    work = overlapping(0.5, fragments=3)
-    for version, weights in enumerate([[0, 0, 0], [7, 0, 0]]):
-        result = work.payload(flats([*weights, *weights]), descending(np.ones_like), range(2), version)
-        work.keep()
-    # The second group was not mixed, and is 4 steps away from where it began.
-    assert np.round(result.flats[0], 4)[:3].tolist() == [0, 4 * FAR, 0]
-
-
-def test_state_is_mixed_as_weights_are() -> None:
-    plan = make_plan([VariableSpec("x", (3,)), VariableSpec("mean", (2,), kind="state")], 1)
-    knobs = {"steps": 2, "learning_rate": FAR, **ADAMW, "weight_decay": 0.0}
-    streaming = {"fragments": 1, "overlap": 1, "mixing": 0.5}
-    work = LocalWork(build("streaming-adamw", {**knobs, **streaming}, [3], plan))
-    # Each batch adds its number, 0 or 1, to the state, which the servers have at 0 and then at 10.
-    gradient = descending(np.ones_like, state=2)
-    pushed = []
-    for version, state in enumerate([0.0, 10.0]):
-        result = work.payload(flats([0.0, 0.0, 0.0, state, state]), gradient, range(2), version)
-        work.keep()
-        pushed.append(result.flats[0][3:].tolist())
-    assert pushed == [[1, 1], [-3.5, -3.5]]
 
 
 def test_a_last_ticket_may_be_shorter_than_the_overlap() -> None:

@@ -117,28 +117,6 @@ def test_an_update_is_tried_where_its_parts_are_served(five: tuple[Cluster, pswo
     assert job.decider.trials.trial == tried + 2
 
 
-def test_a_copy_of_a_part_that_differs_counts_no_more(
-    five: tuple[Cluster, psworker.Session], caplog: pytest.LogCaptureFixture
-) -> None:
-    cluster, session = five
-    first, second = cluster.servers[2:4]
-    wait_until(lambda: newest(first) == newest(second), "both copies at one version")
-
-    def flip() -> None:
-        shard = second.server.host.state.shard
-        assert shard is not None
-        values = shard.arena.values(shard.version)
-        assert values is not None
-        values[0] += 1.0
-
-    second.server.owner.ask(flip)
-    train(session, 4)
-    assert second.ended() is not None
-    (said,) = [each for each in caplog.records if "copy counts no more" in each.message]
-    assert "server 3's version" in said.message
-    train(session, 2)
-
-
 def test_a_part_serves_workers_by_its_primary_only_and_follows_the_coordinator_of_its_job_alone(
     five: tuple[Cluster, psworker.Session],
 ) -> None:

@@ -29,8 +29,7 @@ def trained(session: Session, steps: int) -> psworker.Grant:
     return grant
 
 
-@pytest.mark.parametrize("servers", [1, 2])
-@pytest.mark.parametrize("transport", ["grpc", "socket", "shared-memory"])
+@pytest.mark.parametrize(("transport", "servers"), [("grpc", 2), ("socket", 1), ("shared-memory", 2)])
 def test_slots_of_a_grant_and_of_the_end(transport: str, servers: int) -> None:
     with (
         serving(servers, overrides=MOMENTUM, policy="sync") as cluster,

@@ -68,31 +68,6 @@ def test_an_attackers_gradient_does_not_count(
             session.close()
 
 
-def test_gap_aware_halves_what_is_one_usual_step_behind() -> None:
-    """sgd with rate 1: each step is the gradient, and a gap of one step divides the next gradient by 2."""
-    with serving(2, workers=2, policy="gap-aware") as cluster:
-        first, second = (psworker.connect(cluster.hosts, START, name=f"w{rank}") for rank in range(2))
-        held = []
-        grants = threading.Thread(target=lambda: held.append(first.ready()), daemon=True)
-        grants.start()
-        other = second.ready()
-        grants.join(PATIENCE)
-        (grant,) = held
-        assert grant is not None and other is not None and grant.version == other.version == 0
-        for session, mine in ((first, grant), (second, other)):
-            session.pull(mine)
-        ones = {name: np.full_like(start, 0.5) for name, start in START.items()}
-        for session, mine, version in ((first, grant, 1), (second, other, 2)):
-            session.push(mine, ones)
-            session.commit(mine, samples=1)
-            wait_until(lambda v=version: cluster.status().version == v, f"version {version}")
-        found = weights(cluster, [first], 2)
-        for name, start in START.items():
-            np.testing.assert_allclose(found[name], start - np.float32(0.5 + 0.25), rtol=1e-5)
-        first.close()
-        second.close()
-
-
 def test_krum_with_two_servers_is_refused_at_the_start(sentences: Recorder) -> None:
     options = Options(
         ps_hosts="127.0.0.1:0,127.0.0.1:1",
