@@ -250,11 +250,10 @@ def memory_line(memory: memory_pb2.Memory) -> str:
 
 
 def memory_sentences(status: pb.StatusReply) -> list[str]:
-    """Say for every server what its memory holds and for whom, the largest parts first."""
+    """Say for every server what its memory holds, the largest parts first."""
     found = []
     for server in status.servers:
-        parts = [f"{holder(part.member)}{part.kind} {part.bytes / 2**20:.1f}" for part in server.memory.parts]
-        parts += [f"others {server.memory.rest / 2**20:.1f}"] if server.memory.rest else []
+        parts = [f"{part.kind} {part.bytes / 2**20:.1f}" for part in server.memory.parts]
         if parts:
             found.append(f"memory of server {server.task_index}, MiB: " + ", ".join(parts))
     return found
@@ -279,11 +278,6 @@ def computing_sentences(status: pb.StatusReply) -> list[str]:
             found.setdefault(worker.computes, []).append(worker.name)
     verbs = {True: "computes", False: "compute"}
     return [f"{', '.join(names)} {verbs[len(names) == 1]} with {what}" for what, names in found.items()]
-
-
-def holder(member: str) -> str:
-    """Return the possessive of a memory holder; empty for the model."""
-    return {"": "", "*": "strangers' "}.get(member, f"{member}'s ")
 
 
 def status_json(status: pb.StatusReply) -> dict[str, Any]:

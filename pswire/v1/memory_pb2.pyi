@@ -20,22 +20,20 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Memory(_message.Message):
-    """The memory that a server uses, and for whom. Its size does not depend on the number of members."""
+    """The memory that a server uses, and what for. Its size does not depend on the number of members."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     LIMIT_FIELD_NUMBER: _builtins.int
     TOTAL_FIELD_NUMBER: _builtins.int
     PARTS_FIELD_NUMBER: _builtins.int
-    REST_FIELD_NUMBER: _builtins.int
     TABLES_FIELD_NUMBER: _builtins.int
     limit: _builtins.int
     """The limit of the total in bytes (--memory-limit)."""
     total: _builtins.int
-    rest: _builtins.int
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryPart]:
-        """The largest parts; they and `rest` add up to `total`."""
+        """By kind, the largest first; together they are `total`."""
 
     @_builtins.property
     def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableUse]: ...
@@ -45,12 +43,11 @@ class Memory(_message.Message):
         limit: _builtins.int = ...,
         total: _builtins.int = ...,
         parts: _abc.Iterable[Global___MemoryPart] | None = ...,
-        rest: _builtins.int = ...,
         tables: _abc.Iterable[Global___TableUse] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "parts", b"parts", "rest", b"rest", "tables", b"tables", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "parts", b"parts", "tables", b"tables", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -132,24 +129,19 @@ Global___TableUse: _TypeAlias = TableUse  # noqa: Y015
 class MemoryPart(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    MEMBER_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
-    member: _builtins.str
-    """Empty: the model itself. "*": callers that are not members."""
     kind: _builtins.str
-    """"versions", "optimizer", "payloads", "shared slots", ..."""
     bytes: _builtins.int
     def __init__(
         self,
         *,
-        member: _builtins.str = ...,
         kind: _builtins.str = ...,
         bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "kind", b"kind", "member", b"member"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "kind", b"kind"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

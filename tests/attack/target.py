@@ -82,8 +82,14 @@ class Attacker:
         self.mutate.words.append(self.job)
 
     def _status(self) -> pb.StatusReply:
-        (reply,) = self.target.doors[0].call(f"{COORDINATOR}/Status", [b""], PATIENCE)
-        return pb.StatusReply.FromString(reply)
+        while True:
+            try:
+                (reply,) = self.target.doors[0].call(f"{COORDINATOR}/Status", [b""], PATIENCE)
+                return pb.StatusReply.FromString(reply)
+            except Refusal as refusal:
+                # Attackers share connections, and one of them may have cost the others this one.
+                if refusal.code not in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE):
+                    raise
 
     def send(
         self, server: int, path: str, requests: Iterable[bytes], seconds: float = 0.3, most: int = 10_000

@@ -9,11 +9,10 @@ import pytest
 
 import psworker
 from psserver.checkpoint import CheckpointError, Store
-from psserver.service.guard.ledger import Held as Account
 from psserver.service.store import shard_part
 from psserver.shard import ShardState
 from tests.service.probe import Probe
-from tests.service.serving import PATIENCE, Cluster, Served, serving, wait_until
+from tests.service.serving import PATIENCE, Cluster, serving, wait_until
 
 # A little above what is copied at once.
 SIZE = 400_000
@@ -202,9 +201,6 @@ def checkpoint_bytes(cluster: Cluster, kind: str = "checkpoint") -> int:
 
 def spare_bytes(cluster: Cluster) -> int:
     """On all servers."""
-    return sum(part.nbytes for server in cluster.servers for part in spares(server))
-
-
-def spares(served: Served) -> list[Account]:
-    parts = served.server.host.memory_use().parts
-    return [part for part in parts if part.kind == "checkpoint, spare"]
+    return sum(
+        served.server.host.memory_use().parts.get("checkpoint, spare", 0) for served in cluster.servers
+    )

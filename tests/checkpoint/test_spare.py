@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from psserver.service.guard.ledger import MODEL, MemoryLedger
+from psserver.service.guard.ledger import MemoryLedger
 from psserver.service.store import shard_part
 from psserver.service.store.shard_part import SPARE_KIND, SpareArrays
 from tests.patience import PATIENCE
@@ -28,7 +28,7 @@ def memory() -> MemoryLedger:
 
 
 def held(memory: MemoryLedger) -> int:
-    return memory.of(MODEL).get(SPARE_KIND, 0)
+    return memory.use().parts.get(SPARE_KIND, 0)
 
 
 def test_it_is_ready_and_in_the_account(memory: MemoryLedger, threads: ThreadPoolExecutor) -> None:

@@ -1,11 +1,9 @@
 """UnprovenPeers at a port with TLS, silent ones and such as begin a handshake, keep no invited worker waiting."""
 
-import asyncio
 import gc
 import socket
 import ssl
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 
@@ -19,7 +17,6 @@ from pswire.security.names import Role
 from pswire.security.settings import SecurityOptions
 from pswire.transport import channels, framed_socket
 from pswire.transport.framed_socket import SocketError
-from pswire.transport.tls_socket import TlsSocket
 from tests.comparing import same
 from tests.patience import within
 from tests.promises import promise
@@ -79,30 +76,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(framed_socket, "HANDSHAKE_TIMEOUT", FOR_EVER)
 
 
-@pytest.fixture
-def together(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
-    """For each step of a handshake on the loop: was there one in the same turn already? In none: between two of them
-    everybody else has a turn, so nobody is late by more than one."""
-    found, busy, shake = list[bool](), list[object](), TlsSocket.shake
-
-    def step(tls: TlsSocket) -> bool:
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            # At the client's end, in a thread of its own.
-            return shake(tls)
-        found.append(bool(busy))
-        busy.append(tls)
-        loop.call_soon(busy.clear)
-        return shake(tls)
-
-    monkeypatch.setattr(TlsSocket, "shake", step)
-    yield found
-    assert len(found) > HALVES // 4 and not any(found), Counter(found)
-
-
 @promise("Hundreds of silent strangers and half handshakes keep no worker from its steps.")
-@pytest.mark.usefixtures("together")
 def test_invited_workers_are_served_among_strangers() -> None:
     """One that is there already, and ones that come."""
     with listening() as opened, ExitStack() as stack:
@@ -142,7 +116,6 @@ def test_strangers_with_certificates_of_others_are_sent_away_at_once() -> None:
         assert same(here.receive(), (MESSAGE, 0))
 
 
-@pytest.mark.usefixtures("together")
 def test_a_training_goes_on_among_strangers_at_both_ports(identities: Identities) -> None:
     """Acceptance 8: gRPC's port and the line's."""
     ones = {"v": np.ones(1 << 16, np.float32)}

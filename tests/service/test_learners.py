@@ -292,4 +292,4 @@ def test_a_server_that_ended_gets_the_state_of_the_one_that_leads(
     assert {bool(call.args[0]) for call in read.call_args_list} == {lends}
     for served in cluster.servers[:2]:
         # Nothing is kept of the copy.
-        assert not any("copy" in kind for kind in served.server.host.memory.ledger.of(""))
+        assert not any("copy" in kind for kind in served.server.host.memory_use().parts)

@@ -79,11 +79,11 @@ def test_readers_at_the_same_time_share_one_copy_and_leave_none() -> None:
         first, second = (cluster.shards[0].Pull(request, timeout=PATIENCE) for _ in range(2))
         started = next(first), next(second)
         assert started[0].bytes == 16_000_000
-        assert held.of("")[COPY] == 16_000_000
+        assert held.use().parts[COPY] == 16_000_000
         second.cancel()
         received = len(started[0].chunk.data) + sum(len(reply.chunk.data) for reply in first)
         assert received == 16_000_000
-        wait_until(lambda: COPY not in held.of(""), "the copy to be given back")
+        wait_until(lambda: COPY not in held.use().parts, "the copy to be given back")
 
 
 def test_no_room_for_a_copy_is_said() -> None:

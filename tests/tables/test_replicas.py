@@ -236,7 +236,7 @@ def test_updates_go_on_while_rows_are_copied_for_a_server(
         capture = giving.Capture(giving.Given(host, 1, dict))
         _, arrays = await capture.copy(near=False)
         capture.close()
-        assert not host.memory.ledger.of("")
+        assert not host.memory.ledger.use().parts
         return arrays
 
     arrays = asyncio.run(captured())
@@ -322,7 +322,7 @@ def test_both_copies_have_the_same_rows_and_one_that_ended_gets_them(
     both_made(14, first, cluster.servers[1])
     assert rows_in(first) == rows_in(cluster.servers[1])
     for served in cluster.servers[:2]:
-        assert not any("copy" in kind for kind in served.server.host.memory.ledger.of(""))
+        assert not any("copy" in kind for kind in served.server.host.memory_use().parts)
 
 
 @pytest.mark.parametrize("three", ["dc-asgd"], indirect=True)

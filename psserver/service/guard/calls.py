@@ -167,11 +167,6 @@ class Watch:
             self.message_bytes += nbytes
         self.message_bytes -= before
 
-    @property
-    def messages(self) -> list[tuple[Caller, int]]:
-        """Large messages that this server holds: callers and bytes."""
-        return [*self._messages.items(), *self._unread.items()]
-
     @contextmanager
     def first_message(self, caller: Caller) -> Iterator[None]:
         """Await the call's first message inside the block, within a time limit."""
@@ -196,10 +191,6 @@ class MemberCalls:
         self._whose: dict[Caller, str] = {}
         # Above this number of calls, finished ones are swept.
         self._enough = 64
-
-    def member_of(self, caller: Caller) -> str | None:
-        """Return the member that the call belongs to, or None if it has not authenticated."""
-        return self._whose.get(caller)
 
     @property
     def transferring(self) -> set[str]:

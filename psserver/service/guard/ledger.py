@@ -1,8 +1,8 @@
-"""An account of the memory that peers can make a server use: how much, for whom, and the limit."""
+"""An account of the memory that peers can make a server use: how much, what for, and the limit."""
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -10,34 +10,19 @@ from typing import Final
 MIB: Final = 2**20
 # Share of the memory of the machine or container.
 SHARE: Final = 0.8
-# Holders that are no member; no worker can have these names.
-MODEL: Final = ""
-STRANGERS: Final = "*"
-# Parts named in an account. The rest is one sum, so that the size does not depend on the number of members.
-MOST_PARTS: Final = 12
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Bytes of one kind that are held for `member`, for the model or for strangers."""
-
-    member: str
-    kind: str
-    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """A summary of an account. `parts`: the largest first; `rest`: bytes of all others. Together they are `total`."""
+    """A summary of an account. `parts`: bytes by kind, the largest first; together they are `total`."""
 
     limit: int
     total: int
-    parts: tuple[Held, ...]
-    rest: int
+    parts: Mapping[str, int]
 
 
 class MemoryLedger:
-    """Bytes held by this server, by member and kind. Any thread may call it; `_lock` guards what was taken.
+    """Bytes held by this server, by kind. Any thread may call it; `_lock` guards what was taken.
 
     Memory enters the account in two ways. What is requested beforehand is taken and given back. What changes with
     every message is not recorded: a source counts it when somebody asks, so the account always equals what is
@@ -47,21 +32,18 @@ class MemoryLedger:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._lock = threading.Lock()
-        self._taken: Counter[tuple[str, str]] = Counter()
-        self._total = 0
-        # Sources of memory that is not recorded: total bytes, and bytes by member and kind.
-        self._sources: list[tuple[Callable[[], int], Callable[[], Iterable[Held]]]] = []
+        self._taken: Counter[str] = Counter()
+        # Sources of memory that is not recorded: total bytes, and bytes by kind.
+        self._sources: list[tuple[Callable[[], int], Callable[[], Mapping[str, int]]]] = []
 
-    def watch(self, nbytes: Callable[[], int], held: Callable[[], Iterable[Held]]) -> None:
-        """Add a source, before any other call. `nbytes` must be fast and callable from any thread; `held` lists the
-        parts."""
-        self._sources.append((nbytes, held))
+    def watch(self, nbytes: Callable[[], int], kinds: str | Callable[[], Mapping[str, int]]) -> None:
+        """Add a source, before any other call. `nbytes` must be fast and callable from any thread; `kinds`: what it
+        is, or what lists the bytes by kind."""
+        parts = kinds if callable(kinds) else lambda: {kinds: nbytes()}
+        self._sources.append((nbytes, parts))
 
-    def take(self, member: str, kind: str, nbytes: int, share: int | None = None) -> str | None:
-        """Reserve `nbytes`; return None, or the reason why there is no room, with nothing changed.
-
-        `share`: the most that this member may hold in all.
-        """
+    def take(self, kind: str, nbytes: int) -> str | None:
+        """Reserve `nbytes`; return None, or the reason why there is no room, with nothing changed."""
         with self._lock:
             total = self._sum()
             if total + nbytes > self.limit:
@@ -69,59 +51,35 @@ class MemoryLedger:
                     f"expected at most {self.limit / MIB:.1f} MiB in all (--memory-limit), of which "
                     f"{total / MIB:.1f} are taken, got {nbytes / MIB:.1f} more for {kind}"
                 )
-            mine = sum(size for (who, _), size in self._taken.items() if who == member)
-            if share is not None and mine + nbytes > share:
-                return (
-                    f"expected at most {share / MIB:.1f} MiB for each member (--memory-limit less the model's, by "
-                    f"members), of which {member or 'it'} has {mine / MIB:.1f}, got {nbytes / MIB:.1f} more for {kind}"
-                )
-            self._add(member, kind, nbytes)
+            self._taken[kind] += nbytes
         return None
 
-    def put(self, member: str, kind: str, nbytes: int) -> None:
+    def put(self, kind: str, nbytes: int) -> None:
         """Set the bytes of this kind to `nbytes`, whatever they were before."""
         with self._lock:
-            self._add(member, kind, nbytes - self._taken[member, kind])
+            self._taken[kind] = nbytes
 
-    def give(self, member: str, kind: str, nbytes: int) -> None:
+    def give(self, kind: str, nbytes: int) -> None:
         """Release `nbytes`."""
         with self._lock:
-            self._add(member, kind, -nbytes)
-
-    def _add(self, member: str, kind: str, nbytes: int) -> None:
-        self._taken[member, kind] += nbytes
-        self._total += nbytes
-        if not self._taken[member, kind]:
-            del self._taken[member, kind]
+            self._taken[kind] -= nbytes
 
     def _sum(self) -> int:
-        return self._total + sum(nbytes() for nbytes, _ in self._sources)
+        return self._taken.total() + sum(nbytes() for nbytes, _ in self._sources)
 
     @property
     def total(self) -> int:
         with self._lock:
             return self._sum()
 
-    def of(self, member: str) -> dict[str, int]:
-        """Return the bytes of a member by kind."""
-        return {kind: nbytes for (who, kind), nbytes in self._all().items() if who == member}
-
-    def use(self, most: int = MOST_PARTS) -> MemoryUse:
-        """Return a summary with at most `most` named parts."""
-        found = self._all()
-        largest = sorted(found.items(), key=lambda item: (-item[1], item[0]))[:most]
-        parts = tuple(Held(member, kind, nbytes) for (member, kind), nbytes in largest)
-        total = found.total()
-        return MemoryUse(self.limit, total, parts, total - sum(part.nbytes for part in parts))
-
-    def _all(self) -> Counter[tuple[str, str]]:
+    def use(self) -> MemoryUse:
+        """Return a summary."""
         with self._lock:
             found = self._taken.copy()
-        for _, held in self._sources:
-            for part in held():
-                if part.nbytes:
-                    found[part.member, part.kind] += part.nbytes
-        return found
+        for _, parts in self._sources:
+            found.update(parts())
+        largest = {kind: nbytes for kind, nbytes in found.most_common() if nbytes}
+        return MemoryUse(self.limit, sum(largest.values()), largest)
 
 
 def default_limit() -> int:

@@ -1,6 +1,7 @@
 """Admission by memory: which models, members, payloads and shared slots fit, by one account."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 
 import grpc
 
@@ -8,7 +9,7 @@ from psserver.coordinator.members.roster import MAX_NAME_BYTES
 from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.service.errors import Refused
-from psserver.service.guard.ledger import MIB, MODEL, Held, MemoryLedger
+from psserver.service.guard.ledger import MIB, MemoryLedger
 from psserver.service.guard.limits import NAMES
 from psserver.shard import Shard
 from psserver.shard.compensators import build_compensator
@@ -75,35 +76,29 @@ def beyond(shard: Shard) -> int:
     return (payloads + shard.arena.beyond) * layout.nbytes + slots + rows + shard.bases.nbytes
 
 
-def held(shard: Shard) -> Iterator[Held]:
-    """Yield everything that a shard holds, or keeps free for the model, by member and kind."""
-    layout, optimizer, staging = shard.layout, shard.optimizer, shard.staging
+def held(shard: Shard) -> Counter[str]:
+    """Return the bytes of everything that a shard holds, or keeps free for the model, by kind."""
+    layout, optimizer, staging, arena = shard.layout, shard.optimizer, shard.staging, shard.arena
     n = layout.nbytes
-    needs = model_needs(layout, optimizer, shard.tensors, shard.arena.limit, shard.deltas)
-    for kind, nbytes in needs.items():
-        if kind not in ("sum", "payload"):
-            yield Held(MODEL, kind, nbytes)
-    owned, kept = shard.owned
-    yield from (Held(worker, "payloads", n) for worker in owned)
-    yield from (Held(worker, "contributions", n) for worker in kept)
-    # The sum, buffers for reuse, and buffers that are kept free.
-    others = max(staging.own, usual_payloads(shard.optimizer, shard.tensors)) - len(owned) - len(kept)
-    yield Held(MODEL, "payloads", others * n)
-    holders = shard.arena.holders_beyond()
-    for ticket in holders:
-        opened = staging.tickets.get(ticket)
-        yield Held(opened.worker if opened else MODEL, "base versions", n)
+    needs = model_needs(layout, optimizer, shard.tensors, arena.limit, shard.deltas)
+    found = Counter({kind: nbytes for kind, nbytes in needs.items() if kind not in ("sum", "payload")})
+    _, kept = shard.owned
+    # Of tickets, the sum, buffers for reuse, and buffers that are kept free.
+    payloads = max(staging.own, usual_payloads(shard.optimizer, shard.tensors)) - len(kept)
+    bases = len(arena.holders_beyond())
+    found["payloads"] += payloads * n
+    found["contributions"] += len(kept) * n
+    found["base versions"] += bases * n
     # Versions of settled tickets, until their reads end.
-    yield Held(MODEL, "versions", (shard.arena.beyond - len(shard.arena.lent) - len(holders)) * n)
-    yield from (Held(version.reader, "versions being read", n) for version in shard.arena.lent)
+    found["versions"] += (arena.beyond - len(arena.lent) - bases) * n
+    found["versions being read"] += len(arena.lent) * n
     if optimizer.per_worker:
-        nbytes = len(optimizer.slots) * 4 * layout.trainable
-        yield from (Held(worker, "optimizer", nbytes) for worker in shard.slots)
-    if shard.bases.nbytes:
-        yield Held(MODEL, "state of base versions", shard.bases.nbytes)
+        found["optimizer"] += len(shard.slots) * len(optimizer.slots) * 4 * layout.trainable
+    found["state of base versions"] += shard.bases.nbytes
     if shard.tables:
-        yield Held(MODEL, "rows of tables", shard.tables.nbytes)
-        yield Held(MODEL, "rows of payloads", staging.row_bytes)
+        found["rows of tables"] += shard.tables.nbytes
+        found["rows of payloads"] += staging.row_bytes
+    return found
 
 
 def usual_payloads(optimizer: Optimizer, tensors: TensorParts) -> int:
@@ -129,8 +124,9 @@ class ShardMemory:
         # The shard that the account counts, once it is made.
         self.shard: Shard | None = None
         self._server, self._versions = server, versions
-        # Bytes that the model needs.
+        # Bytes that the model needs, and of slots that each worker shares.
         self._model = 0
+        self._slots: dict[str, int] = {}
         # Called if there is no room: releases what is kept only to save time later.
         self.release: Callable[[], None] = lambda: None
 
@@ -138,9 +134,8 @@ class ShardMemory:
         """Return the shard's bytes from a few numbers that any thread may read."""
         return 0 if self.shard is None else self._model + beyond(self.shard)
 
-    def _held(self) -> Iterator[Held]:
-        if self.shard is not None:
-            yield from held(self.shard)
+    def _held(self) -> Counter[str]:
+        return Counter() if self.shard is None else held(self.shard)
 
     # Models and members
 
@@ -252,36 +247,31 @@ class ShardMemory:
         shard = self.shard
         if shard is None:
             return "there is no model yet"
-        share = self.share
         nbytes = slots * shard.layout.nbytes
-        refusal = self.ledger.take(worker, SLOTS, nbytes, share)
+        refusal = self.ledger.take(SLOTS, nbytes)
         if refusal is not None:
             self.release()
             shard.staging.trim()
-            refusal = self.ledger.take(worker, SLOTS, nbytes, share)
+            refusal = self.ledger.take(SLOTS, nbytes)
+        if refusal is None:
+            self._slots[worker] = nbytes
         return refusal
 
-    @property
-    def share(self) -> int:
-        """Bytes of one member: what the model leaves, divided by the members."""
-        members = 0 if self.shard is None else len(self.shard.members)
-        return max(0, self.ledger.limit - self._model) // max(1, members)
+    def give_slots(self, worker: str) -> None:
+        """Release the slots of `worker`."""
+        self.ledger.give(SLOTS, self._slots.pop(worker))
 
     def take_copy(self, nbytes: int) -> str | None:
         """Reserve a copy of the optimizer's state; return why there is no room, or None."""
-        refusal = self.ledger.take(MODEL, COPY, nbytes)
+        refusal = self.ledger.take(COPY, nbytes)
         if refusal is not None:
             self.release()
-            refusal = self.ledger.take(MODEL, COPY, nbytes)
+            refusal = self.ledger.take(COPY, nbytes)
         return refusal
 
     def give_copy(self, nbytes: int) -> None:
         """Release the copy."""
-        self.ledger.give(MODEL, COPY, nbytes)
-
-    def give_slots(self, worker: str) -> None:
-        """Release the slots of `worker`."""
-        self.ledger.put(worker, SLOTS, 0)
+        self.ledger.give(COPY, nbytes)
 
     @property
     def versions_beyond(self) -> int:

@@ -16,7 +16,6 @@ from psserver.optimizers import Optimizer
 from psserver.policies import Policy, PolicyError
 from psserver.policies.succession import successor
 from psserver.service.errors import precondition
-from psserver.service.guard.ledger import MODEL, Held
 from psserver.service.guard.limits import capacity
 from psserver.service.job.agreement import Agreement
 from psserver.service.job.decider import Decider
@@ -103,18 +102,18 @@ class JobMemory:
 
     def __init__(self, decider: Decider) -> None:
         self._decider = decider
-        # Memory of the log's tail and unread notices, as last measured.
-        self._held: list[Held] = []
+        # Bytes of the log's tail and of unread notices, as last measured.
+        self._tail = self._notices = 0
         ledger = decider.host.memory.ledger
-        ledger.watch(lambda: sum(held.nbytes for held in self._held[-1:]), lambda: self._held[:-1])
-        ledger.watch(lambda: self._names, lambda: [Held(MODEL, "names", self._names)])
+        ledger.watch(lambda: self._tail, "log tail")
+        ledger.watch(lambda: self._notices, "notices")
+        ledger.watch(lambda: self._names, "names")
 
     def measure(self) -> None:
         """Measure, from time to time."""
         routes = self._decider.routes
-        unread = [Held(w, "notices", NOTICE_BYTES * count) for w, count in routes.outboxes.unread()]
-        parts = [Held(MODEL, "log tail", routes.tail.nbytes), *unread]
-        self._held = [*parts, Held(MODEL, "all of these", sum(part.nbytes for part in parts))]
+        self._tail = routes.tail.nbytes
+        self._notices = NOTICE_BYTES * sum(count for _, count in routes.outboxes.unread())
 
     @property
     def _names(self) -> int:

@@ -58,9 +58,7 @@ class Listeners:
             settings.credentials.server_contexts,
             authorizer.refused,
         )
-        host.memory.ledger.watch(
-            lambda: self.sockets.received, lambda: host.held_by(self.sockets.holders(), "frames")
-        )
+        host.memory.ledger.watch(lambda: self.sockets.received, "frames")
 
     def bind_grpc(self) -> tuple[grpc.aio.Server, Address]:
         """Listen for gRPC; return the server and its address with the real port. Within the loop. Raises BindError."""

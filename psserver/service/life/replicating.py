@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from psserver.replication.messages import Item, Message
 from psserver.service.guard.authorization import Names
-from psserver.service.guard.ledger import MODEL, Held
 from psserver.service.job.job import Job
 from psserver.service.job.log_file import LogError
 from psserver.service.life.coordinating import lock_folder, resume_point, run_log_of
@@ -99,10 +98,7 @@ class Replicating:
         ledger = host.memory.ledger
         logs.open(self.links, bodies, int(LOG_SHARE * ledger.limit))
         self._shell = logs.own
-        ledger.watch(
-            lambda: bodies.nbytes + bodies.spare,
-            lambda: [Held(MODEL, "replicated log", bodies.nbytes + bodies.spare)],
-        )
+        ledger.watch(lambda: bodies.nbytes + bodies.spare, "replicated log")
         given, wake = (settings, host, self._shell), continuation.wake.set
         # The copy here: of part 0, with the coordinator, or of another part.
         self._copy: Copy | PartCopy

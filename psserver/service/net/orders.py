@@ -14,7 +14,6 @@ from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.policies.declarations import from_config
 from psserver.service.errors import Refused, invalid, precondition
-from psserver.service.guard.ledger import MODEL
 from psserver.service.net.status import memory_to_wire
 from psserver.service.store.host import ShardHost
 from psserver.service.store.shard_part import Part
@@ -152,13 +151,13 @@ class Execution:
         server, ledger = self._host.server, self._host.memory.ledger
         about = store.manifest(name)
         nbytes = restore_bytes(about, needed_by(server, self._servers)(about))
-        refusal = ledger.take(MODEL, "rows of a checkpoint", nbytes)
+        refusal = ledger.take("rows of a checkpoint", nbytes)
         if refusal is not None:
             raise CheckpointError(refusal)
         try:
             return part_of(store, name, plan, server)
         finally:
-            ledger.give(MODEL, "rows of a checkpoint", nbytes)
+            ledger.give("rows of a checkpoint", nbytes)
 
     async def _read_part(
         self, store: Store, name: str, plan: Plan, tell: Callable[[], Awaitable[None]]

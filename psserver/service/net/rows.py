@@ -85,7 +85,7 @@ class RowsBehind:
     ) -> tuple[Rows, WantedRows]:
         """Return rows and wanted keys, checked, from `chunk` and what follows it. Raises Refused."""
         total, memory = self.format.nbytes, self.host.memory
-        refusal = memory.ledger.take(self.worker, KIND, total, memory.share)
+        refusal = memory.ledger.take(KIND, total)
         if refusal is not None:
             raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"no memory for rows: {refusal}; {MORE_ROOM}")
         try:
@@ -107,7 +107,7 @@ class RowsBehind:
                 received, chunk = received + size, None
             return await self.host.heavy.run(total, lambda: self._decoded(data))
         finally:
-            memory.ledger.give(self.worker, KIND, total)
+            memory.ledger.give(KIND, total)
 
     def _decoded(self, data: memoryview) -> tuple[Rows, WantedRows]:
         rows, ahead = self.format.decode(data)
@@ -171,10 +171,10 @@ async def read_rows(
     tables = tuple(table.spec for table in shard.tables.tables)
     format = RowFormat(tables, codec, tuple(keys.size for keys in wanted))
     nbytes, ledger = reading_bytes(format), host.memory.ledger
-    refusal = ledger.take(worker, READ_KIND, nbytes, host.memory.share)
+    refusal = ledger.take(READ_KIND, nbytes)
     if refusal is not None:
         raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"no memory for rows: {refusal}; {MORE_ROOM}")
-    given = partial(ledger.give, worker, READ_KIND, nbytes)
+    given = partial(ledger.give, READ_KIND, nbytes)
     try:
         return RowsAhead(*await _read(host, shard, format, wanted, ticket, version), given)
     except BaseException:

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from psserver.service.errors import Refused
-from psserver.service.guard.calls import Caller, Watch
+from psserver.service.guard.calls import Watch
 from psserver.service.guard.limits import CONNECTIONS, UNPROVEN, Unproven
 from psserver.service.guard.rates import TokenBucket
 from psserver.service.net import bulk
@@ -135,10 +135,6 @@ class SocketListener:
     def received(self) -> int:
         """Bytes of all buffers for large frames."""
         return self._buffers.taken
-
-    def holders(self) -> list[tuple[Caller, int]]:
-        """List the same bytes by connection."""
-        return [(each.caller, held) for each in self._connections if (held := each.held)]
 
     @property
     def unauthenticated(self) -> int:

@@ -26,7 +26,5 @@ def report_to_wire(report: JobReport) -> pb.StatusReply:
 
 def memory_to_wire(use: MemoryUse, tables: Iterable[TableFigures]) -> memory_pb2.Memory:
     """Convert the memory of a server, and what its tables hold."""
-    parts = [memory_pb2.MemoryPart(member=p.member, kind=p.kind, bytes=p.nbytes) for p in use.parts]
-    return memory_pb2.Memory(
-        limit=use.limit, total=use.total, parts=parts, rest=use.rest, tables=map(table_to_wire, tables)
-    )
+    parts = [memory_pb2.MemoryPart(kind=kind, bytes=nbytes) for kind, nbytes in use.parts.items()]
+    return memory_pb2.Memory(limit=use.limit, total=use.total, parts=parts, tables=map(table_to_wire, tables))

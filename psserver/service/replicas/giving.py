@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from psserver.replication.pace import Rate
-from psserver.service.guard.ledger import MODEL
 from psserver.service.net.loop import LARGE_PASS, settle
 from psserver.service.replicas.lending import Lent
 from psserver.service.replicas.link import Link
@@ -69,7 +68,7 @@ class Capture:
             return
         state = shard.views()
         nbytes = state.nbytes + shard.tables.saved_bytes
-        self._refusal = self._host.memory.ledger.take(MODEL, KIND, nbytes) or ""
+        self._refusal = self._host.memory.ledger.take(KIND, nbytes) or ""
         if not self._refusal:
             self._state, self._nbytes, self._held = state, nbytes, True
             self._rows = shard.tables.snapshot(remember=False)
@@ -118,7 +117,7 @@ class Capture:
         self._release()
         self._drop()
         self._lent = None
-        self._host.memory.ledger.give(MODEL, KIND, self._nbytes)
+        self._host.memory.ledger.give(KIND, self._nbytes)
         self._nbytes = 0
 
 

@@ -1,6 +1,6 @@
 """A server without a copy is given one, and takes it up."""
 
-from psserver.service.guard.ledger import MODEL, MemoryLedger
+from psserver.service.guard.ledger import MemoryLedger
 from psserver.service.replicas.transfer import Arriving, CopyError, Whole, digest_of, first_difference
 from psserver.shard import Shard, ShardState
 from pswire.v1 import shard_pb2
@@ -27,7 +27,7 @@ class Arrival:
         follow, and CopyError if there is no memory for the copy and its arrays."""
         if not piece.offset:
             self.end()
-            refusal = self._memory.take(MODEL, KIND, 2 * piece.bytes)
+            refusal = self._memory.take(KIND, 2 * piece.bytes)
             if refusal is not None:
                 raise CopyError(f"there is no memory for a copy: {refusal}")
             self._arriving = Arriving(piece)
@@ -42,7 +42,7 @@ class Arrival:
     def end(self) -> None:
         """Keep nothing of it."""
         self._arriving, self.here = None, False
-        self._memory.put(MODEL, KIND, 0)
+        self._memory.put(KIND, 0)
 
 
 def restore(shard: Shard, whole: Whole) -> None:

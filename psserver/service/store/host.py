@@ -1,14 +1,14 @@
 """One shard of the model and its parts: admission, execution, reading, saving."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from psserver.fast import FastBackend
 from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.receipts import receipt
-from psserver.service.guard.calls import Caller, MemberCalls, Watch
-from psserver.service.guard.ledger import STRANGERS, Held, MemoryUse, default_limit
+from psserver.service.guard.calls import MemberCalls, Watch
+from psserver.service.guard.ledger import MemoryUse, default_limit
 from psserver.service.guard.room import ShardMemory
 from psserver.service.net.loop import HeavyWork, Owner
 from psserver.service.store.admission import Attachments, Claims, PushSlots
@@ -71,9 +71,7 @@ class ShardHost:
         self.watch = Watch()
         self.calls = MemberCalls(self.watch)
         self.claims = Claims(self.state, self.calls, server, options.patience)
-        self.memory.ledger.watch(
-            lambda: self.watch.message_bytes, lambda: self.held_by(self.watch.messages, "messages")
-        )
+        self.memory.ledger.watch(lambda: self.watch.message_bytes, "messages")
 
     # The job
 
@@ -127,12 +125,6 @@ class ShardHost:
         """Note that a part of a checkpoint is written or failed: its copy is freed."""
         self.state.admission.freed()
         self.state.changes.notify()
-
-    def held_by(self, held: Iterable[tuple[Caller, int]], kind: str) -> Iterator[Held]:
-        """Yield what calls hold, by member."""
-        for caller, nbytes in held:
-            whose = self.calls.member_of(caller)
-            yield Held(STRANGERS if whose is None else whose, kind, nbytes)
 
     def take_up(self, state: ShardState, entries: int) -> None:
         """Restore a new shard as of that many log entries. Raises StateError, with nothing changed."""

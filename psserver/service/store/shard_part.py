@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from psserver.checkpoint import CheckpointError, FileFacts, Store, name_of, save_shard, settled
 from psserver.checkpoint.increments import RowFiles, save_rows, usable
-from psserver.service.guard.ledger import MODEL, MemoryLedger
+from psserver.service.guard.ledger import MemoryLedger
 from psserver.service.net.loop import LARGE_PASS, Owner
 from psserver.shard import Shard, ShardState, copied
 from psserver.shard.tables import TABLE_KINDS, Tables
@@ -89,19 +89,19 @@ class SpareArrays:
     def prepare(self, sizes: Collection[int]) -> Future[None] | None:
         """Prepare arrays of those sizes on another thread, if memory has room. Returns None if there are some, or
         no room."""
-        if self._held is not None or self._memory.take(MODEL, SPARE_KIND, 4 * sum(sizes)) is not None:
+        if self._held is not None or self._memory.take(SPARE_KIND, 4 * sum(sizes)) is not None:
             return None
         try:
             self._held = PrefaultedArrays([np.empty(size, np.float32) for size in sizes])
         except MemoryError:
-            self._memory.put(MODEL, SPARE_KIND, 0)
+            self._memory.put(SPARE_KIND, 0)
             return None
         return self._threads.submit(self._held.run)
 
     def keep(self, arrays: Iterable[Floats]) -> None:
         """Keep the arrays for the next copy, if memory has room."""
         kept = list(arrays)
-        if self._held is None and self._memory.take(MODEL, SPARE_KIND, sum(a.nbytes for a in kept)) is None:
+        if self._held is None and self._memory.take(SPARE_KIND, sum(a.nbytes for a in kept)) is None:
             self._held = PrefaultedArrays.before(kept)
 
     def take(self) -> PrefaultedArrays | None:
@@ -109,7 +109,7 @@ class SpareArrays:
         held, self._held = self._held, None
         if held is not None:
             held.stop()
-            self._memory.put(MODEL, SPARE_KIND, 0)
+            self._memory.put(SPARE_KIND, 0)
         return held
 
 
@@ -236,11 +236,11 @@ class PartSaver:
         # Rows are copied in pieces, of which a few are held at once.
         nbytes = state.nbytes + min(rows, 4 * PIECE_BYTES)
         spare = self._spare.take()
-        refusal = self._memory.take(MODEL, KIND, nbytes)
+        refusal = self._memory.take(KIND, nbytes)
         if refusal is not None:
             # Free buffers that are kept for coming payloads.
             shard.staging.trim()
-            refusal = self._memory.take(MODEL, KIND, nbytes)
+            refusal = self._memory.take(KIND, nbytes)
         if refusal is not None:
             self.note(
                 Part(entry, error=f"server {self._server} has no room for a copy of what it holds: {refusal}")
@@ -352,7 +352,7 @@ class PartSaver:
     def _end(self, copy: Copy) -> None:
         """Free what is held for a copy, which is written, or will not be."""
         copy.tables.drop(copy.rows)
-        self._memory.give(MODEL, KIND, copy.nbytes)
+        self._memory.give(KIND, copy.nbytes)
 
     def release(self) -> None:
         """Release the memory that is kept for the next part."""
