@@ -99,7 +99,7 @@ class Honest(threading.Thread):
     def _pause(self) -> None:
         self._computed += 1
         # A share of the attack, and never longer than the servers' patience with a worker.
-        self._gate.wait(self._computed, 20.0)
+        self._gate.wait(self._computed, 10 * PATIENCE)
 
 
 def problems(workers: Sequence[Honest], patience: float, *, spoilt: bool = False) -> list[str]:

@@ -159,7 +159,8 @@ def _attackers(scenario: Scenario, target: Target, wired: Target, tally: Tally) 
 def _run(attacker: Attacker, gate: Gate) -> None:
     while not attacker.tally.enough:
         attacker.act()
-        gate.move(attacker.tally.share)
+        # The last batch waits until all attackers have ended: the servers would end with it.
+        gate.move(0.99 * attacker.tally.share)
     attacker.close()
 
 

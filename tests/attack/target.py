@@ -87,7 +87,7 @@ class Attacker:
                 (reply,) = self.target.doors[0].call(f"{COORDINATOR}/Status", [b""], PATIENCE)
                 return pb.StatusReply.FromString(reply)
             except Refusal as refusal:
-                # Attackers share connections, and one of them may have cost the others this one.
+                # gRPC refuses streams of a connection that resets many, as attackers do.
                 if refusal.code not in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE):
                     raise
 

@@ -31,18 +31,20 @@ if TYPE_CHECKING:
 MESSAGE_LIMIT = 2000
 
 
-class _NoCancelledCalls(logging.Filter):
-    """A filter for gRPC's log: calls that are cancelled before their method begins or at the server's end are no
-    errors."""
+class _NoLostPeers(logging.Filter):
+    """A filter for gRPC's log: it is no error that a call is cancelled before its method begins or at the server's end,
+    or that its peer has gone before its status was sent."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         kind = record.exc_info[0] if record.exc_info else None
-        if kind is not None and issubclass(kind, asyncio.CancelledError):
+        if kind is not None and (
+            issubclass(kind, asyncio.CancelledError) or kind.__name__ == "ExecuteBatchError"
+        ):
             return False
         return "due to server stop" not in str(record.msg)
 
 
-_FILTER = _NoCancelledCalls()
+_FILTER = _NoLostPeers()
 
 
 def parsed(kind: type[Message], data: bytes) -> Any:
