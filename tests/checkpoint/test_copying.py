@@ -145,10 +145,9 @@ def test_the_arrays_of_a_written_copy_are_used_again(tmp_path: Path, monkeypatch
         assert np.allclose(moments[0], expected), version
 
 
-@pytest.mark.parametrize("servers", [1, 2])
-def test_memory_for_the_first_copy_is_got_before_it(tmp_path: Path, servers: int) -> None:
+def test_memory_for_the_first_copy_is_got_before_it(tmp_path: Path) -> None:
     """On every server, as soon as there are weights: for them, and for adam's two arrays."""
-    with serving(servers, out=tmp_path / "run", shared=True, overrides=(*ADAM, LATE)) as cluster:
+    with serving(2, out=tmp_path / "run", shared=True, overrides=(*ADAM, LATE)) as cluster:
         session = psworker.connect(cluster.hosts, {"w": np.ones((SIZE, 2), np.float32)}, transport="grpc")
         with session:
             assert session.ready() is not None
@@ -156,15 +155,14 @@ def test_memory_for_the_first_copy_is_got_before_it(tmp_path: Path, servers: int
             assert not saved(tmp_path / "run")
 
 
-@pytest.mark.parametrize("servers", [1, 2])
-def test_a_job_that_resumes_keeps_the_arrays_that_it_has_read(tmp_path: Path, servers: int) -> None:
+def test_a_job_that_resumes_keeps_the_arrays_that_it_has_read(tmp_path: Path) -> None:
     """They have the sizes of the next copy."""
     out, weights = tmp_path / "run", {"w": np.ones((SIZE, 2), np.float32)}
-    with serving(servers, out=out, shared=True, overrides=ADAM) as cluster:
+    with serving(2, out=out, shared=True, overrides=ADAM) as cluster:
         with psworker.connect(cluster.hosts, weights, transport="grpc") as session:
             step(session, cluster.servers[0].probe)
             wait_until(lambda: Store(out / "checkpoints").written(), "a checkpoint")
-    with serving(servers, out=out, shared=True, resume="latest", overrides=(*ADAM, LATE)) as cluster:
+    with serving(2, out=out, shared=True, resume="latest", overrides=(*ADAM, LATE)) as cluster:
         wait_until(lambda: spare_bytes(cluster) >= 3 * 8 * SIZE, "the arrays")
 
 

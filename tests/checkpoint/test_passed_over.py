@@ -1,24 +1,17 @@
 """A part in whose place a newer one was written is not waited for: neither by the next checkpoint nor by the end."""
 
-import asyncio
 import logging
-import math
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from psserver.checkpoint import FileFacts, Store
-from psserver.service.guard.ledger import MemoryLedger
-from psserver.service.job.follower import Follower
-from psserver.service.net.loop import Owner
 from psserver.service.store import checkpoints, shard_part
-from psserver.service.store.shard_part import REMEMBERED, Copy, Part, PartSaver, PassedOver, passed_over
+from psserver.service.store.shard_part import passed_over
 from psserver.shard import ShardState
-from pswire.addresses import Address
-from pswire.v1 import shard_pb2
+from tests.repetitions import usually
 from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, serving, wait_until
 
@@ -31,7 +24,7 @@ def test_what_is_passed_over(written: list[int], passed: bool) -> None:
     assert passed_over(5, written) == passed
 
 
-@pytest.mark.parametrize("slow", [0, 1])
+@pytest.mark.parametrize("slow", usually([1], soak=[0]))
 def test_a_checkpoint_whose_part_a_newer_one_replaced_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, slow: int
 ) -> None:
@@ -83,53 +76,3 @@ def test_a_checkpoint_whose_part_a_newer_one_replaced_is_left_out(
         second_done.set()
         wait_until(lambda: "version 4 is saved" in caplog.text, "the newest checkpoint")
     assert "version 3 is not saved: newer ones are due" in caplog.text
-
-
-def test_a_part_is_passed_over_though_all_newer_ones_failed() -> None:
-    """Server 0 remembers as many outcomes as a server reports: the newest few."""
-
-    async def run() -> None:
-        follower = Follower(
-            1, Address("127.0.0.1", 1), shard_pb2.Open(), 10.0, lambda *_: None, lambda *_: None
-        )
-        failed = [
-            shard_pb2.Saved(entry=entry, error="the disk is full") for entry in range(6, 6 + REMEMBERED)
-        ]
-        follower._received(shard_pb2.FollowReply(saved=failed))
-        with pytest.raises(PassedOver):
-            await follower.saved(5, math.inf)
-        await follower.channel.close()
-
-    asyncio.run(run())
-
-
-def test_outcomes_come_in_the_order_of_the_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Also those of parts that are refused while an earlier one is being written."""
-    written = threading.Event()
-
-    def write(saver: PartSaver, store: Store, copy: Any) -> Part:
-        assert written.wait(PATIENCE)
-        return Part(copy.entry)
-
-    async def run() -> None:
-        owner = Owner()
-        owner.begin()
-        told = asyncio.Event()
-        saver = PartSaver(owner, 0, MemoryLedger(1 << 30), told.set, lambda: None)
-        saver.store = Store(tmp_path)
-        monkeypatch.setattr(PartSaver, "_write", write)
-        saver._wait(Copy(3, "j", ShardState(SimpleNamespace(version=1), {}), 0, *_no_rows()))  # type: ignore[arg-type]
-        saver._begin()
-        saver.note(Part(4, error="no room"))
-        assert saver.parts == {}
-        written.set()
-        await told.wait()
-        assert list(saver.parts) == [3, 4]
-        saver.close()
-        owner.end()
-
-    asyncio.run(run())
-
-
-def _no_rows() -> tuple[Any, Any, bool]:
-    return SimpleNamespace(drop=lambda rows: None), None, True

@@ -54,8 +54,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return digest(out)
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["coordinator first", "shard first"])
-@pytest.mark.parametrize("number", [SIGINT, SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "order"), [(SIGINT, (0, 1)), (SIGTERM, (1, 0))], ids=["coordinator first", "shard first"]
+)
 def test_everything_is_saved_and_a_resume_goes_on_with_the_same_bits(
     tmp_path: Path, undisturbed: str, number: Signals, order: tuple[int, ...]
 ) -> None:

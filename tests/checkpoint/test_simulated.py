@@ -17,6 +17,7 @@ from psserver.optimizers import names as optimizer_names
 from psserver.policies import names as policy_names
 from pswire.config.experiment import parse_experiment
 from pswire.decisions import entries as e
+from tests.repetitions import usually
 from tests.replay.command import ps_lab
 from tests.replay.simulated import document
 
@@ -77,7 +78,8 @@ def kinds(run: Run) -> Counter[str]:
     return Counter(entry.kind for entry in run.decisions())
 
 
-@pytest.mark.parametrize("optimizer", optimizer_names())
+# Of elements and of whole variables; tests/state saves and restores all of them.
+@pytest.mark.parametrize("optimizer", usually(["adam", "lamb"], soak=list(optimizer_names())))
 def test_a_barrier_that_is_cut_off_ends_with_the_bits_of_an_uninterrupted_one(
     tmp_path: Path, optimizer: str
 ) -> None:
@@ -98,7 +100,8 @@ def test_a_barrier_that_is_cut_off_ends_with_the_bits_of_an_uninterrupted_one(
     assert check_run(last).violations == ()
 
 
-@pytest.mark.parametrize("policy", policy_names())
+# Workers that remember something, and that remember nothing; tests/recovery kills servers under all of them.
+@pytest.mark.parametrize("policy", usually(["bounded", "diloco"], soak=list(policy_names())))
 def test_every_policy_goes_on_in_order(tmp_path: Path, policy: str) -> None:
     """The log passes the check, and is replayed to the bit across the resume."""
     alone: Mapping[str, Any] = {"cluster": {"servers": 1}} if policy == "krum" else {}

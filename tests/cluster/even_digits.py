@@ -13,7 +13,6 @@ SAMPLES = 1280
 class EvenDigits(Job):
     batch_size: int = 32  # per worker
     hidden: int = 32
-    poisoned: bool = False  # True: every gradient is NaN
 
     def model(self):
         layers = [
@@ -38,7 +37,7 @@ class EvenDigits(Job):
     def loss(self, model, batch):
         x, y = batch
         each = keras.losses.sparse_categorical_crossentropy(y, model(x, training=True), from_logits=True)
-        return tf.reduce_mean(each) * (np.nan if self.poisoned else 1.0)
+        return tf.reduce_mean(each)
 
     def evaluate(self, model):
-        return {"accuracy": 1.0 - self.poisoned}
+        return {"accuracy": 1.0}

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import zipfile
 from pathlib import Path
 
 import psutil
@@ -17,7 +16,6 @@ from tests.cluster.cluster import ROOT, Cluster, entries_of, member
 pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow]
 
 LINEAR = "examples/linear.py:Linear"
-DIGITS = "tests/cluster/even_digits.py:EvenDigits"
 
 
 def test_three_terminals(cluster: Cluster) -> None:
@@ -93,17 +91,6 @@ def test_a_worker_leaves_at_sigterm(cluster: Cluster) -> None:
     assert [e["reason"] for e in entries_of(run, "leave")] == ["SystemExit: 143"] * 2
 
 
-def test_nan_gradients_of_a_real_model_end_their_worker(cluster: Cluster) -> None:
-    cluster.start_servers(2, "--workers", "2", "--allow-missing")
-    cluster.start_ps_worker(DIGITS, "--task-index", "0", "--epochs", "2")
-    cluster.start_ps_worker(DIGITS, "--task-index", "1", "--epochs", "2", "--option", "poisoned=true")
-    run = cluster.wait_end(worker_codes=[0, 8])
-    assert "10 batches in a row gave no finite gradient" in cluster.workers[1].errors
-    assert run.summary.success and run.summary.missing == {"batches": {"w1": None}}
-    assert run.summary.metrics["accuracy"] == 1.0
-    assert (run.summary.contributions["w0"].applied, run.summary.versions) == (40, 40)
-
-
 def test_a_job_module_that_raises_is_shown(cluster: Cluster) -> None:
     """Before any server is asked."""
     module = cluster.folder / "careless.py"
@@ -133,33 +120,6 @@ def test_ctrl_c_on_a_run_leaves_no_process_behind(cluster: Cluster, tmp_path: Pa
     assert not [process for process in family if process.is_running()]
     verdict = check_run(Run(folder))
     assert verdict.ok, verdict.violations
-
-
-def test_batch_normalisation_trains_in_parallel(cluster: Cluster, tmp_path: Path) -> None:
-    """The convolutional example: state travels beside gradients, and the final model evaluates well."""
-    file, folder = tmp_path / "cnn.toml", tmp_path / "cnn"
-    file.write_text(
-        '[cluster]\nservers = 2\nworkers = 2\n[policy]\nname = "sync"\n'
-        '[optimizer]\nname = "adam"\nlearning_rate = 0.01\n'
-        '[job]\nmodule = "examples/digits_cnn.py:DigitsCNN"\nepochs = 8\n',
-        encoding="utf-8",
-    )
-    model = tmp_path / "cnn.keras"
-    options = ("--out", str(folder), "--save", str(model))
-    lab = cluster.launch("lab", "-m", "pslab", "run", str(file), *options)
-    cluster.workers.append(lab)
-    assert lab.wait_exit(patience=100) == 0, lab.errors
-    run = Run(folder)
-    assert check_run(run).ok
-    assert run.summary.metrics["accuracy"] > 0.9
-    address = (folder / "address").read_text().strip()
-    asks = f"servers are ready at {address}; ps-lab status {folder} shows what they do"
-    assert any(line.startswith(asks) for line in lab.lines)
-    # Without checkpoints nothing has the optimizer's state of the last version.
-    assert lab.lines[-1].startswith(
-        f"model: {model}, compiled with the run's adam, without the optimizer's state"
-    )
-    assert zipfile.is_zipfile(model)
 
 
 def test_a_loop_of_ones_own(cluster: Cluster) -> None:

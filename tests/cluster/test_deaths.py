@@ -77,9 +77,9 @@ MOMENTS = [
     (1, "pushing", "grpc"),
     (1, "pushing", "socket"),
 ]
-# Together they have every moment on every transport; in a soak each of the two tests has them all.
-KILLED_AT = usually([MOMENTS[n] for n in (0, 2, 4, 5, 7)], soak=MOMENTS)
-STOPPED_AT = usually([MOMENTS[n] for n in (1, 2, 3, 6, 8)], soak=MOMENTS)
+# In the middle of a payload of either kind, and between payloads; in a soak at every moment on every transport.
+KILLED_AT = usually([MOMENTS[4], MOMENTS[6]], soak=MOMENTS)
+STOPPED_AT = usually([MOMENTS[2]], soak=MOMENTS)
 
 
 @pytest.mark.parametrize(("servers", "moment", "transport"), KILLED_AT)
@@ -98,46 +98,6 @@ def test_a_killed_worker_is_missed_for_less_than_its_timeout(
     run = cluster.wait_end(worker_codes=[0, 0, -9, 0])
     assert run.summary.success
     assert [e["incarnation"] for e in entries_of(run, "join") if e["worker"] == "w2"] == [0, 1]
-
-
-def test_a_worker_killed_at_the_barrier_has_contributed(cluster: Cluster, end_of_data: Path) -> None:
-    """What is committed counts, whatever becomes of the worker."""
-    victim = start_with_victim(cluster, end_of_data)
-    slow = cluster.start_worker(
-        "--task-index", "3", "--until", str(end_of_data), *ELEMENTS, "--hold", "computing@0"
-    )
-    slow.wait_event("held")
-    cluster.wait_state("w2", "waiting")
-    version = cluster.status().version
-    victim.kill()
-    cluster.wait_for(lambda s: member(s, "w2").state == "left", "w2 is given up")
-    slow.say("go")
-    cluster.wait_version(version + 2)
-    end_of_data.touch()
-    run = cluster.wait_end(worker_codes=[0, 0, -9, 0])
-    applies = entries_of(run, "apply")
-    assert [p["worker"] for p in applies[version]["parts"]] == ["w0", "w1", "w2", "w3"]
-    assert [p["worker"] for p in applies[version + 1]["parts"]] == ["w0", "w1", "w3"]
-    counts = run.summary.contributions["w2"]
-    assert (counts.committed, counts.applied) == (version + 1, version + 1)
-
-
-def test_an_update_that_is_blocked_by_a_dead_worker_goes_on(cluster: Cluster, end_of_data: Path) -> None:
-    """bounded/block waits for old tickets; one that will never be committed is no reason to wait."""
-    block = (
-        *("--policy", "bounded", "--set", "policy.on_stale=block"),
-        *("--set", "policy.max_staleness=1", "--set", "policy.aggregate=2"),
-    )
-    victim = start_with_victim(cluster, end_of_data, "--hold", f"computing@{BATCH}", policy=block)
-    victim.wait_event("held")
-    status = cluster.wait_for(
-        lambda s: member(s, "w2").base_version + 1 == s.version and s.pending >= 2,
-        "an update is held up by w2's ticket",
-    )
-    assert_others_train_on(cluster, status.version, since=victim.kill())
-    end_of_data.touch()
-    run = cluster.wait_end(worker_codes=[0, 0, -9])
-    assert max(run.summary.histogram) <= 1
 
 
 def test_the_initialiser_dies_and_another_takes_over(cluster: Cluster, end_of_data: Path) -> None:

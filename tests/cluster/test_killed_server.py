@@ -13,9 +13,8 @@ pytestmark = pytest.mark.cluster
 
 
 @promise("The run folder of a killed server can be read by every command.")
-@pytest.mark.parametrize("servers", [1, 2])
-def test_the_run_of_a_killed_server_is_readable(cluster: Cluster, tmp_path: Path, servers: int) -> None:
-    cluster.start_servers(servers, "--workers", "2", "--policy", "async")
+def test_the_run_of_a_killed_server_is_readable(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.start_servers(2, "--workers", "2", "--policy", "async")
     for _ in range(2):
         cluster.start_worker("--until", str(tmp_path / "never"))
     cluster.wait_version(1)

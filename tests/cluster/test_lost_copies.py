@@ -24,6 +24,7 @@ from tests.cluster.replicated import (
 )
 from tests.cluster.replicated_run import GATES, run, run_alone, whole
 from tests.cluster.replicated_run import sha256 as whole_sha256
+from tests.repetitions import usually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -63,16 +64,17 @@ def ended_well(cluster: Cluster) -> None:
     ]
 
 
-RETURNS = [
-    World(2, (0, 1), (*SAVING, *AUTO)),
-    World(3, (0, 1), (*SAVING, *AUTO)),
-    World(3, (0, 1, 2), (*SAVING, *AUTO)),
-    World(4, (0, 1), (*SAVING, *AUTO)),
-    World(4, (2, 3), (*SAVING, *AUTO)),
-    World(4, (0, 1, 2, 3), (*SAVING, *AUTO)),
-    World(3, (0, 1), AUTO),
-    World(4, (2, 3), AUTO),
-]
+RETURNS = usually(
+    [World(4, (2, 3), (*SAVING, *AUTO)), World(3, (0, 1), AUTO)],
+    soak=[
+        World(2, (0, 1), (*SAVING, *AUTO)),
+        World(3, (0, 1), (*SAVING, *AUTO)),
+        World(3, (0, 1, 2), (*SAVING, *AUTO)),
+        World(4, (0, 1), (*SAVING, *AUTO)),
+        World(4, (0, 1, 2, 3), (*SAVING, *AUTO)),
+        World(4, (2, 3), AUTO),
+    ],
+)
 
 
 @pytest.mark.parametrize("world", RETURNS, ids=str)
@@ -101,10 +103,8 @@ def test_a_job_without_a_copy_goes_on_from_the_newest_checkpoint_by_itself(
 @pytest.mark.parametrize(
     ("world", "advice"),
     [
-        (World(3, (0, 1), SAVING), "start all servers with --resume latest"),
         (World(4, (2, 3), SAVING), "start all servers with --resume latest"),
         (World(3, (0, 1), ()), "there is no checkpoint"),
-        (World(4, (2, 3), ()), "there is no checkpoint"),
     ],
     ids=str,
 )

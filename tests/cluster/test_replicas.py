@@ -26,6 +26,7 @@ from tests.cluster.replicated import (
     wait_state,
 )
 from tests.promises import promise
+from tests.repetitions import usually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -50,7 +51,9 @@ def test_a_server_with_a_folder_of_its_own_is_refused(
         assert [worker.wait_exit() for worker in cluster.workers] == [0, 0]
 
 
-@pytest.mark.parametrize(("elements", "transport"), [(1000, "auto"), (400_000, "auto"), (400_000, "socket")])
+@pytest.mark.parametrize(
+    ("elements", "transport"), usually([(400_000, "socket")], soak=[(1000, "auto"), (400_000, "auto")])
+)
 def test_both_copies_are_killed_one_after_the_other_and_the_weights_are_those_of_a_run_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elements: int, transport: str
 ) -> None:
@@ -74,25 +77,7 @@ def test_both_copies_are_killed_one_after_the_other_and_the_weights_are_those_of
         assert len(list(cluster.out.glob("decisions.before-epoch-*.jsonl"))) == 2
 
 
-def test_servers_always_have_the_command_of_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `--resume auto` from the start, and without checkpoints; also when the job is over."""
-    monkeypatch.setenv("PS_REPLICAS", "2")
-    auto = ("--resume", "auto")
-    with Cluster(tmp_path) as cluster:
-        start(cluster, "sync", batches=MORE, more=auto)
-        wait_for_the_gate(cluster, GATE)
-        wait_state(cluster, 0, 1, "in sync")
-        killed_and_started_again(cluster, 0, "sync", *auto)
-        open_gates(cluster, "gate")
-        wait_state(cluster, 1, 0, "in sync")
-        end(cluster)
-        committed_once(cluster, MORE)
-        for number in range(3):
-            start_again(cluster, number, "sync", *auto)
-        assert [server.wait_exit() for server in cluster.servers] == [0, 0, 0]
-
-
-@pytest.mark.parametrize(("number", "code"), [(None, 0), (SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), usually([(SIGTERM, 143)], soak=[(None, 0)]))
 def test_a_server_that_comes_when_the_job_is_over_ends_as_the_others_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: Signals | None, code: int
 ) -> None:
@@ -124,7 +109,7 @@ def test_a_copy_that_is_interrupted_says_what_it_waits_for_and_the_job_goes_on(
         end(cluster, lost=1)
 
 
-@pytest.mark.parametrize("servers", [3, 4])
+@pytest.mark.parametrize("servers", usually([4], soak=[3]))
 def test_workers_that_fetch_ahead_follow_the_server_that_leads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: int
 ) -> None:
@@ -144,7 +129,7 @@ def test_workers_that_fetch_ahead_follow_the_server_that_leads(
         committed_once(cluster, MORE)
 
 
-@pytest.mark.parametrize("tables", [False, True])
+@pytest.mark.parametrize("tables", usually([True], soak=[False]))
 def test_a_copy_that_stood_still_is_made_anew_and_leads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: bool
 ) -> None:
@@ -169,7 +154,8 @@ def test_a_copy_that_stood_still_is_made_anew_and_leads(
 
 @promise("With two copies of each part, the loss of one server rolls nothing back.")
 @pytest.mark.parametrize(
-    ("more", "loss"), [((), "end the job"), (("--checkpoint-every", "3v"), "go back to the checkpoint")]
+    ("more", "loss"),
+    usually([((), "end the job")], soak=[(("--checkpoint-every", "3v"), "go back to the checkpoint")]),
 )
 def test_the_other_copy_is_killed_and_training_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], loss: str
@@ -186,22 +172,6 @@ def test_the_other_copy_is_killed_and_training_goes_on(
         said = f"one copy is left: its loss would {loss}"
         cluster.wait_for(lambda status: said in status.note, "the loss in the status")
         end(cluster, lost=1)
-        committed_once(cluster)
-
-
-def test_a_server_without_a_copy_that_stands_still_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PS_REPLICAS", "2")
-    with Cluster(tmp_path) as cluster:
-        start(cluster, "async")
-        wait_for_the_gate(cluster, 2 * GATE)
-        cluster.servers[2].send(SIGSTOP)
-        wait_state(cluster, 0, 2, "lost")
-        assert "one more loss would stop the job" in cluster.status().note
-        cluster.servers[2].send(SIGCONT)
-        wait_state(cluster, 0, 2, "votes")
-        end(cluster)
         committed_once(cluster)
 
 

@@ -15,6 +15,7 @@ from pslab.launch.status_client import StatusClient, StatusError
 from tests.cluster.cluster import Cluster, entries_of
 from tests.cluster.replicated import GATE, committed_once, end, start, wait_for_the_gate
 from tests.patience import PATIENCE
+from tests.repetitions import usually
 from tests.replay.command import ps_lab
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -35,7 +36,7 @@ def lose(cluster: Cluster, how: int) -> None:
     cluster.servers[0].send(how)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("how", [SIGKILL, SIGSTOP])
+@pytest.mark.parametrize("how", usually([SIGSTOP], soak=[SIGKILL]))
 def test_a_client_finds_the_server_that_leads(cluster: Cluster, how: int) -> None:
     voter, follower, all_of_them = (
         StatusClient(each) for each in (cluster.addresses[2], cluster.addresses[1], cluster.hosts)

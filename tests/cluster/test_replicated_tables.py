@@ -13,7 +13,6 @@ from pslab.simulator.problems.problem import NumpyTrainer
 from pswire.model.tables import TableSpec
 from tests.cluster.cluster import Cluster, wait_until
 from tests.cluster.replicated import (
-    BATCHES,
     GATE,
     MORE,
     committed_once,
@@ -28,6 +27,7 @@ from tests.cluster.replicated import (
 )
 from tests.cluster.tables_worker import problem
 from tests.promises import promise
+from tests.repetitions import usually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -46,7 +46,7 @@ def replays(cluster: Cluster, batches: int = MORE) -> None:
     "A job whose servers are killed one after the other ends with the rows of one without a loss, and replays "
     "to the bit."
 )
-@pytest.mark.parametrize("transport", ["auto", "grpc"])
+@pytest.mark.parametrize("transport", usually(["grpc"], soak=["auto"]))
 def test_both_copies_are_killed_one_after_the_other_and_rows_are_those_of_a_run_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str
 ) -> None:
@@ -70,22 +70,6 @@ def test_both_copies_are_killed_one_after_the_other_and_rows_are_those_of_a_run_
         assert sha256(cluster) == expected
         committed_once(cluster, MORE)
         replays(cluster)
-
-
-@pytest.mark.parametrize("policy", ["async", "ssp"])
-def test_a_run_whose_leader_is_killed_replays_to_the_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
-) -> None:
-    monkeypatch.setenv("PS_REPLICAS", "2")
-    monkeypatch.setenv("PS_TRANSPORT", "grpc")
-    with Cluster(tmp_path) as cluster:
-        start(cluster, policy, tables=True)
-        wait_for_the_gate(cluster, 2 * GATE)
-        wait_state(cluster, 0, 1, "in sync")
-        cluster.servers[0].kill()
-        end(cluster, lost=0)
-        committed_once(cluster)
-        replays(cluster, BATCHES)
 
 
 def test_rows_are_looked_up_on_the_server_that_leads_now(

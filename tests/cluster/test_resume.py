@@ -1,6 +1,5 @@
 """Real servers that are killed and go on: from their checkpoints, on other addresses, and in other numbers."""
 
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from pslab.runs.folder import Run
-from psserver.checkpoint import Store
 from tests.cluster.cluster import Cluster, entries_of
 from tests.cluster.saved import saved
 
@@ -61,31 +58,6 @@ def test_killed_servers_go_on_with_the_same_bits_on_other_numbers_of_servers(tmp
     commits = Counter((entry["worker"], entry["batch"]) for entry in entries_of(run, "commit"))
     assert set(commits.values()) == {1} and len(commits) == 2 * BATCHES
     assert len(entries_of(run, "restore")) == 2
-
-
-def test_after_sigterm_everything_is_there(cluster: Cluster) -> None:
-    """Optimizer's state, too; a resume goes on behind the last version."""
-    start(cluster, 2, batches=100_000)
-    cluster.wait_version(7)
-    cluster.servers[0].send(signal.SIGTERM)
-    assert cluster.servers[0].wait_exit() == 143
-    run = Run(cluster.out)
-    store = Store(cluster.out / "checkpoints")
-    about = store.verify(store.names()[-1])
-    assert about.version == run.summary.versions
-    arrays = store.arrays(store.names()[-1], "server-1.safetensors", about.files["server-1.safetensors"])
-    assert {"slot/0/m", "slot/0/v"} <= arrays.keys() or sum(name.startswith("slot/") for name in arrays) >= 2
-
-
-def test_so_many_checkpoints_are_kept(cluster: Cluster) -> None:
-    """The newest, that of the end among them."""
-    start(cluster, 2, "--keep", "2")
-    run = cluster.wait_end(worker_codes=[0, 0])
-    store = Store(cluster.out / "checkpoints")
-    versions = [store.verify(name).version for name in store.names()]
-    assert len(versions) == 2 and max(versions) == run.summary.versions == BATCHES
-    logged = [entry["version"] for entry in entries_of(run, "checkpoint")]
-    assert set(versions) < set(logged) and len(logged) > 2
 
 
 def test_a_second_coordinator_is_refused(cluster: Cluster) -> None:

@@ -32,6 +32,7 @@ TIMEOUTS = [10.0, 3.0] if SOAK else [8 * PATIENCE]
 HELD = 6.0
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("timeout", TIMEOUTS)
 def test_a_large_model_trains_over_500_kb_per_second(timeout: float, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,10 +80,7 @@ def test_a_large_model_trains_over_500_kb_per_second(timeout: float, monkeypatch
     assert 2 * max(pieces) / RATE < silence(paces[0].worker_timeout)
 
 
-@pytest.mark.parametrize("stopped", [0, 1])
-def test_a_server_that_stands_still_for_less_than_the_timeout_loses_nobody(
-    tmp_path: Path, stopped: int
-) -> None:
+def test_a_server_that_stands_still_for_less_than_the_timeout_loses_nobody(tmp_path: Path) -> None:
     """SIGSTOP for half of worker_timeout."""
     timeout = 8.0
     with Cluster(tmp_path) as cluster:
@@ -90,10 +88,10 @@ def test_a_server_that_stands_still_for_less_than_the_timeout_loses_nobody(
         flags = ["--batches", "60", "--seconds", "0.05"]
         workers = [cluster.start_worker(*flags) for _ in range(2)]
         cluster.wait_for(lambda status: status.version >= 5, "training")
-        cluster.servers[stopped].send(SIGSTOP)
+        cluster.servers[0].send(SIGSTOP)
         began = time.monotonic()
         threading.Event().wait(timeout / 2)
-        cluster.servers[stopped].send(SIGCONT)
+        cluster.servers[0].send(SIGCONT)
         if time.monotonic() - began >= timeout:
             pytest.skip("this process stood still, and so the server for longer than was meant")
         assert [process.wait_exit() for process in (*workers, *cluster.servers)] == [0, 0, 0, 0]

@@ -88,21 +88,3 @@ def test_a_job_on_two_servers_waits_for_the_one_that_was_lost(tmp_path: Path) ->
         wait_state(cluster, 1, 0, "in sync")
         end(cluster)
         committed_once(cluster, MORE)
-
-
-def test_of_five_servers_two_may_be_lost(tmp_path: Path) -> None:
-    with Cluster(tmp_path) as cluster:
-        start(cluster, "sync", servers=5, batches=MORE)
-        wait_for_the_gate(cluster, GATE)
-        states = [server.state for server in cluster.status().servers]
-        assert states == ["leads", "in sync", "serves part 1", "in sync", "votes"]
-        refused = promote(cluster.addresses[0], "--yes")
-        assert refused.exit_code and "a majority decides who leads" in refused.output, refused.output
-        cluster.servers[3].kill()
-        cluster.servers[0].kill()
-        wait_state(cluster, 1, 0, "lost")
-        wait_state(cluster, 1, 3, "lost")
-        open_gates(cluster)
-        assert [worker.wait_exit() for worker in cluster.workers] == [0, 0]
-        assert [cluster.servers[number].wait_exit() for number in (1, 2, 4)] == [0, 0, 0]
-        committed_once(cluster, MORE)

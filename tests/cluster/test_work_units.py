@@ -1,6 +1,5 @@
 """Data as work units with real processes: each sample counts once per epoch, whoever comes, goes or dies."""
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -21,7 +20,6 @@ DATA = ("--samples", str(SAMPLES), "--unit", str(UNIT), "--epochs", str(EPOCHS))
 POLICIES = {
     "sync": ("--policy", "sync"),
     "async": ("--policy", "async"),
-    "bounded": ("--policy", "bounded", "--set", "policy.max_staleness=0"),
     "backup": ("--policy", "sync", "--set", "policy.backup=1"),
 }
 
@@ -48,13 +46,9 @@ def assert_once(run: Run) -> None:
     assert trained(run) == wanted
 
 
-# Each policy, on one server or two; in a soak on both.
-SERVERS = {"sync": 2, "async": 1, "bounded": 2, "backup": 1}
-
-
 @pytest.mark.parametrize(
     ("policy", "servers"),
-    usually(list(SERVERS.items()), soak=[(policy, servers) for policy in POLICIES for servers in (1, 2)]),
+    usually([("backup", 2)], soak=[(policy, servers) for policy in POLICIES for servers in (1, 2)]),
 )
 def test_each_sample_counts_once_per_epoch(cluster: Cluster, policy: str, servers: int) -> None:
     cluster.start_servers(servers, *POLICIES[policy], "--workers", "3")
@@ -64,12 +58,12 @@ def test_each_sample_counts_once_per_epoch(cluster: Cluster, policy: str, server
     assert_once(run)
 
 
-MOMENTS = {"pulling": "sync", "computing": "async", "pushing": "async", "pushed": "sync"}
+MOMENTS = ("pulling", "computing", "pushing", "pushed")
 
 
 @pytest.mark.parametrize(
     ("moment", "policy"),
-    usually(list(MOMENTS.items()), soak=[(moment, p) for moment in MOMENTS for p in ("sync", "async")]),
+    usually([("pushing", "async")], soak=[(moment, p) for moment in MOMENTS for p in ("sync", "async")]),
 )
 def test_what_a_killed_worker_held_is_trained_by_others(
     cluster: Cluster, tmp_path: Path, policy: str, moment: str
@@ -123,45 +117,8 @@ def test_a_third_worker_that_joins_shares_the_data(cluster: Cluster) -> None:
     assert committed == {"w0": 5, "w1": 5, "w2": 42 - 10}
 
 
-def test_files_are_as_long_as_they_are(cluster: Cluster) -> None:
-    """An empty one, too."""
-    files = ["a-3", "b-0", "c-1", "d-7"]
-    cluster.start_servers(2, "--policy", "sync", "--workers", "2")
-    for index in range(2):
-        cluster.start_worker("--task-index", str(index), "--files", *files, "--epochs", "3")
-    run = cluster.wait_end(worker_codes=[0, 0])
-    assert run.summary.reason == "all work units are done"
-    places = [(g["epoch"], g["unit"], g["part"]) for g in entries_of(run, "grant")]
-    committed = len(entries_of(run, "commit"))
-    assert committed == 3 * (3 + 0 + 1 + 7)
-    assert len(set(places)) == len(places)
-
-
-def test_workers_that_declare_other_data_are_refused(cluster: Cluster) -> None:
-    cluster.start_servers(1, "--policy", "async", "--workers", "1")
-    cluster.start_worker("--task-index", "0", *DATA, "--hold", "computing@1").wait_event("held")
-    other = cluster.start_worker("--task-index", "1", "--samples", "300", "--epochs", "2")
-    assert other.wait_exit() == 5
-    said = other.wait_event("failed")["message"]
-    assert "this job deals 5 units of 5 batches for 2 epochs" in said and "samples=300" in said
-    alone = cluster.start_worker("--task-index", "1", "--batches", "5")
-    assert alone.wait_exit() == 5
-    assert "expects none" in alone.wait_event("failed")["message"]
-
-
 def test_a_policy_whose_workers_step_before_they_ask_is_refused(cluster: Cluster) -> None:
     cluster.start_servers(1, "--policy", "easgd", "--workers", "1")
     worker = cluster.start_worker("--task-index", "0", *DATA)
     assert worker.wait_exit() == 5
     assert "work units are dealt with the tickets" in worker.wait_event("failed")["message"]
-
-
-def test_the_log_declares_what_is_dealt(cluster: Cluster) -> None:
-    cluster.start_servers(1, "--policy", "local-sgd", "--workers", "1")
-    cluster.start_worker("--task-index", "0", *DATA)
-    run = cluster.wait_end(worker_codes=[0])
-    (work,) = entries_of(run, "work")
-    # Ten steps of one ticket: a unit of five batches is one part.
-    assert (work["units"], work["epochs"], work["length"]) == (5, 2, 1)
-    assert "samples=205 unit=50 batch_size=10" in json.dumps(work)
-    assert sum(commit["samples"] for commit in entries_of(run, "commit")) == EPOCHS * SAMPLES

@@ -30,6 +30,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium (apt-get install chromium)")
 
 PAGES = ("now", "time", "learning", "staleness", "rates", "servers", "log", "play")
+# Two pages are looked at for every change, the others every night.
+DAILY = ("now", "play")
 # Nothing but this machine can be reached by the browser.
 FLAGS = [
     "--no-sandbox",
@@ -91,7 +93,10 @@ SCHEMES = ("light", "dark")
 @pytest.mark.parametrize(
     ("name", "scheme"),
     usually(
-        list(zip(PAGES, cycle(SCHEMES), strict=False)),
+        [
+            pytest.param(name, scheme, marks=[] if name in DAILY else pytest.mark.nightly)
+            for name, scheme in zip(PAGES, cycle(SCHEMES), strict=False)
+        ],
         soak=[(name, scheme) for name in PAGES for scheme in SCHEMES],
     ),
 )
@@ -220,36 +225,6 @@ def test_a_lesson_from_its_link(recorded: Page, browser: Any) -> None:
     tab.close()
 
 
-@pytest.mark.nightly
-def test_a_lessons_sentence_goes_when_its_experiment_is_changed(recorded: Page, browser: Any) -> None:
-    """And the slow worker that the second run's title names is the one that is slow."""
-    tab = Tab(browser, f"{recorded.url}#/play?lesson=3-staleness")
-    page, title = tab.page, "document.querySelector('.stage .side.b h2')?.textContent"
-    page.wait_for_function(f"() => {title} === 'async, w7 10 times as slow'")
-    page.locator("#workers").fill("20")
-    page.wait_for_function(f"() => {title} === 'async, w19 10 times as slow'")
-    assert tab.text(".stage .headline").startswith('Changed from the lesson "Staleness": 20 workers; below ')
-    page.locator("#lesson").select_option("3-staleness")
-    page.wait_for_function(f"() => {title} === 'async, w7 10 times as slow'")
-    assert "n - 1 = 7 in both" in tab.text(".stage .headline")
-    page.locator("#a-policy").select_option("sync")
-    assert "n - 1 = 7" not in tab.text(".stage .headline")
-    tab.close()
-
-
-@pytest.mark.nightly
-def test_a_knob_and_a_second_run_change_the_sentence_too(recorded: Page, browser: Any) -> None:
-    tab = Tab(browser, f"{recorded.url}#/play?lesson=5-bounds")
-    page = tab.page
-    page.wait_for_selector("#b-policy")
-    page.click("#second")
-    assert "one run only" in tab.text(".stage .headline")
-    page.locator("#seed").evaluate("input => input.closest('details').open = true")
-    page.locator("#seed").fill("3")
-    assert "seed 3" in tab.text(".stage .headline")
-    tab.close()
-
-
 @pytest.fixture(scope="module")
 def long(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run whose log is longer than two parts; nothing is learned."""
@@ -288,23 +263,6 @@ def test_a_long_run_is_shown_whole(long: Run, browser: Any, tmp_path: Path) -> N
         applied_before = sum(1 for t in applied if t <= stop * 0.7)
         tab.page.wait_for_selector("#fates dd")
         assert tab.text("#fates dd").replace(",", "") == str(applied_before)
-        tab.close()
-
-
-@pytest.mark.nightly
-def test_playing_goes_on_from_part_to_part(long: Run, browser: Any, tmp_path: Path) -> None:
-    with Page(tmp_path, str(long.path)) as page:
-        tab = Tab(browser, f"{page.url}#/time")
-        tab.page.wait_for_selector("#moment")
-        border = page.json("/api/recording?part=0")["seconds"]
-        end = page.json("/api/recording?part=0")["end"]
-        tab.page.locator("#moment").fill(str(int(1000 * border / end) - 5))
-        tab.page.keyboard.press("Tab")
-        tab.page.locator("#play-pause").click()
-        target = int(1000 * border / end) + 5
-        tab.page.wait_for_function("at => Number(document.getElementById('moment').value) > at", arg=target)
-        tab.page.locator("#play-pause").click()
-        tab.page.wait_for_selector(".page table tbody tr")
         tab.close()
 
 
@@ -365,67 +323,6 @@ def test_a_live_cluster_and_a_killed_worker(browser: Any, tmp_path: Path) -> Non
             cluster.workers[1].kill()
             tab.page.wait_for_selector('#workers li[data-worker="w1"][data-state="lost"]')
             tab.close()
-
-
-@pytest.mark.nightly
-def test_the_end_of_a_run_is_on_its_page(recorded: Page, browser: Any) -> None:
-    tab = Tab(browser, f"{recorded.url}#/learning")
-    tab.page.locator("#ended").wait_for(state="visible")
-    told = tab.text("#ended")
-    assert told.startswith("Done at version 12: ") and "Final evaluation: " in told and "run" in told
-    tab.close()
-
-
-@pytest.mark.nightly
-def test_a_lessons_runs_have_names_of_their_own_and_something_to_see(recorded: Page, browser: Any) -> None:
-    """Where the first run ends long before the second; the moment is one of both."""
-    tab = Tab(browser, f"{recorded.url}#/play?lesson=5-bounds")
-    page = tab.page
-    page.wait_for_function("() => document.querySelector('.stage .side.b h2')?.textContent")
-    names = [tab.text(f".stage .side.{side} h2") for side in "ab"]
-    assert names == ["bounded, max_staleness 8", "bounded, max_staleness 2"]
-    for side in "ab":
-        assert "ended at" not in tab.text(f".stage .side.{side} header p")
-    # At the end nothing can change any more, and the page says so.
-    page.keyboard.press("End")
-    page.click("#what-if")
-    assert "nothing can change at this moment" in tab.text("#play-error")
-    assert "at=" not in page.evaluate("location.hash")
-    tab.close()
-
-
-@pytest.mark.nightly
-def test_a_refused_what_if_leaves_the_names_of_what_is_shown(recorded: Page, browser: Any) -> None:
-    tab = Tab(browser, f"{recorded.url}#/play")
-    page = tab.page
-    page.wait_for_function("() => document.querySelector('.stage .side.b h2')?.textContent === 'async'")
-    page.click("#what-if")
-    page.wait_for_selector("#if-straggler")
-    page.wait_for_function(
-        "() => /from .* on$/.test(document.querySelector('.stage .side.b h2')?.textContent)"
-    )
-    before = tab.text(".stage .side.b h2")
-    page.select_option("#b-policy", "median")
-    page.locator("#play-error").wait_for(state="visible")
-    page.wait_for_selector(".stage .side.b.refused")
-    assert tab.text(".stage .side.b h2") == before
-    tab.close()
-
-
-@pytest.mark.nightly
-def test_the_time_at_the_foot_is_whole(recorded: Page, browser: Any) -> None:
-    tab = Tab(
-        browser,
-        f"{recorded.url}#/play?policy.name=async&simulation.compute=constant(9)&simulation.seconds=1000",
-    )
-    tab.page.wait_for_function(
-        "() => /of 16 min 40 s/.test(document.getElementById('moment-text')?.textContent)"
-    )
-    text, speed = (tab.page.locator(name).bounding_box() for name in ("#moment-text", "#speed"))
-    assert text["x"] + text["width"] <= speed["x"] and text["width"] >= tab.page.evaluate(
-        "document.getElementById('moment-text').scrollWidth - 1"
-    )
-    tab.close()
 
 
 THIRTY_FRAMES = """() => new Promise(done => {

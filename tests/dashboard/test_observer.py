@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from rich.console import Console
 
 from pslab.dashboard import observer as observing
-from pslab.dashboard.observer import INTERVAL, Observer, TooMany
+from pslab.dashboard.observer import Observer, TooMany
 from pslab.display.status import status_json, status_line, status_view
 from pslab.launch.status_client import StatusError, printable
 from pslab.runs.folder import Run
@@ -102,35 +102,6 @@ def test_twenty_viewers_cost_one_question() -> None:
     asyncio.run(watch())
 
 
-def test_the_first_picture_comes_without_a_pause_and_each_other_one_interval_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert INTERVAL <= 0.5
-    monkeypatch.setattr(observing, "INTERVAL", 7.0)
-
-    async def watch() -> None:
-        pauses: list[float] = []
-        over = asyncio.Event()
-
-        async def sleep(seconds: float) -> None:
-            pauses.append(seconds)
-            await over.wait()
-            over.clear()
-
-        monkeypatch.setattr(asyncio, "sleep", sleep)
-        server = Server()
-        stream = Observer(server.ask).messages()
-        for pause in range(3):
-            async with asyncio.timeout(PATIENCE):
-                await anext(stream)
-            assert (len(server.asked), pauses) == (pause + 1, [7.0] * len(pauses))
-            over.set()
-        await stream.aclose()
-        assert pauses
-
-    asyncio.run(watch())
-
-
 def test_frames_put_together_are_the_log() -> None:
     async def watch() -> None:
         server = Server()
@@ -187,20 +158,6 @@ def test_what_is_long_ago_is_kept_in_few_numbers(monkeypatch: pytest.MonkeyPatch
     assert recent <= 80 and len(whole["past"]["updates"]) <= 50
     counted = sum(count for _, _, count in whole["past"]["applied"])
     assert counted + sum(len(batch.get("fates", ())) for batch in whole["recent"]) == 400
-
-
-def test_entries_that_were_too_many_are_said() -> None:
-    server = Server(rate=0)
-    observer = Observer(server.ask)
-    server.grow(4000)
-
-    async def look() -> Any:
-        stream = observer.messages()
-        whole = await until(stream, lambda kind, _: kind == "whole")
-        await stream.aclose()
-        return whole
-
-    assert asyncio.run(look())["skipped"] == 2 + 12_000 - 5000
 
 
 def test_another_job_begins_anew_and_a_lost_server_is_said() -> None:

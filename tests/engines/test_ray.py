@@ -5,7 +5,6 @@ Needs the extra `ray`; where it is missing they are skipped.
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -24,7 +23,6 @@ from tests.cluster.cluster import entries_of
 from tests.engines.codes import CODES
 from tests.engines.sites import ROOT, Running, running
 from tests.engines.test_real import endless, experiment
-from tests.lab.test_local import assert_gone
 from tests.patience import PATIENCE, at_most, within
 from tests.repetitions import SOAK, usually
 
@@ -34,8 +32,6 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(find_spec("ray") is None, reason="no Ray (scripts/install ray)"),
 ]
-# A run on Ray takes a minute of the processor.
-IN_A_SOAK = pytest.mark.skipif(not SOAK, reason="in a soak: a run on Ray more")
 KEEPER = "pslab.launch.remote.keeper"
 
 
@@ -89,11 +85,6 @@ def place() -> Iterator[Site]:
     assert not alive, alive
 
 
-def raylet_of(pid: int) -> psutil.Process:
-    [found] = [each for each in psutil.Process(pid).parents() if each.name() == "raylet"]
-    return found
-
-
 def joined(run: Running) -> list[int]:
     """Both workers; their processes."""
     pids = [int(run.until(f"worker-{n}", "where")["pid"]) for n in range(2)]
@@ -126,44 +117,6 @@ def test_what_is_killed_comes_back_and_the_run_succeeds(place: Site, tmp_path: P
     joins = [entry["incarnation"] for entry in entries_of(log, "join") if entry["worker"] == "w1"]
     assert joins == list(range(1 + len(killed)))
     place.assert_nothing_left()
-
-
-@IN_A_SOAK
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_nothing_is_left_however_ps_lab_ends(place: Site, tmp_path: Path, number: signal.Signals) -> None:
-    command = place.run(endless(tmp_path), "--out", str(tmp_path / "run"))
-    with running(command, place.environment) as run:
-        pids = joined(run)
-        run.process.send_signal(number)
-        if number == signal.SIGTERM:
-            assert run.end()["reason"] == "stopped by SIGTERM"
-            assert run.process.returncode == ExitCode.TERMINATED
-        else:
-            run.process.communicate(timeout=PATIENCE)
-    assert_gone(pids)
-    place.assert_nothing_left()
-
-
-@IN_A_SOAK
-def test_a_lost_node_takes_its_workers_only_and_they_come_back_elsewhere(tmp_path: Path) -> None:
-    made = Site()
-    try:
-        command = made.run(endless(tmp_path), "--out", str(tmp_path / "run"))
-        with running(command, made.environment) as run:
-            pids = joined(run)
-            lost = raylet_of(pids[0])
-            servers = [each for each in keepers(made.processes()) if raylet_of(each.pid) != lost]
-            assert raylet_of(pids[1]) == lost and len(servers) == 2
-            lost.kill()
-            assert_gone(pids)
-            again = joined(run)
-            assert lost.pid not in {raylet_of(pid).pid for pid in again}
-            assert all(server.is_running() for server in servers)
-            (tmp_path / "end").touch()
-            end = run.end()
-        assert end["code"] == 0 and check_run(Run(tmp_path / "run")).ok, end
-    finally:
-        made.cluster.close()
 
 
 def test_exit_codes_arrive_as_they_are(place: Site, tmp_path: Path) -> None:
@@ -218,16 +171,3 @@ def test_one_experiment_ends_with_the_same_weights_here_and_on_ray(place: Site, 
         assert check_run(log).ok and log.summary.versions == 30
         digests.append(log.summary.weights_sha256)
     assert digests[0] and digests[0] == digests[1]
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL] if SOAK else [signal.SIGKILL])
-def test_a_cluster_of_ones_own_ends_with_ps_lab(tmp_path: Path, number: signal.Signals) -> None:
-    lab = [sys.executable, "-m", "pslab", "run", endless(tmp_path), "--out", str(tmp_path / "run")]
-    with running([*lab, "--engine", "ray", "--nodes", "3"], os.environ) as run:
-        joined(run)
-        left = psutil.Process(run.process.pid).children(recursive=True)
-        assert len([each for each in left if each.name() == "raylet"]) == 3
-        run.process.send_signal(number)
-        run.process.communicate(timeout=2 * PATIENCE)
-    gone, alive = psutil.wait_procs(left, timeout=at_most(20.0))
-    assert not alive, [each.cmdline() for each in alive]

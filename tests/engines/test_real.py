@@ -146,17 +146,6 @@ def test_exit_codes_arrive_as_they_are(place: Site, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(not SOAK, reason="in a soak: a run more for what the codes above show")
-def test_a_job_that_fails_has_its_code_and_its_words(place: Site, tmp_path: Path) -> None:
-    command = place.run(experiment(tmp_path, "--fail"), "--out", str(tmp_path / "run"))
-    with running(command, place.environment) as run:
-        end = run.end()
-    assert run.process.returncode == ExitCode.JOB_FAILED
-    assert "ValueError: no data" in end["tail"] or "ValueError: no data" in str(run.said)
-    place.assert_nothing_left()
-
-
-@pytest.mark.nightly
 def test_what_finds_no_room_is_said_with_what_there_is(place: Site, tmp_path: Path) -> None:
     wishes = {"slurm": "cluster.place.workers.cpus=9", "ssh": "cluster.workers=9"}
     command = place.run(experiment(tmp_path), "--out", str(tmp_path / "run"), "--set", wishes[place.engine])

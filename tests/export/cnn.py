@@ -1,10 +1,9 @@
-"""A small convolutional network with BatchNorm; a second job trains the same model with a loss function of its own."""
+"""A small convolutional network with BatchNorm."""
 
 import sys
 from pathlib import Path
 
 import keras
-import tensorflow as tf
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
@@ -38,27 +37,3 @@ class CNN(Job):
 
     def heldout(self):
         return digits("heldout")
-
-
-class Bare(tf.Module):
-    def __init__(self):
-        super().__init__()
-        self.w = tf.Variable(tf.zeros([64, 10]), name="w")
-
-    @tf.function(input_signature=[tf.TensorSpec([None, 64])])
-    def __call__(self, x):
-        return x @ self.w
-
-
-class OwnLoss(CNN):
-    """No Keras model: a tf.Module."""
-
-    def model(self):
-        return Bare()
-
-    def loss(self, model, batch):
-        x, y = batch
-        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, model(x)))
-
-    def heldout(self):
-        return None

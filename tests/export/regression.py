@@ -40,11 +40,3 @@ class OwnOptimizer(Regression):
     """It names its optimizer."""
 
     optimizer = keras.optimizers.AdamW(0.02, clipvalue=0.5)
-
-
-class OwnLoss(Regression):
-    """Its loss is a function, which no file holds."""
-
-    def loss(self, model, batch):
-        x, y = batch
-        return tf.reduce_mean(tf.square(model(x) - y))

@@ -84,13 +84,3 @@ def test_a_batchnorm_cnn_evaluates_to_the_bit_in_plain_keras(tmp_path: Path) -> 
     assert of_earlier.keys() >= {"accuracy", "loss"}
     assert of_saved == {"accuracy": accuracy}
     assert of_by_hand == of_last
-
-
-def test_a_module_that_is_no_keras_model(tmp_path: Path) -> None:
-    run = trained(tmp_path / "run", "OwnLoss")
-    said = export(run, tmp_path / "model.keras", code=6)
-    assert "returned Bare, expected a Keras model; export weights.safetensors instead" in said
-    assert not (tmp_path / "model.keras").exists()
-    export(run, tmp_path / "saved_model")
-    (found,) = plain(tmp_path / "saved_model")
-    assert 0.1 < found["accuracy"] <= 1

@@ -14,11 +14,12 @@ import pytest
 
 from tests.keras.test_workers import PATIENCE, ROOT, server
 from tests.lab.logs import verify
+from tests.repetitions import usually
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(900)]
 
 SCRIPT = ROOT / "tests/frameworks/backend_script.py"
-KINDS = ("mlp", "cnn")
+KINDS = usually(["mlp"], soak=["cnn"])
 BACKENDS = {"tensorflow": "worker", "jax": "jax", "torch": "torch"}
 
 

@@ -89,6 +89,7 @@ def free_address() -> str:
         return str(Address(*free.getsockname()))
 
 
+@pytest.mark.nightly
 def test_processes_that_jax_has_joined(sentences: Recorder) -> None:
     require("jax")
     script = (

@@ -1,9 +1,8 @@
-"""A training script as a user has one. PS_HOSTS or TF_CONFIG: the servers; the latter says the own index, too.
+"""A training script as a user has one. TF_CONFIG says where the servers are, and the own index.
 
-Arguments: kind, workers, own index, output.
+Arguments: workers, own index, output.
 """
 
-import os
 import sys
 
 import numpy as np
@@ -20,13 +19,11 @@ def data() -> tuple[np.ndarray, np.ndarray]:
     return x, (x @ generator.normal(size=(FEATURES, 3)) > 0).astype(np.float32)
 
 
-def model(kind: str) -> keras.Model:
+def model() -> keras.Model:
     keras.utils.clear_session()
     keras.utils.set_random_seed(4)
-    first = [keras.layers.BatchNormalization()] if kind == "batchnorm" else []
     layers = [
         keras.Input((FEATURES,)),
-        *first,
         keras.layers.Dense(16, activation="tanh"),
         keras.layers.Dense(3),
     ]
@@ -36,15 +33,9 @@ def model(kind: str) -> keras.Model:
     return made
 
 
-def main(kind: str, workers: int, index: int, out: str) -> None:
-    made, (x, y) = model("dense" if kind == "dealt" else kind), data()
-    if kind == "dealt":
-        psworker.keras.distribute(made, task_index=index, sharding="units")
-        # Somewhat odd: the last batch is smaller.
-        made.fit(x[:-3], y[:-3], batch_size=BATCH, epochs=EPOCHS, verbose=0, validation_data=(x, y))
-        np.savez(out, *made.get_weights())
-        return
-    job = psworker.keras.distribute(made, task_index=None if "TF_CONFIG" in os.environ else index)
+def main(workers: int, index: int, out: str) -> None:
+    made, (x, y) = model(), data()
+    job = psworker.keras.distribute(made)
     assert job.session.worker_index == index
     history = made.fit(
         x[index::workers], y[index::workers], batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0
@@ -54,4 +45,4 @@ def main(kind: str, workers: int, index: int, out: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -1,7 +1,6 @@
 """`fit` on data that the coordinator deals: each sample counts once per epoch over all workers."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -10,17 +9,13 @@ import pytest
 import tensorflow as tf
 
 import psworker.keras
-from pslab.check.checker import check_run
-from pslab.runs.folder import Run
 from psworker.backends.tensorflow.datasets import DatasetBatches
 from psworker.connecting import connect
 from psworker.keras.fit.data import DealtData
 from psworker.tensorflow import named_variables
 from psworker.work import WorkUnits
-from tests.cluster.cluster import entries_of
 from tests.keras import fit_script as script
 from tests.keras.in_process import servers
-from tests.keras.test_workers import server, train
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -45,17 +40,15 @@ def dataset(**shuffled: Any) -> Any:
     return (made.shuffle(200, **shuffled) if shuffled else made).batch(script.BATCH)
 
 
-@pytest.mark.parametrize("kind", ["arrays", "PyDataset", "dataset"])
+@pytest.mark.parametrize("kind", ["PyDataset", "dataset"])
 def test_one_worker_does_what_plain_fit_does(kind: str) -> None:
     """Weights and history, to the bit, where nothing is shuffled."""
     x, y = script.data()
-    given: dict[str, Any] = {"x": x, "y": y, "batch_size": script.BATCH}
-    if kind != "arrays":
-        given = {"x": Batches() if kind == "PyDataset" else dataset()}
+    given = {"x": Batches() if kind == "PyDataset" else dataset()}
     common = {"epochs": script.EPOCHS, "shuffle": False, "verbose": 0, "validation_data": (x, y)}
-    plain = script.model("dense")
+    plain = script.model()
     expected = plain.fit(**given, **common)
-    made = script.model("dense")
+    made = script.model()
     with servers() as address:
         with psworker.keras.distribute(made, address, sharding="units"):
             found = made.fit(**given, **common)
@@ -63,20 +56,6 @@ def test_one_worker_does_what_plain_fit_does(kind: str) -> None:
         np.testing.assert_array_equal(one, other)
     assert found.history["loss"] == expected.history["loss"]
     assert found.history["val_loss"] == pytest.approx(expected.history["val_loss"], rel=1e-6)
-
-
-def test_two_workers_share_what_both_were_given(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    with server("--workers", "2", "--policy", "async", "--out", str(out)) as address:
-        first, second = train(address, "dealt", 2, tmp_path)
-    for one, other in zip(first, second, strict=True):
-        np.testing.assert_array_equal(one, other)
-    run = Run(out)
-    assert run.summary.reason == "all work units are done"
-    verdict = check_run(run)
-    assert verdict.ok, verdict.violations
-    samples = sum(commit["samples"] for commit in entries_of(run, "commit"))
-    assert samples == script.EPOCHS * (script.SAMPLES - 3)
 
 
 class Elder(keras.callbacks.Callback):
@@ -110,14 +89,13 @@ class Elder(keras.callbacks.Callback):
 WORK = WorkUnits(samples=script.SAMPLES, batch_size=script.BATCH, shuffle=False)
 
 
-@pytest.mark.parametrize("metrics", ["all", "own"])
-@pytest.mark.parametrize("initial_epoch", [0, 4])
+@pytest.mark.parametrize(("metrics", "initial_epoch"), [("all", 4), ("own", 0)])
 def test_the_history_of_a_late_joiner_begins_with_the_epoch_that_the_job_is_in(
     metrics: str, initial_epoch: int
 ) -> None:
     """With no zeros for what it has not seen; and what it then trains is all that is left."""
     x, y = script.data()
-    made = script.model("dense")
+    made = script.model()
     with servers(policy="async") as address:
         with psworker.keras.distribute(made, address, sharding="units", metrics=metrics) as job:
             elder = Elder(address, job, 3, apart=metrics == "all")
@@ -194,11 +172,11 @@ def test_a_dataset_that_is_shorter_than_it_says() -> None:
 
 def test_words_that_make_no_sense() -> None:
     with pytest.raises(ValueError, match='expected "none", "auto" or "units"'):
-        psworker.keras.distribute(script.model("dense"), "127.0.0.1:1", sharding="batch")
+        psworker.keras.distribute(script.model(), "127.0.0.1:1", sharding="batch")
     with pytest.raises(ValueError, match='metrics: expected "all" or "own"'):
-        psworker.keras.distribute(script.model("dense"), "127.0.0.1:1", metrics="some")
+        psworker.keras.distribute(script.model(), "127.0.0.1:1", metrics="some")
     with pytest.raises(ValueError, match="one fit per job"):
-        psworker.keras.distribute(script.model("dense"), "127.0.0.1:1", sharding="units", stay=True)
-    made = psworker.keras.distribute(script.model("dense"), "127.0.0.1:1", sharding="units")
+        psworker.keras.distribute(script.model(), "127.0.0.1:1", sharding="units", stay=True)
+    made = psworker.keras.distribute(script.model(), "127.0.0.1:1", sharding="units")
     with pytest.raises(psworker.keras.FitError, match=r"expected fit before \.session"):
         _ = made.session

@@ -10,10 +10,10 @@ import h5py
 import numpy as np
 import pytest
 
-from psworker.control.epochs import EpochTotals
 from psworker.errors import Refused
 from tests.keras.in_process import servers
 from tests.probes import leave_fit
+from tests.repetitions import usually
 from tests.service.serving import wait_until
 
 pytestmark = [
@@ -28,8 +28,7 @@ pk = pytest.importorskip("psworker.keras")
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
-from psworker.keras.fit.metrics import EpochMetrics, MetricSums  # noqa: E402
-from tests.keras.steps import assert_same, compiled, teacher  # noqa: E402
+from tests.keras.steps import assert_same, compiled  # noqa: E402
 
 BATCH = 16
 X = np.random.default_rng(0).normal(size=(96, 8)).astype(np.float32)
@@ -60,10 +59,9 @@ def both(make: Callable[[], Any], script: Callable[[Any], Any], count: int = 1) 
     return plain, expected, ours, got
 
 
-@pytest.mark.parametrize("knob", ["clipnorm", "global_clipnorm", "clipvalue"])
-def test_several_servers_clip_the_whole_gradient(knob: str) -> None:
+def test_several_servers_clip_each_whole_gradient() -> None:
     """The variables lie on two servers; the norm is of whole ones all the same."""
-    make = lambda: build(keras.optimizers.SGD(0.1, **{knob: 0.05}))  # noqa: E731
+    make = lambda: build(keras.optimizers.SGD(0.1, clipnorm=0.05))  # noqa: E731
     plain, expected, ours, got = both(make, lambda model: model.fit(**FIT).history["loss"], count=2)
     np.testing.assert_allclose(got, expected, rtol=1e-6)
     assert_same(plain, ours, atol=1e-6)
@@ -73,19 +71,6 @@ def test_a_rule_on_whole_variables_is_refused_where_servers_would_split_one() ->
     model = build(keras.optimizers.Lamb(0.01))
     with servers(2) as hosts, pytest.raises(Refused, match=r"'lamb' scales each step .* expected one server"):
         pk.distribute(model, hosts=hosts).session.close()
-
-
-def test_schedule_decay_and_averages_on_several_servers() -> None:
-    """A schedule goes by version, which all servers share."""
-
-    def make() -> Any:
-        decay = keras.optimizers.schedules.ExponentialDecay(0.1, 3, 0.5)
-        optimizer = keras.optimizers.Adam(decay, weight_decay=0.05, use_ema=True, ema_momentum=0.8)
-        optimizer.exclude_from_weight_decay(var_names=["bias"])
-        return build(optimizer)
-
-    plain, _, ours, _ = both(make, lambda model: model.fit(**FIT, epochs=2), count=2)
-    assert_same(plain, ours, atol=1e-5)
 
 
 def several_outputs() -> Any:
@@ -103,19 +88,6 @@ def several_outputs() -> Any:
         metrics={"kind": ["accuracy"]},
         weighted_metrics={"size": ["mae"]},
     )
-
-
-def test_several_outputs_losses_their_weights_and_weighted_metrics() -> None:
-    targets = {"kind": Y, "size": X[:, :1]}
-
-    def script(model: Any) -> Any:
-        return model.fit(X, targets, batch_size=BATCH, epochs=2, verbose=0).history
-
-    plain, expected, ours, got = both(several_outputs, script)
-    assert got.keys() == expected.keys() and len(got) >= 5
-    for name, values in expected.items():
-        np.testing.assert_allclose(got[name], values, rtol=1e-5, err_msg=name)
-    assert_same(plain, ours, atol=1e-6)
 
 
 def test_validation_split_frequency_steps_and_batch_size() -> None:
@@ -139,38 +111,6 @@ def test_train_on_batch_is_a_batch_of_fit() -> None:
     plain, expected, ours, got = both(build, script)
     assert [float(loss) for loss in got] == [float(loss) for loss in expected]
     assert_same(plain, ours)
-
-
-def test_layers_frozen_and_thawed_between_two_fits() -> None:
-    """As Keras wants it: compile again; each compile is a job of its own."""
-    models = [build(), build()]
-    for distributed, model in enumerate(models):
-        for frozen in (False, True, False):
-            model.layers[0].trainable = not frozen
-            compiled(model, keras.optimizers.SGD(0.1))
-            before = model.get_weights()
-            if distributed:
-                with servers() as hosts, pk.distribute(model, hosts):
-                    model.fit(**FIT, shuffle=False)
-            else:
-                model.fit(**FIT, shuffle=False)
-            moved = [bool(np.any(a != b)) for a, b in zip(before, model.get_weights(), strict=True)]
-            assert moved == [not frozen, not frozen, True, True]
-    assert_same(*models)
-
-
-def test_what_normalization_adapted_and_batchnorm_averaged_goes_along() -> None:
-    """Both begin on the servers as state, which no optimizer moves."""
-
-    def make() -> Any:
-        adapted = keras.layers.Normalization()
-        adapted.adapt(X)
-        return build(keras.optimizers.SGD(0.1), adapted, keras.layers.BatchNormalization(momentum=0.8))
-
-    plain, expected, ours, got = both(make, lambda model: model.fit(**FIT, epochs=2).history["loss"], count=2)
-    np.testing.assert_allclose(got, expected, rtol=1e-4)
-    assert_same(plain, ours, atol=1e-5)
-    np.testing.assert_array_equal(plain.layers[0].mean, ours.layers[0].mean)
 
 
 def test_every_worker_but_the_first_draws_numbers_of_its_own() -> None:
@@ -199,21 +139,6 @@ def test_averages_are_swapped_in_for_evaluation() -> None:
     assert_same(plain, ours, atol=1e-5)
 
 
-def test_weights_that_were_set_are_refused_beside_swapped_averages_too() -> None:
-    model = build(keras.optimizers.SGD(0.1, use_ema=True))
-    sets = keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs: model.layers[0].set_weights(
-            [weights + 0.01 for weights in model.layers[0].get_weights()]
-        )
-    )
-    with (
-        servers() as hosts,
-        pk.distribute(model, hosts),
-        pytest.raises(pk.FitError, match="changed by something"),
-    ):
-        model.fit(**FIT, epochs=2, callbacks=[keras.callbacks.SwapEMAWeights(), sets])
-
-
 def leaves(folder: Path) -> list[dict[str, Any]]:
     """Entries of that kind in the log so far, of whole lines."""
     lines = (folder / "decisions.jsonl").read_text().split("\n")[:-1]
@@ -231,41 +156,15 @@ def test_labels_out_of_range_end_their_worker_and_nobody_waits_for_it(tmp_path: 
     assert left["reason"] == "InvalidArgumentError in fit"
 
 
-@pytest.mark.parametrize(
-    ("said", "words"),
-    [({"metrics": ["acuracy"]}, "acuracy"), ({"loss": "mze"}, "mze")],
-    ids=["metric", "loss"],
-)
-def test_a_name_that_keras_does_not_know_ends_fit_before_the_first_step(
-    said: dict[str, Any], words: str, tmp_path: Path
-) -> None:
+def test_a_name_that_keras_does_not_know_ends_fit_before_the_first_step(tmp_path: Path) -> None:
     model = build()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(**{"optimizer": "sgd", "loss": loss, **said})
+    model.compile("sgd", loss, metrics=["acuracy"])
     with servers(out=tmp_path / "run") as hosts, pk.distribute(model, hosts):
-        with pytest.raises(ValueError, match=f"Could not interpret .* {words}"):
+        with pytest.raises(ValueError, match="Could not interpret .* acuracy"):
             model.fit(**FIT)
         assert wait_until(lambda: leaves(tmp_path / "run"), "the worker to leave")
     assert '"commit"' not in (tmp_path / "run" / "decisions.jsonl").read_text()
-
-
-def test_callbacks_that_write_act_in_worker_0_only() -> None:
-    from psworker.keras.fit.callbacks import WRITERS, guarded
-
-    for name in ("ModelCheckpoint", "BackupAndRestore", "TensorBoard", "CSVLogger", "OrbaxCheckpoint"):
-        kind = getattr(keras.callbacks, name)
-        assert kind in WRITERS
-        heard: list[str] = []
-        inner = kind.__new__(kind)
-        inner.on_train_begin = lambda logs=None: None
-        inner.set_model = lambda model: None
-        inner.on_epoch_end = lambda epoch, logs=None, heard=heard: heard.append("epoch end")
-        inner.save_best_only = False
-        for chosen in (False, True):
-            guarded(inner, lambda chosen=chosen: chosen).on_epoch_end(0, {})
-            assert heard == ["epoch end"] * chosen
-    plain = keras.callbacks.LambdaCallback()
-    assert guarded(plain, lambda: False) is plain
 
 
 def test_other_callbacks_see_what_they_see_in_plain_fit() -> None:
@@ -287,18 +186,6 @@ def test_other_callbacks_see_what_they_see_in_plain_fit() -> None:
     assert got == expected
 
 
-def test_a_callback_list_may_be_given() -> None:
-    """One that Keras has made already, with a callback that stops."""
-
-    def script(model: Any) -> Any:
-        stopping = keras.callbacks.EarlyStopping("loss", patience=0, min_delta=10.0)
-        listed = keras.callbacks.CallbackList([stopping], add_history=True, model=model)
-        return model.fit(**FIT, epochs=5, callbacks=listed).history
-
-    _, expected, _, got = both(build, script)
-    assert got == expected and len(got["loss"]) == 2
-
-
 def test_a_callback_list_is_as_it_was_for_another_fit(tmp_path: Path) -> None:
     model, epochs = build("sgd"), []
     each = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: epochs.append(epoch))
@@ -313,55 +200,16 @@ def test_a_callback_list_is_as_it_was_for_another_fit(tmp_path: Path) -> None:
     assert len((tmp_path / "log.csv").read_text().splitlines()) == 3
 
 
-@pytest.mark.parametrize(
-    ("validation", "from_worker_0", "said"), [(True, False, 1), (True, True, 0), (False, False, 0)]
-)
-def test_a_worker_whose_validation_does_not_come_says_so_once(
-    validation: bool, from_worker_0: bool, said: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Worker 0 validates and saves for all; here it has left, in one case."""
-
-    class Session:
-        def gather_epoch(
-            self, number: int, layout: str, sums: list[float], values: Any, yields: Any
-        ) -> EpochTotals:
-            assert not values  # it is not this worker that validates
-            return EpochTotals(1, sums, {"val_loss": 0.5} if from_worker_0 else {})
-
-    model = build("sgd")
-    epochs = EpochMetrics(model, MetricSums(model))
-    with caplog.at_level("WARNING", logger="ps-worker"):
-        for _ in range(2):
-            logs: dict[str, Any] = {"loss": 1.0}
-            epochs.meet(Session(), None)
-            epochs.awaited = validation  # as when Keras asks for an evaluation
-            assert epochs.exchange(Session(), logs, validates=False) == 1
-            assert ("val_loss" in logs) == from_worker_0
-    found = [each for each in caplog.records if getattr(each, "event", "") == "no_validation"]
-    assert len(found) == said
-    assert all("the worker that validates and saves for all" in each.getMessage() for each in found)
-
-
-@pytest.mark.parametrize("first", ["train_on_batch", "fit"])
-def test_weights_set_between_session_and_the_first_batch_are_refused(first: str) -> None:
+def test_weights_set_between_session_and_the_first_batch_are_refused() -> None:
     """Joining sends the weights of that moment; what is set then would be overwritten by version 0."""
     model = build()
     with servers() as hosts, pk.distribute(model, hosts) as job:
         assert job.session.worker_index == 0
         model.set_weights([np.full_like(weights, 7.0) for weights in model.get_weights()])
         with pytest.raises(pk.FitError, match=r"'dense/kernel' were set after the job was joined"):
-            model.fit(**FIT) if first == "fit" else model.train_on_batch(X[:BATCH], Y[:BATCH])
+            model.fit(**FIT)
         assert job.version == 0
         np.testing.assert_array_equal(model.get_weights()[0], 7.0)
-
-
-def test_weights_set_between_two_single_batches_are_refused() -> None:
-    model = build()
-    with servers() as hosts, pk.distribute(model, hosts):
-        model.train_on_batch(X[:BATCH], Y[:BATCH])
-        model.layers[0].set_weights([weights + 0.5 for weights in model.layers[0].get_weights()])
-        with pytest.raises(pk.FitError, match="changed by something"):
-            model.train_on_batch(X[:BATCH], Y[:BATCH])
 
 
 def backup(folder: Path) -> Any:
@@ -407,8 +255,7 @@ def test_a_backup_that_servers_would_not_take_up_is_refused(
         assert job.version == 0
 
 
-@pytest.mark.parametrize("event", ["on_train_batch_begin", "on_train_batch_end"])
-def test_weights_that_a_callback_sets_within_an_epoch_are_refused(event: str) -> None:
+def test_weights_that_a_callback_sets_within_an_epoch_are_refused() -> None:
     """Before a gradient of them is computed."""
     model, steps = build(), []
 
@@ -419,31 +266,8 @@ def test_weights_that_a_callback_sets_within_an_epoch_are_refused(event: str) ->
 
     with servers() as hosts, pk.distribute(model, hosts) as job:
         with pytest.raises(pk.FitError, match="changed by something"):
-            model.fit(**FIT, callbacks=[keras.callbacks.LambdaCallback(**{event: act})])
+            model.fit(**FIT, callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=act)])
         assert max(steps) == 2 and job.fates["applied"] <= 3
-
-
-def test_averages_move_while_gradients_are_accumulated() -> None:
-    """They are no weights that somebody has set."""
-    optimizer = lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)  # noqa: E731
-    model = build(optimizer(), keras.layers.BatchNormalization())
-    with servers() as hosts, pk.distribute(model, hosts, stay=True) as job:
-        nothing = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None)
-        model.fit(**FIT, callbacks=[nothing])
-        assert job.version == 3
-
-
-def test_accumulated_batches_all_move_the_averages() -> None:
-    """Not the last one of an update only."""
-    make = lambda: build(  # noqa: E731
-        keras.optimizers.SGD(0.1, gradient_accumulation_steps=3),
-        keras.layers.BatchNormalization(momentum=0.5),
-    )
-    plain, expected, ours, got = both(
-        make, lambda model: model.fit(**FIT, validation_split=0.25).history, count=2
-    )
-    np.testing.assert_allclose(got["val_loss"], expected["val_loss"], rtol=1e-5)
-    assert_same(plain, ours, atol=1e-5)
 
 
 def test_the_logged_loss_is_the_mean_over_accumulated_batches(tmp_path: Path) -> None:
@@ -477,16 +301,6 @@ def test_a_worker_with_another_layout_of_images_is_refused() -> None:
         leave_fit(job, "the test ends")
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_warm_up_from_zero_that_a_callback_makes(count: int) -> None:
-    """In the first epoch nothing moves."""
-    warm = keras.callbacks.LearningRateScheduler(lambda epoch: 0.05 * epoch)
-    script = lambda model: model.fit(**FIT, epochs=3, callbacks=[warm]).history["loss"]  # noqa: E731
-    plain, expected, ours, got = both(lambda: build(keras.optimizers.SGD(0.1, momentum=0.5)), script, count)
-    np.testing.assert_allclose(got, expected, rtol=1e-6)
-    assert_same(plain, ours, atol=1e-6)
-
-
 @pytest.mark.parametrize("said", [{"policy": "async"}, {"seed": 3}, {"out": "somewhere"}])
 def test_what_is_said_of_a_server_of_ones_own_is_refused_where_servers_run(
     said: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -498,14 +312,6 @@ def test_what_is_said_of_a_server_of_ones_own_is_refused_where_servers_run(
         pk.Remote(build(), "sgd", **said)
 
 
-def test_normalization_over_all_workers_is_refused_on_a_cluster() -> None:
-    """One worker has all the batch there is."""
-    model = build("adam", keras.layers.BatchNormalization(synchronized=True, name="over_all"))
-    with pytest.raises(pk.FitError, match="'over_all' has synchronized=True.*expected synchronized=False"):
-        pk.distribute(model, "h:7070")
-    pk.distribute(model).close()
-
-
 def test_a_second_optimizer_is_refused_by_name() -> None:
     for held in (keras.optimizers.SGD(), [keras.optimizers.SGD()], {"g": keras.optimizers.SGD()}):
         model = build()
@@ -514,22 +320,8 @@ def test_a_second_optimizer_is_refused_by_name() -> None:
             pk.distribute(model)
 
 
-@pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
-def test_weights_that_a_step_reads_behind_their_update_are_refused(eager: bool) -> None:
-    with servers() as hosts, pk.distribute(teacher(False, eager), hosts) as job:
-        with pytest.raises(Exception, match=r"reads '\S*kernel:0' after it has applied .* at the beginning"):
-            job.model.fit(**FIT)
-
-
-def test_a_mean_teacher_follows_at_the_beginning_of_a_step() -> None:
-    plain, expected, ours, got = both(lambda: teacher(True), lambda model: model.fit(**FIT).history, count=2)
-    assert_same(plain, ours, atol=1e-6)
-    # Counted as soon as gradients are applied.
-    assert got["taken"] == expected["taken"] == [len(X) // BATCH]
-
-
 class Assigning(keras.Model):  # type: ignore[misc]
-    """Clips its weights in its step, as in a WGAN; `how`: at once, in a branch, or in a function."""
+    """Clips its weights in its step, as in a WGAN; `how`: at once, or in a function."""
 
     def __init__(self, how: str) -> None:
         super().__init__()
@@ -546,16 +338,14 @@ class Assigning(keras.Model):  # type: ignore[misc]
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((self(x, training=True) - 1.0) ** 2)
         self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
-        if self.how == "branch":
-            tf.cond(loss > 0, lambda: [self.clip()] and 0, lambda: 0)
-        elif self.how == "function":
+        if self.how == "function":
             tf.function(lambda: [self.clip()] and 0)()
         else:
             self.clip()
         return {"loss": loss}
 
 
-@pytest.mark.parametrize("how", ["at once", "branch", "function", "eagerly"])
+@pytest.mark.parametrize("how", ["function", "eagerly"])
 def test_a_train_step_that_assigns_weights_is_refused(how: str) -> None:
     """The next version would overwrite them."""
     keras.utils.clear_session()
@@ -565,13 +355,6 @@ def test_a_train_step_that_assigns_weights_is_refused(how: str) -> None:
         with pytest.raises(Exception, match="assigns a value to .*kernel"):
             model.fit(**FIT)
         assert job.version == 0
-
-
-def test_a_layer_that_assigns_its_weights_is_refused() -> None:
-    model = build("sgd", keras.layers.SpectralNormalization(keras.layers.Dense(8)))
-    with servers() as hosts, pk.distribute(model, hosts):
-        with pytest.raises(Exception, match="a layer in it, assigns a value to"):
-            model.fit(**FIT)
 
 
 class Peak(keras.metrics.Metric):  # type: ignore[misc]
@@ -600,13 +383,10 @@ class Positive(Peak):
         self.most.assign_add(keras.ops.sum(keras.ops.cast(true, "float32")))
 
 
-@pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
-def test_a_metric_that_is_no_sum_stays_each_workers_own(
-    eager: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_metric_that_is_no_sum_stays_each_workers_own(caplog: pytest.LogCaptureFixture) -> None:
     """Two workers, whose labels are of different sizes; sums of one's own are added up."""
     labels = np.where(np.arange(len(X)) % 2, 3, 1)
-    models = [build("sgd", metrics=[Peak(), Positive(), "accuracy"], run_eagerly=eager) for _ in range(2)]
+    models = [build("sgd", metrics=[Peak(), Positive(), "accuracy"], run_eagerly=True) for _ in range(2)]
 
     def fit(index: int) -> Any:
         own = slice(index, None, 2)
@@ -649,7 +429,7 @@ def assert_same_state(one: Any, other: Any) -> None:
         np.testing.assert_allclose(b.numpy(), a.numpy(), rtol=1e-4, atol=1e-6, err_msg=a.path)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", usually(["adam", "adafactor"], soak=list(OPTIMIZERS)))
 def test_plain_keras_goes_on_as_if_it_had_trained_alone(name: str) -> None:
     """On one server, or two, and then without: the optimizer remembers what it would, and so do the next losses."""
     plain, ours = build(OPTIMIZERS[name]()), build(OPTIMIZERS[name]())

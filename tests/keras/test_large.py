@@ -34,9 +34,7 @@ def wide() -> Any:
     return model
 
 
-@pytest.mark.parametrize(
-    ("transport", "count"), [("shared-memory", 1), ("shared-memory", 2), ("socket", 1), ("grpc", 2)]
-)
+@pytest.mark.parametrize(("transport", "count"), [("shared-memory", 2), ("grpc", 2)])
 def test_large_variables_are_trained_as_by_plain_fit(transport: str, count: int) -> None:
     plain, ours = wide(), wide()
     plain.fit(**FIT)
@@ -47,15 +45,14 @@ def test_large_variables_are_trained_as_by_plain_fit(transport: str, count: int)
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(("transport", "count"), [("shared-memory", 1), ("socket", 2)])
 def test_a_gradient_that_is_not_finite_is_refused_by_the_servers_and_named(
-    transport: str, count: int, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The batches around it count: a refusal costs its ticket alone."""
     bad = X.copy()
     bad[16:32] = np.nan
     model = wide()
-    with servers(count) as hosts, pk.distribute(model, hosts, transport=transport, stay=True) as job:
+    with servers(2) as hosts, pk.distribute(model, hosts, transport="socket", stay=True) as job:
         with caplog.at_level("WARNING", logger="ps-worker"):
             model.fit(**{**FIT, "x": bad})
         assert job.version == 3

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psworker.servers import EmbeddedServerError
 from tests.keras.in_process import servers
-from tests.probes import embedded_server, pretend_strategy
+from tests.probes import embedded_server
 from tests.service.serving import wait_until
 
 pytestmark = [
@@ -88,17 +87,6 @@ def test_on_a_cluster_a_second_fit_is_another_phase_of_the_job(tmp_path: Path) -
     assert sum(json.loads(line)["kind"] == "start" for line in log) == 2
 
 
-def test_a_rate_that_is_set_between_two_phases_is_the_second_ones() -> None:
-    plain, ours = build("sgd"), build("sgd")
-    with servers() as hosts, pk.distribute(ours, hosts):
-        for model in (plain, ours):
-            model.fit(**FIT, shuffle=False)
-            model.optimizer.learning_rate = 0.2
-            model.fit(**FIT, shuffle=False)
-    for one, other in zip(plain.get_weights(), ours.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 @pytest.mark.cluster
 def test_a_server_of_its_own_ends_with_its_model() -> None:
     """As in K folds, where each has a model of its own."""
@@ -125,31 +113,3 @@ class Unbuilt(keras.Model):  # type: ignore[misc]
 
     def call(self, x: Any) -> Any:
         return self.dense(x)
-
-
-def test_a_model_that_calls_itself_built_before_it_has_variables_trains() -> None:
-    results = []
-    for distributed in (False, True):
-        keras.utils.clear_session()
-        keras.utils.set_random_seed(5)
-        model = compiled(Unbuilt(), "sgd")
-        model.build((None, 8))
-        if not distributed:
-            results.append(model.fit(**FIT, shuffle=False).history)
-            continue
-        with servers() as hosts, pk.distribute(model, hosts):
-            results.append(model.fit(**FIT, shuffle=False).history)
-    assert results[0] == results[1]
-
-
-@pytest.mark.cluster
-def test_a_wrong_policy_is_refused_where_it_was_said() -> None:
-    with pytest.raises(EmbeddedServerError, match="policy"):
-        pk.distribute(build(), policy="snyc")
-
-
-def test_a_model_of_a_strategy_is_refused() -> None:
-    model = build()
-    pretend_strategy(model, tf.distribute.OneDeviceStrategy("/cpu:0"))
-    with pytest.raises(pk.FitError, match="OneDeviceStrategy"):
-        pk.distribute(model)

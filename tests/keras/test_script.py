@@ -95,26 +95,6 @@ def test_a_script_fits_several_times_and_its_end_decides(tmp_path: Path) -> None
     assert "worker 0 of 2 is at version" in (tmp_path / "run" / "logs" / "worker-0.log").read_text()
 
 
-@pytest.mark.tensorflow
-@pytest.mark.cluster
-@pytest.mark.timeout(600)
-def test_different_models_on_two_workers_end_the_run_with_a_sentence(tmp_path: Path) -> None:
-    """Either may come first: the other one is refused, and the job cannot start."""
-    done = run_script(tmp_path / "run", 1, "other model")
-    assert done.returncode == ExitCode.REFUSED, done.stdout + done.stderr
-    assert "this job trains another model" in done.stdout + done.stderr
-    assert "the job cannot start, because it waits for 2 workers" in done.stdout
-
-
-@pytest.mark.tensorflow
-@pytest.mark.cluster
-@pytest.mark.timeout(600)
-def test_an_optimizer_that_servers_do_not_have_ends_the_run_with_the_nearest(tmp_path: Path) -> None:
-    done = run_script(tmp_path / "run", 1, "muon", workers=1)
-    assert done.returncode == ExitCode.JOB_FAILED
-    assert "the servers have no Muon" in done.stdout and "keras.optimizers.AdamW" in done.stdout
-
-
 @pytest.mark.cluster
 def test_a_script_that_distributes_nothing_says_so_and_the_run_fails(tmp_path: Path) -> None:
     done = run_script(tmp_path / "run", 1, "nothing", workers=1)

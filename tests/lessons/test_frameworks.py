@@ -11,7 +11,7 @@ import pytest
 from tests.lessons.lesson import LESSONS, commands
 from tests.replay.command import ps_lab
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(600)]
 
 EXTRAS = {"tensorflow": "worker", "jax": "jax", "torch": "torch"}
 

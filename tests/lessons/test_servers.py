@@ -21,7 +21,7 @@ GATES = 100, 200
 GATED = f"""        while step in {GATES} and not os.path.exists(os.path.join(FOLDER, str(step))):
             time.sleep(0.02)
 """
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster, pytest.mark.timeout(600)]
 
 
 def test_the_weights_of_a_run_whose_leaders_were_killed_are_those_of_one_without_a_loss(

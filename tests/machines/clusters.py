@@ -1,40 +1,28 @@
-"""Slurm, ssh and Ray over machines: each of their nodes is one, and ps-lab runs on the first machine."""
+"""Slurm and ssh over machines: each of their nodes is one, and ps-lab runs on the first machine."""
 
 import json
-import os
-import secrets
-import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
 
-from pslab.launch.engines.ray.cluster import QUIET, STORE
 from tests.engines import sites, slurm, sshd
-from tests.engines.ports import unclaimed
-from tests.engines.sites import MARK, ROOT, Site
+from tests.engines.sites import MARK, Site
 from tests.machines.machines import Machine, Machines
 
-ENGINES = ("ssh", "slurm", "ray")
-# Machines. With Slurm and Ray processes are on the last three; the first has the controller, or Ray's head.
+ENGINES = ("ssh", "slurm")
+# Machines. With Slurm processes are on the last three; the first has the controller.
 COUNT = 4
 # What holds an engine's keepers, on each node.
 AGENTS: Mapping[str, Sequence[str]] = {
     "ssh": ("sshd",),
     "slurm": ("slurmd", "slurmstepd"),
-    "ray": ("raylet",),
 }
 # Of a run: words of a command line, and names of programs.
 WORDS = ("pslab", "pslab.launch.remote.keeper", "psserver", "psworker.script")
 PROGRAMS = ("salloc", "srun", "ssh", "slurmstepd")
-# Of each of Ray's nodes but the head: one takes all servers, another one all workers.
-CPUS = 4
 
 
 EXPERIMENT = """
@@ -71,15 +59,8 @@ def experiment(
     return str(file)
 
 
-def endless(folder: Path) -> str:
-    """Until a file "end" is in the folder. Who is lost is given up soon."""
-    return experiment(folder, "--seconds", "0.02", "--until", str(folder / "end"), timeout=3.0)
-
-
 def missing(engine: str) -> str | None:
     """Why there is no such engine here, in one line; None: there is."""
-    if engine == "ray":
-        return None if find_spec("ray") else "no Ray (scripts/install ray)"
     return sites.missing(engine)
 
 
@@ -102,17 +83,8 @@ class Spread(Site):
 
         return self._only(fits)
 
-    def worker(self, index: int) -> tuple[Machine, psutil.Process]:
-        """As `server`."""
-
-        def fits(process: psutil.Process) -> bool:
-            told = process.environ().get("PS_TASK_INDEX")
-            return "psworker.script" in process.cmdline() and told == str(index)
-
-        return self._only(fits)
-
     def agents(self, machine: Machine) -> list[psutil.Process]:
-        """There."""
+        """Of the engine, there."""
         return [
             each for each in machine.running() if _holds(each, lambda it: it.name() in AGENTS[self.engine])
         ]
@@ -147,47 +119,7 @@ def spread(engine: str, machines: Machines, folder: Path) -> Iterator[Spread]:
     if engine == "slurm":
         with slurm.serving(folder, hosts[0], hosts[1:]) as cluster:
             yield Spread(engine, cluster.lab_around(), (), cluster.environment | more, "slurmd", machines)
-    elif engine == "ssh":
+    else:
         with sshd.serving(folder, hosts) as daemon:
             options = ("--hosts", ",".join(f"{host.name}:2" for host in hosts))
             yield Spread(engine, hosts[0].prefix, options, daemon.environment | more, "sshd", machines)
-    else:
-        with _ray(machines) as (address, environment):
-            options = ("--address", address)
-            yield Spread(engine, hosts[0].prefix, options, environment | more, "raylet", machines)
-
-
-@contextmanager
-def _ray(machines: Machines) -> Iterator[tuple[str, dict[str, str]]]:
-    """The head is on the first machine. All ends with the machines."""
-    # A short path: sockets lie below it, of which each machine has its own.
-    own = Path(tempfile.mkdtemp(prefix="ps-ray-"))
-    environment = {**os.environ, **QUIET, "RAY_AUTH_TOKEN": secrets.token_hex(32), "PYTHONPATH": str(ROOT)}
-    (port,) = unclaimed(1)
-    address = f"{machines[0].address}:{port}"
-    try:
-        for place, machine in enumerate(machines.machines):
-            machine.keeps(own)
-            head = ("--head", f"--port={port}", f"--temp-dir={own}")
-            where = (*head, "--include-dashboard=false") if place == 0 else (f"--address={address}",)
-            said = (
-                f"--num-cpus={CPUS if place else 0}",
-                f"--object-store-memory={STORE}",
-                # Any port: those that Ray sets aside for workers could have the head's among them.
-                *("--min-worker-port=0", "--max-worker-port=0"),
-                "--disable-usage-stats",
-            )
-            command = ("-m", "ray.scripts.scripts", "start", *where, f"--node-ip-address={machine.address}")
-            done = subprocess.run(
-                [*machine.host.prefix, sys.executable, *command, *said],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=120,
-                check=False,
-            )
-            assert done.returncode == 0, done.stdout + done.stderr
-        yield address, environment
-    finally:
-        shutil.rmtree(own, ignore_errors=True)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.papers.race import harmonic, ran
 from tests.promises import promise
+from tests.repetitions import usually
 
 P, K = 8, 4
 FIRST_K = harmonic(P) - harmonic(P - K)
@@ -20,6 +21,9 @@ FIRST_K = harmonic(P) - harmonic(P - K)
 @dataclass(frozen=True)
 class Row:
     """`cancels` and `drops` per update. None: there is no figure."""
+
+    def __str__(self) -> str:
+        return " ".join([self.name, *map(str, self.knobs.values())])
 
     name: str
     knobs: dict[str, object]
@@ -58,11 +62,14 @@ ROWS = [
     # Mean of twelve runs of 100,000 updates: 0.1719, standard error 0.0003.
     Row("ssp", {"slack": 3}, 0.1719, 5.5, updates=80000),
 ]
-IDS = [" ".join([row.name, *map(str, row.knobs.values())]) for row in ROWS]
+# Policies that differ in what they do with a gradient and not in when they apply it, and 40,000 updates each, are for a
+# soak: their times are those of async.
+AS_ASYNC = ("delay-adaptive", "dc-asgd", "dc-asgd-a", "gap-aware")
+FEW = [row for row in ROWS if row.name not in AS_ASYNC]
 
 
 @promise("All built-in policies side by side, within 2 % (The above).")
-@pytest.mark.parametrize("row", ROWS, ids=IDS)
+@pytest.mark.parametrize("row", usually(FEW, ROWS), ids=str)
 def test_the_figures_are_met_within_two_percent(row: Row) -> None:
     race = ran(row.name, row.updates, **row.knobs)
     assert race.time_per_update == pytest.approx(row.time, rel=0.02)

@@ -9,7 +9,6 @@ import pytest
 
 from pslab.simulator import SimulationError, build
 from psserver.policies import PolicyError
-from pswire.config.experiment import ExperimentError, parse_experiment
 from pswire.decisions.entries import Stop
 from tests.simulator.lab import experiment, simulate
 
@@ -104,48 +103,6 @@ def test_a_knob_out_of_range() -> None:
         PolicyError, match=r"aggregate must be a whole number >= 1 and <= workers \(4\), got 9"
     ):
         build(experiment("bounded", run={"versions": 1}, policy_knobs={"aggregate": 9}))
-
-
-@pytest.mark.parametrize(
-    ("document", "message"),
-    [
-        ({"simulation": {"compute": "gama(1, 1)"}}, "simulation.compute: 'gama(1, 1)': unknown distribution"),
-        ({"workers": {"0": {"delay": "fast"}}}, "workers.0.delay: 'fast' is no delay"),
-        ({"simulation": {"problm": "mlp"}}, 'simulation.problm: unknown key; did you mean "problem"?'),
-        ({"simulation": {"units": 1e12}}, "simulation.units: expected a whole number from 0 to 16777216"),
-        ({"simulation": {"units": 10**400}}, "simulation.units: expected a whole number from 0 to 16777216"),
-        ({"simulation": {"units": float("inf")}}, "simulation.units: expected a whole number"),
-        ({"simulation": {"problem": "mpl"}}, "simulation.problem: expected 'auto', 'none', 'job'"),
-        (
-            {"simulation": {"factors": {"first": 1.0}}},
-            "simulation.factors.first: expected a worker's number, such as simulation.factors.0",
-        ),
-        ({"faults": {"loss": 1.0}}, "faults.loss: expected a number at least 0 and below 1"),
-        ({"faults": {"crashes": [{"at": 1.0}]}}, "faults.crashes.0.worker: missing"),
-        (
-            {"faults": {"crashes": [{"worker": 0, "at": 1.0, "silnt": True}]}},
-            'faults.crashes.0.silnt: unknown key; did you mean "silent"?',
-        ),
-        ({"links": {"latency": -1.0}}, "links.latency: expected a number from 0 to 1000000000"),
-        ({"link": {}}, '[link]: unknown section; did you mean "links"?'),
-    ],
-)
-def test_what_a_file_cannot_say(document: dict[str, Any], message: str) -> None:
-    with pytest.raises(ExperimentError) as error:
-        parse_experiment(document, "file.toml")
-    assert message in str(error.value)
-
-
-def test_the_new_sections_read_back_equal() -> None:
-    import tomllib
-
-    given = experiment(
-        delays={0: "2 * exponential(0.05)"},
-        links={"latency": 0.001, "bandwidth": 1e9},
-        faults={"crashes": [{"worker": 1, "at": 2.0}], "loss": 0.5},
-        simulation={"factors": {"0": 2.0}, "options": {"hidden": 8}},
-    )
-    assert parse_experiment(tomllib.loads(given.to_toml())) == given
 
 
 FILE = """

@@ -11,6 +11,7 @@ from pslab.simulator.problems import NumpyTrainer, numpy_problem
 from pslab.simulator.store import ShardStore
 from psserver.optimizers import build as build_optimizer
 from tests.promises import promise
+from tests.repetitions import usually
 from tests.simulator.lab import Outcome, experiment, simulate
 
 
@@ -58,7 +59,7 @@ def alone(
 
 
 @promise("Sync is one process on the combined batch, exactly (BSP).")
-@pytest.mark.parametrize(("workers", "servers"), [(1, 1), (4, 1), (4, 3)])
+@pytest.mark.parametrize(("workers", "servers"), usually([(4, 3)], soak=[(1, 1), (4, 1)]))
 @pytest.mark.parametrize(
     "optimizer", [{"name": "sgd", "learning_rate": 0.1}, {"name": "adam", "learning_rate": 0.003}], ids=str
 )

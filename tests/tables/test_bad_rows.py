@@ -73,10 +73,11 @@ BENT = {"unsorted": _swapped, "twice": _twice, "another server's": _anothers, "i
     "Rows of tables harm nobody: keys that are unsorted, repeated, another server's or too many, and gradients"
     " that are not finite, are refused before anything changes; ids without end do not fill a server."
 )
-@pytest.mark.parametrize("transport", ["grpc", "socket", "auto"])
-@pytest.mark.parametrize("bent", BENT.values(), ids=BENT)
+@pytest.mark.parametrize(
+    ("bent", "transport"), [*zip(BENT.values(), ["grpc", "socket", "auto", "grpc"], strict=True)], ids=BENT
+)
 def test_keys_and_rows_that_make_no_sense_are_refused(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, transport: str, bent: Bent
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, bent: Bent, transport: str
 ) -> None:
     with connected(cluster, transport) as session:
         grant = granted(session)
@@ -108,8 +109,8 @@ def test_keys_to_read_that_make_no_sense_are_refused(
 
 @pytest.mark.parametrize(
     "counts",
-    [[3, 3], [2], [4], [2**28]],
-    ids=["another number of tables", "too few", "too many", "beyond memory"],
+    [[3, 3], [4], [2**28]],
+    ids=["another number of tables", "too many", "beyond memory"],
 )
 def test_numbers_of_rows_that_do_not_fit_are_refused(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, counts: list[int]

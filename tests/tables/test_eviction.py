@@ -17,6 +17,7 @@ from psserver.shard.tables import Table, compute
 from pswire.model.plan import PlanError
 from pswire.model.tables import Keys, TableSpec, admitted, bucket, initial_rows, mix, split
 from tests.promises import promise
+from tests.repetitions import usually
 from tests.replay.simulated import simulate
 from tests.tables.twin import advance
 
@@ -231,7 +232,7 @@ RULES = {"coin": {"admit": 0.5}, "count": {"admit_after": 3}}
 
 
 @pytest.mark.parametrize("admission", RULES)
-@pytest.mark.parametrize("policy", ["sync", "async", "dc-asgd"])
+@pytest.mark.parametrize("policy", usually(["dc-asgd"], soak=["sync", "async"]))
 def test_a_run_with_admission_and_eviction_replays_to_the_bit(
     tmp_path: Path, policy: str, admission: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

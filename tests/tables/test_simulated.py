@@ -1,7 +1,7 @@
 """Jobs with tables, simulated and replayed: the same bits on any number of servers, under every policy."""
 
 import threading
-from itertools import cycle, product
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +40,7 @@ OPTIMIZERS = ("sgd", "adagrad", "adam")
 
 @pytest.mark.parametrize(
     ("policy", "optimizer"),
-    usually(list(zip(POLICIES, cycle(OPTIMIZERS), strict=False)), soak=list(product(POLICIES, OPTIMIZERS))),
+    usually([("bounded", "adagrad"), ("dc-asgd", "adam")], soak=list(product(POLICIES, OPTIMIZERS))),
 )
 def test_a_simulated_run_with_tables_and_its_replay(tmp_path: Path, policy: str, optimizer: str) -> None:
     run = simulate(
@@ -118,7 +118,7 @@ def test_options_of_clicks_are_checked() -> None:
 
 
 @promise("Runs replay to the bit, with admission and eviction, too.")
-@pytest.mark.parametrize(("servers", "policy"), [(1, "async"), (2, "bounded"), (2, "sync"), (2, "dc-asgd")])
+@pytest.mark.parametrize(("servers", "policy"), [(1, "async"), (2, "dc-asgd")])
 def test_a_real_run_with_tables_replays_to_the_bit(tmp_path: Path, servers: int, policy: str) -> None:
     """Two workers in threads, by the loop of `ps-worker`."""
     overrides = ["optimizer.name=adagrad", "optimizer.learning_rate=0.1"]

@@ -99,7 +99,6 @@ print(tf.config.threading.get_intra_op_parallelism_threads())
 @pytest.mark.parametrize(
     ("words", "threads", "said"),
     [
-        ([], "0", ""),
         (["deterministic"], "1", ""),
         (
             ["deterministic", "late"],
@@ -107,7 +106,7 @@ print(tf.config.threading.get_intra_op_parallelism_threads())
             "TensorFlow has already started in this process, so it keeps its threads",
         ),
     ],
-    ids=["full speed by default", "one thread before the job's module", "falls back with a sentence"],
+    ids=["one thread before the job's module", "falls back with a sentence"],
 )
 def test_threads_of_a_worker(tmp_path, words, threads, said):
     (tmp_path / "early.py").write_text(EARLY)

@@ -7,6 +7,7 @@ import pytest
 from pswire.model.plan import make_plan
 from psworker import Job
 from psworker.tensorflow import Trainer
+from tests.repetitions import usually
 from tests.worker_tf.metric_kinds import GROUPS, KINDS, UPDATED_BY_HAND, X, build, made, names
 
 pytestmark = [
@@ -90,7 +91,7 @@ def assert_evaluations(make, data, plain, **attributes):
         assert_equal(trainer.evaluate(plan.scatter(arrays)), plainly(plain, arrays, data))
 
 
-@pytest.mark.parametrize("by_user", [False, True], ids=["of the job", "compiled"])
+@pytest.mark.parametrize("by_user", usually([True], soak=[False]))
 @pytest.mark.parametrize("group", GROUPS)
 def test_three_evaluations_of_every_metric(group, by_user):
     _, _, loss, targets = GROUPS[group]

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from psworker.backends import APART
 from tests.probes import variables_of
+from tests.repetitions import usually
 
 pytestmark = pytest.mark.tensorflow
 
@@ -110,7 +111,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("servers", [1, 3])
+@pytest.mark.parametrize("servers", usually([3], soak=[1]))
 @pytest.mark.parametrize(("build", "loss", "data"), CASES, ids=lambda case: getattr(case, "__name__", ""))
 def test_step_equals_a_plain_tape(trained, plain_tape, build, loss, data, servers):
     batch = data()
