@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 
 from psserver import policies
-from psserver.checkpoint import CheckpointError, FileFacts, Store, contents, increments
+from psserver.checkpoint import CheckpointError, Store, contents, increments
 from psserver.checkpoint.increments import RowFiles, load_rows, save_rows
 from psserver.checkpoint.resumption import LATEST
 from psserver.coordinator import JobTerms
-from psserver.service.guard.ledger import MemoryLedger
-from psserver.service.net import orders
 from psserver.service.store import resume_point
 from tests.checkpoint.test_simulated import play
 
@@ -85,24 +83,3 @@ def test_rows_that_memory_has_no_room_for_are_not_read(
     with pytest.raises(CheckpointError, match="while they are restored, expected at most"):
         resume_point.find(folder, LATEST, JobTerms("job", {}), policies.build("sync", {}, 1), None, room=-1.0)
     assert read == []
-
-
-def test_a_server_reads_its_rows_only_if_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = {
-        "server-1-rows-000000000001.safetensors": FileFacts(600, ""),
-        "server-1.safetensors": FileFacts(9, ""),
-    }
-    plan = SimpleNamespace(fingerprint="p")
-    about = SimpleNamespace(files=facts, plan="p", plan_for=lambda servers: plan)
-    store: Any = SimpleNamespace(manifest=lambda name: about)
-    monkeypatch.setattr(orders, "part_of", lambda *given: "the part")
-    for limit, refused in ((1199, True), (1200, False)):
-        ledger = MemoryLedger(limit)
-        host: Any = SimpleNamespace(server=1, memory=SimpleNamespace(ledger=ledger))
-        execution = orders.Execution(host, 2)
-        if refused:
-            with pytest.raises(CheckpointError, match="for rows of a checkpoint"):
-                execution._read(store, "1-j", plan)  # type: ignore[arg-type]
-        else:
-            assert execution._read(store, "1-j", plan) == "the part"  # type: ignore[arg-type, comparison-overlap]
-        assert ledger.total == 0

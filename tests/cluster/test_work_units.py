@@ -82,22 +82,6 @@ def test_what_a_killed_worker_held_is_trained_by_others(
     assert entries_of(run, "cancel")
 
 
-def test_the_last_unit_of_a_killed_worker_calls_back_those_that_had_nothing_left(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    cluster.start_servers(1, "--policy", "async", "--workers", "2")
-    victim = cluster.start_worker("--task-index", "0", *DATA, "--hold", "computing@0")
-    cluster.start_worker("--task-index", "1", *DATA, "--gate", "0", str(tmp_path / "gate"))
-    victim.wait_event("held")
-    (tmp_path / "gate").touch()
-    # The other has trained all the rest, and stands by.
-    cluster.wait_state("w1", "done")
-    victim.kill()
-    run = cluster.wait_end(worker_codes=[-9, 0])
-    assert_once(run)
-    assert [entry["worker"] for entry in entries_of(run, "resume")] == ["w1"]
-
-
 def test_a_third_worker_that_joins_shares_the_data(cluster: Cluster) -> None:
     """It takes nothing that others hold, and all that they have not come to."""
     cluster.start_servers(1, "--policy", "async", "--workers", "2")

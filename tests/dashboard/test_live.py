@@ -26,10 +26,6 @@ def next_status(viewer: Viewer, fits: Any, patience: float = PATIENCE) -> dict[s
     raise AssertionError("the stream has ended")
 
 
-def state_of(status: dict[str, Any], worker: str) -> str:
-    return next((w["state"] for w in status["workers"] if w["name"] == worker), "")
-
-
 def test_live_within_seconds_and_in_the_words_of_status(cluster: Cluster, tmp_path: Path) -> None:
     cluster.start_servers(1, "--workers", "2")
     cluster.start_worker("--task-index", "0", "--seconds", "0.01")
@@ -55,17 +51,6 @@ def test_live_within_seconds_and_in_the_words_of_status(cluster: Cluster, tmp_pa
 def without_numbers(sentence: str) -> str:
     """Seconds pass between two looks."""
     return " ".join(word for word in sentence.split() if not word.strip("();").replace(".", "").isdigit())
-
-
-def test_a_killed_worker_turns_lost_on_the_page(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.start_servers(1, "--workers", "2", timeout=30.0)
-    for index in ("0", "1"):
-        cluster.start_worker("--task-index", index, "--seconds", "0.02")
-    cluster.wait_version(5)
-    with Page(tmp_path, cluster.addresses[0]) as page, page.viewer() as viewer:
-        next_status(viewer, lambda s: state_of(s, "w1") in ("computing", "waiting"))
-        cluster.workers[1].kill()
-        next_status(viewer, lambda s: state_of(s, "w1") == "lost")
 
 
 def test_the_log_comes_whole_to_late_viewers(cluster: Cluster, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def model() -> keras.Model:
     made = keras.Sequential(
         [keras.Input((6,)), keras.layers.Dense(5, activation="tanh"), keras.layers.Dense(1)]
     )
-    made.compile(keras.optimizers.SGD(0.05), loss="mse", metrics=["mae"], run_eagerly=True)
+    made.compile(keras.optimizers.SGD(0.05), loss="mse", metrics=["mae"])
     return made
 
 

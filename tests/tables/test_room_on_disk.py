@@ -11,8 +11,6 @@ from psserver.service.job.log_file import LogError
 from psserver.service.job.run_log import RunLog
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.model.tables import TableSpec
-from tests.service.serving import serving, wait_until
-from tests.tables import test_sessions as sessions
 
 PLAN = make_plan([VariableSpec("w", (4,))], 1, [TableSpec("items", 2)])
 
@@ -45,14 +43,3 @@ def test_room_grows_with_rows_and_the_file_has_only_what_was_written(
     log.close()
     written = weights_file.load(tmp_path / "run" / "weights.safetensors")
     assert np.array_equal(written.tables["items"][0], np.arange(3)) and not part.exists()
-
-
-def test_server_0_keeps_room_for_the_rows_of_all_servers(tmp_path: Path) -> None:
-    asked: list[int] = []
-    reserve = RunLog.reserve_rows
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunLog, "reserve_rows", lambda log, n: (asked.append(n), reserve(log, n))[1])
-        with serving(servers=2, out=tmp_path) as cluster, sessions.connect(cluster) as session:
-            assert sessions.step(session, 3)
-            ids = np.unique(sessions.gradient(3)[0]).size
-            wait_until(lambda: asked[-1:] == [ids * (8 + 4 * sessions.DIM)], "room for all rows")
