@@ -124,27 +124,6 @@ def test_a_copy_is_in_the_account_until_it_is_written(
         wait_until(lambda: checkpoint_bytes(cluster) == 0, "its copy to be given back")
 
 
-def test_the_arrays_of_a_written_copy_are_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And given up where others need the memory. What is written has the saved bits."""
-    held = Held(monkeypatch)
-    held.go.set()
-    with serving(out=tmp_path / "run", overrides=ADAM) as cluster, start(cluster) as session:
-        probe = cluster.servers[0].probe
-        for version in range(3):
-            step(session, probe)
-            wait_until(lambda seen=version: len(saved(tmp_path / "run")) > seen, "a checkpoint")
-            wait_until(lambda: checkpoint_bytes(cluster, "checkpoint, spare") > 0, "its arrays to be kept")
-        assert all(count >= 3 for count in held.spare) and len(held.spare) == 3
-        host = cluster.servers[0].server.host
-        cluster.servers[0].server.owner.ask(host.memory.release)
-        wait_until(lambda: checkpoint_bytes(cluster, "checkpoint, spare") == 0, "them to be given up")
-    found = saved(tmp_path / "run")
-    for version, about in found.items():
-        moments = [values for name, values in sorted(about.items()) if name.startswith("slot/")]
-        expected = 0.1 * sum(0.9 ** (version - k) * k for k in range(1, version + 1))
-        assert np.allclose(moments[0], expected), version
-
-
 def test_memory_for_the_first_copy_is_got_before_it(tmp_path: Path) -> None:
     """On every server, as soon as there are weights: for them, and for adam's two arrays."""
     with serving(2, out=tmp_path / "run", shared=True, overrides=(*ADAM, LATE)) as cluster:
@@ -153,17 +132,6 @@ def test_memory_for_the_first_copy_is_got_before_it(tmp_path: Path) -> None:
             assert session.ready() is not None
             wait_until(lambda: spare_bytes(cluster) == 3 * 8 * SIZE, "the memory")
             assert not saved(tmp_path / "run")
-
-
-def test_a_job_that_resumes_keeps_the_arrays_that_it_has_read(tmp_path: Path) -> None:
-    """They have the sizes of the next copy."""
-    out, weights = tmp_path / "run", {"w": np.ones((SIZE, 2), np.float32)}
-    with serving(2, out=out, shared=True, overrides=ADAM) as cluster:
-        with psworker.connect(cluster.hosts, weights, transport="grpc") as session:
-            step(session, cluster.servers[0].probe)
-            wait_until(lambda: Store(out / "checkpoints").written(), "a checkpoint")
-    with serving(2, out=out, shared=True, resume="latest", overrides=(*ADAM, LATE)) as cluster:
-        wait_until(lambda: spare_bytes(cluster) >= 3 * 8 * SIZE, "the arrays")
 
 
 def test_no_memory_is_got_for_a_job_without_checkpoints(tmp_path: Path) -> None:

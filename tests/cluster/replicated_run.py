@@ -28,15 +28,11 @@ arguments = ["--batches", "{BATCHES}", GATES]
 """
 
 
-def run(folder: Path, *options: str, tables: int = 0) -> "subprocess.Popen[str]":
-    """The workers stand still before each of GATES until there is a file of that number. `tables`: the model has sparse
-    tables, and rows have so many numbers."""
+def run(folder: Path, *options: str) -> "subprocess.Popen[str]":
+    """The workers stand still before each of GATES until there is a file of that number."""
     file = folder / "experiment.toml"
     given = ", ".join(f'"--gate", "{step}", "{folder / str(step)}"' for step in GATES)
-    text = EXPERIMENT
-    if tables:
-        text, given = text.replace("numpy_worker", "tables_worker"), f'{given}, "--dim", "{tables}"'
-    file.write_text(text.replace("GATES", given))
+    file.write_text(EXPERIMENT.replace("GATES", given))
     return subprocess.Popen(
         [sys.executable, "-m", "pslab", "run", str(file), "--out", str(folder / "run"), *options],
         cwd=ROOT,
@@ -47,12 +43,12 @@ def run(folder: Path, *options: str, tables: int = 0) -> "subprocess.Popen[str]"
     )
 
 
-def run_alone(folder: Path, *, tables: int = 0) -> str:
-    """The digest of the weights that one server makes alone; `tables`: as of `run`."""
+def run_alone(folder: Path) -> str:
+    """The digest of the weights that one server makes alone."""
     folder.mkdir()
     for gate in GATES:
         (folder / str(gate)).touch()
-    with run(folder, "--quiet", tables=tables) as launcher:
+    with run(folder, "--quiet") as launcher:
         said, _ = launcher.communicate(timeout=4 * PATIENCE)
         assert launcher.returncode == 0, said
     return sha256(folder)

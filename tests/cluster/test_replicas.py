@@ -2,13 +2,13 @@
 
 from contextlib import closing
 from pathlib import Path
-from signal import SIGCONT, SIGINT, SIGSTOP, SIGTERM, Signals
+from signal import SIGCONT, SIGSTOP, SIGTERM, Signals
 
 import pytest
 
-from pslab.launch.status_client import StatusClient, StatusError
+from pslab.launch.status_client import StatusClient
 from pswire.exits import ExitCode
-from tests.cluster.cluster import Cluster, entries_of, wait_until
+from tests.cluster.cluster import Cluster, wait_until
 from tests.cluster.replicated import (
     GATE,
     LATER,
@@ -96,39 +96,6 @@ def test_a_server_that_comes_when_the_job_is_over_ends_as_the_others_did(
         assert "the job had ended before" in cluster.servers[1].wait_event("stopped")["reason"]
 
 
-def test_a_copy_that_is_interrupted_says_what_it_waits_for_and_the_job_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PS_REPLICAS", "2")
-    with Cluster(tmp_path) as cluster:
-        start(cluster, "sync", timeout=5.0)
-        wait_for_the_gate(cluster, GATE)
-        cluster.servers[1].send(SIGINT)
-        assert cluster.servers[1].wait_exit() == ExitCode.INTERRUPTED
-        assert "SIGINT: waits up to 5 s for the job to end" in cluster.servers[1].errors
-        end(cluster, lost=1)
-
-
-@pytest.mark.parametrize("servers", usually([4], soak=[3]))
-def test_workers_that_fetch_ahead_follow_the_server_that_leads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: int
-) -> None:
-    """With both of their lanes, and versions that come as changes."""
-    monkeypatch.setenv("PS_REPLICAS", "2")
-    ahead = ("--prefetch", "--transport", "socket", "--wire-dtype", "int8/int8")
-    with Cluster(tmp_path) as cluster:
-        start(cluster, "async", servers=servers, batches=MORE, worker=ahead)
-        wait_for_the_gate(cluster, 2 * GATE)
-        wait_state(cluster, 0, 1, "in sync")
-        killed_and_started_again(cluster, 0, "async")
-        open_gates(cluster, "gate")
-        wait_for_the_gate(cluster, 2 * LATER)
-        wait_state(cluster, 1, 0, "in sync")
-        cluster.servers[1].kill()
-        end(cluster, lost=1)
-        committed_once(cluster, MORE)
-
-
 @pytest.mark.parametrize("tables", usually([True], soak=[False]))
 def test_a_copy_that_stood_still_is_made_anew_and_leads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: bool
@@ -211,40 +178,6 @@ def test_a_primary_that_stood_still_writes_nothing_more(
         assert cluster.servers[0].wait_event("stopped")["reason"]
         end(cluster, lost=0)
         committed_once(cluster)
-
-
-def test_timers_go_on_with_the_server_that_takes_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All gradients wait in the buffer for a timer that the server which is killed had set."""
-    monkeypatch.setenv("PS_REPLICAS", "2")
-    with Cluster(tmp_path) as cluster:
-        start(cluster, "fedbuff-timeout", "aggregate=1000", "timeout=4.0")
-        cluster.wait_for(
-            lambda status: (
-                sum(w.committed for w in status.workers) == 2 * GATE
-                and all(w.state == "computing" for w in status.workers)
-            ),
-            "both workers at the gate",
-        )
-        cluster.servers[0].kill()
-        leader = cluster.out / "address"
-        wait_until(
-            lambda: leader.read_text().split(",")[0] == cluster.addresses[1], "another server that leads"
-        )
-        client = StatusClient(cluster.addresses[1])
-
-        def updated() -> bool:
-            try:
-                return client.ask().version >= 1
-            except StatusError:
-                return False
-
-        wait_until(updated, "the update that the timer makes")
-        client.close()
-        end(cluster, lost=0)
-        committed_once(cluster)
-        assert entries_of(cluster.checked_run(), "timer")
 
 
 def test_a_server_whose_disk_refuses_a_promise_ends_and_says_so(

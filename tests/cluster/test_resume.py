@@ -60,16 +60,6 @@ def test_killed_servers_go_on_with_the_same_bits_on_other_numbers_of_servers(tmp
     assert len(entries_of(run, "restore")) == 2
 
 
-def test_a_second_coordinator_is_refused(cluster: Cluster) -> None:
-    start(cluster, 1, batches=100_000)
-    cluster.wait_version(3)
-    options = ("--ps-hosts", "127.0.0.1:0", "--resume", "latest", "--out", str(cluster.out))
-    second = cluster.launch("second", "-m", "psserver", *options, *SYNC)
-    assert second.wait_exit() == 2
-    assert "another coordinator (process" in second.errors
-    second.close()
-
-
 def test_a_folder_that_takes_no_checkpoint_ends_no_training(cluster: Cluster) -> None:
     """Server 1 has no folder."""
     cluster.start_servers(2, *SYNC, "--checkpoint-every", "5v")

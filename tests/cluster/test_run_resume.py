@@ -1,7 +1,6 @@
 """`ps-lab run --resume`: a run that was cut off goes on in the same folder, by the command that began it."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -161,24 +160,3 @@ def test_ctrl_c_saves_the_last_version_and_a_resume_goes_on_from_it(tmp_path: Pa
     again = lab(command(tmp_path, *rarely, "--resume", "latest"))
     assert again.returncode == 0, again.stderr
     assert entries_of(check_same_end(out, whole), "restore")[0]["version"] == 12
-
-
-def test_a_run_goes_on_from_the_checkpoint_that_is_named(tmp_path: Path, whole: Run) -> None:
-    """An older one, of a run that had ended. What is newer becomes void; a name that there is not changes nothing."""
-    out = tmp_path / "run"
-    shutil.copytree(whole.path, out)
-    (tmp_path / "gate").touch()
-    names = Store(out / "checkpoints").names()
-    before = files(out)
-    unknown = lab(command(tmp_path, "--resume", "0000000007-nonesuch"))
-    assert unknown.returncode == 2
-    told = f"there is no checkpoint of the name 0000000007-nonesuch: expected one of {', '.join(names)}"
-    assert told in unknown.stdout
-    assert files(out) == before
-    named, version = names[3], Store(out / "checkpoints").manifest(names[3]).version
-    again = lab(command(tmp_path, "--set", "run.keep=99", "--resume", named))
-    assert again.returncode == 0, again.stderr
-    (restored,) = entries_of(check_same_end(out, whole), "restore")
-    assert restored["version"] == version < whole.summary.versions
-    (aside,) = out.glob("decisions.void-*.jsonl")
-    assert aside.read_bytes().count(b"\n") == restored["rolled_back"] > 0

@@ -3,7 +3,6 @@
 Skipped where no browser is installed: apt-get install chromium, and the extra `browser`.
 """
 
-import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -13,17 +12,13 @@ from typing import Any
 
 import pytest
 
-import psworker
 from pslab.dashboard.past import PART
 from pslab.runs.folder import Run
 from tests.cluster.cluster import Cluster
-from tests.cluster.replicated import GATE, start, wait_for_the_gate
 from tests.dashboard.page import Page
-from tests.dashboard.test_change import START
 from tests.promises import promise
 from tests.repetitions import usually
 from tests.replay.simulated import simulate
-from tests.service.serving import serving, step
 
 playwright = pytest.importorskip("playwright.sync_api", reason="no playwright (scripts/install browser)")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -144,24 +139,6 @@ def test_keyboard_and_slider(recorded: Page, browser: Any) -> None:
     page.keyboard.press(" ")
     page.wait_for_function("() => document.getElementById('moment').value > 0")
     page.keyboard.press(" ")
-    tab.close()
-
-
-@pytest.mark.nightly
-def test_a_moment_of_a_recorded_run(recorded: Page, browser: Any) -> None:
-    """At the slider's moment somebody waits, for somebody, in the policy's words."""
-    tab = Tab(browser, f"{recorded.url}#/now")
-    tab.page.wait_for_selector("#workers li")
-    tab.page.keyboard.press("Home")
-    for _ in range(60):
-        tab.page.keyboard.press("ArrowRight")
-        if tab.page.locator('#workers li[data-state="waiting"]').count():
-            break
-    tab.page.wait_for_selector('#workers li[data-state="waiting"]')
-    said = tab.text('#workers li[data-state="waiting"] .why')
-    assert re.match(
-        r"waits for (version \d+, which needs a commit of|the initial values|\d+ more of)", said
-    ), said
     tab.close()
 
 
@@ -365,57 +342,3 @@ def test_the_end_of_a_live_cluster(browser: Any, tmp_path: Path) -> None:
             later.page.locator("#ended").wait_for(state="visible")
             assert later.text("#ended").startswith(told)
             later.close()
-
-
-@pytest.mark.nightly
-def test_the_form_changes_the_policy(tmp_path: Path, browser: Any) -> None:
-    with serving() as cluster, psworker.connect(cluster.hosts, START) as session:
-        step(session)
-        with Page(tmp_path, cluster.hosts, "--change-policy") as page:
-            tab = Tab(browser, f"{page.url}#/servers", width=360, height=740)
-            effect = tab.page.locator("#change-effect")
-            tab.page.select_option("#change-to", "bounded")
-            tab.page.fill("#change-knobs", "max_staleness=3 aggregate=1")
-            tab.page.fill("#change-rate", "0.5")
-            tab.page.fill("#change-why", "w3 is slow")
-            tab.page.click("#change-policy")
-            effect.filter(has_text="bounded").wait_for()
-            found = cluster.status()
-            assert found.policy == "bounded" and json.loads(found.policy_knobs)["max_staleness"] == 3
-            # What cannot take over is refused with the servers' sentence; the browser notes the answer's code.
-            tab.page.select_option("#change-to", "median")
-            tab.page.fill("#change-knobs", "")
-            tab.page.click("#change-policy")
-            effect.filter(has_text="cannot take over").wait_for()
-            assert cluster.status().policy == "bounded"
-            assert tab.page.evaluate("document.documentElement.scrollWidth") <= 360
-            assert [error for error in tab.wrong if "409" not in error] == []
-            tab.wrong.clear()
-            tab.close()
-        session.done()
-
-
-@pytest.mark.nightly
-def test_the_header_says_what_servers_with_replicas_do(
-    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PS_REPLICAS", "2")
-    with Cluster(tmp_path) as cluster:
-        start(cluster, "sync")
-        wait_for_the_gate(cluster, GATE)
-        with Page(tmp_path, cluster.hosts) as page:
-            tab = Tab(browser, f"{page.url}#/servers")
-            header = tab.page.locator("#copies")
-            header.filter(
-                has_text=re.compile(
-                    r"^server 0 leads · server 1 in sync(, \d+ items? behind)? · server 2 votes · epoch \d+$"
-                )
-            ).wait_for()
-            assert header.get_attribute("data-whole") == "true"
-            cluster.servers[1].kill()
-            header.filter(has_text="server 1 lost · server 2 votes").wait_for()
-            header.filter(has_text="one copy is left: its loss would end the job").wait_for()
-            assert header.get_attribute("data-whole") == "false"
-            tab.page.set_viewport_size({"width": 360, "height": 740})
-            tab.page.wait_for_function("() => document.documentElement.scrollWidth <= 360")
-            tab.close()

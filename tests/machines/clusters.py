@@ -1,6 +1,5 @@
 """Slurm and ssh over machines: each of their nodes is one, and ps-lab runs on the first machine."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,40 +22,6 @@ AGENTS: Mapping[str, Sequence[str]] = {
 # Of a run: words of a command line, and names of programs.
 WORDS = ("pslab", "pslab.launch.remote.keeper", "psserver", "psworker.script")
 PROGRAMS = ("salloc", "srun", "ssh", "slurmstepd")
-
-
-EXPERIMENT = """
-[run]
-name = "spread"
-
-[cluster]
-servers = 3
-workers = 4
-worker_timeout = {timeout}
-
-[policy]
-name = "sync"
-
-[optimizer]
-name = "sgd"
-
-[job]
-script = "tests/engines/worker.py"
-arguments = {arguments}
-"""
-# Each shard on a node of its own, as an option.
-PLACED = ("--set", "cluster.place.servers={spread=true}")
-
-
-def experiment(
-    folder: Path, *arguments: str, security: Mapping[str, str] | None = None, timeout: float = 10.0
-) -> str:
-    """The path of its file; `arguments` of the workers. `timeout`: a busy machine loses nobody in 10 s."""
-    said = "".join(f"{key} = {json.dumps(path)}\n" for key, path in (security or {}).items())
-    file = folder / "experiment.toml"
-    text = EXPERIMENT.format(arguments=json.dumps(arguments), timeout=timeout)
-    file.write_text(f"{text}\n[security]\n{said}", encoding="utf-8")
-    return str(file)
 
 
 def missing(engine: str) -> str | None:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.machines import machines
-from tests.machines.clusters import COUNT, ENGINES, Spread, missing, spread
-from tests.repetitions import usually
+from tests.machines.clusters import COUNT, Spread, missing, spread
 
 
 @cache
@@ -44,11 +43,4 @@ def site(engine: str, folder: Path) -> Iterator[Spread]:
     if (absent := missing(engine)) is not None:
         pytest.skip(absent)
     with made(COUNT) as machines, spread(engine, machines, folder) as place:
-        yield place
-
-
-@pytest.fixture(scope="module", params=usually(["slurm"], list(ENGINES)))
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spread]:
-    """One engine's, for all tests of a file."""
-    with site(request.param, tmp_path_factory.mktemp("place") / request.param) as place:
         yield place
