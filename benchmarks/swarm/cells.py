@@ -31,24 +31,20 @@ POLICIES: Mapping[str, Callable[[int], Mapping[str, object]]] = {
 }
 # How often the progress of a long beginning is told; seconds.
 TOLD = 5.0
-# Memory is steady when it has not grown for so many looks; seconds between them, and in all.
-STEADY, TICK, SETTLING = 8, 0.25, 20.0
 
 
 @dataclass(frozen=True)
 class Cell:
-    """`share`: of the rate that the same workers reached before; 0 for as fast as they can."""
+    """So many workers, as fast as they can."""
 
     policy: str
     sessions: int
     servers: int
-    share: float = 0.0
 
     @property
     def name(self) -> str:
-        pace = f", at {self.share:.0%} of that rate" if self.share else ""
         many = "" if self.servers == 1 else f", {self.servers} servers"
-        return f"{self.policy}, {self.sessions} sessions{many}{pace}"
+        return f"{self.policy}, {self.sessions} sessions{many}"
 
 
 @dataclass
@@ -59,9 +55,6 @@ class Cost:
     threads: int
     rss: int
     descriptors: int
-    # Before anybody joined, and when all had.
-    rss_before: int = 0
-    rss_joined: int = 0
 
 
 @dataclass
@@ -112,13 +105,9 @@ class Terms:
     say: Say
 
 
-def measure(cell: Cell, terms: Terms, halves: bool) -> list[Measured]:
-    """The cell, and with `halves` the same workers at half of the rate that they reached. Leaves no process behind.
-
-    What goes wrong is in the result: other cells may do better.
-    """
+def measure(cell: Cell, terms: Terms) -> Measured:
+    """The cell. Leaves no process behind. What goes wrong is in the result: other cells may do better."""
     made = Measured(cell)
-    found = [made]
     servers: list[Child] = []
     label = f"{cell.policy}-{cell.sessions}-{cell.servers}"
     generator = Child(
@@ -127,37 +116,16 @@ def measure(cell: Cell, terms: Terms, halves: bool) -> list[Measured]:
     try:
         servers, hosts = _servers(cell, terms, label)
         watched = [psutil.Process(child.pid) for child in servers]
-        before = sum(each.memory_info().rss for each in watched)
         begin = time.monotonic()
         made.links = _joined(generator, cell, hosts, terms)
         made.joined_in = time.monotonic() - begin
-        joined = settled_rss(watched)
-        _burst(made, generator, watched, terms, 0.0)
-        if halves and made.rate:
-            half = Measured(Cell(cell.policy, cell.sessions, cell.servers, 0.5), links=made.links)
-            found.append(half)
-            _burst(half, generator, watched, terms, 0.5 * made.rate)
-        for each in found:
-            if each.cost is not None:
-                each.cost.rss_before, each.cost.rss_joined = before, joined
+        _burst(made, generator, watched, terms)
     except (ChildError, TimeoutError, psutil.NoSuchProcess) as error:
-        found[-1].failure = str(error)
+        made.failure = str(error)
     finally:
         for child in (generator, *servers):
             child.close(patience=0.0)
-    return found
-
-
-def settled_rss(watched: list[psutil.Process]) -> int:
-    """Bytes, once they have stopped growing: loops are still being compiled when the first workers have joined, which
-    takes a hundred MiB whatever their number."""
-    before, same, deadline = 0, 0, time.monotonic() + SETTLING
-    while same < STEADY and time.monotonic() < deadline:
-        time.sleep(TICK)
-        now = sum(each.memory_info().rss for each in watched)
-        same = same + 1 if now <= before * 1.002 else 0
-        before = now
-    return before
+    return made
 
 
 def bare_echo(sessions: int, terms: Terms) -> Measured:
@@ -168,7 +136,7 @@ def bare_echo(sessions: int, terms: Terms) -> Measured:
     try:
         generator.ask("echo", port=echo.receive()["port"], sessions=sessions, nbytes=terms.nbytes)
         _wait(generator, sessions, terms, "the echo")
-        _burst(made, generator, [psutil.Process(echo.pid)], terms, 0.0)
+        _burst(made, generator, [psutil.Process(echo.pid)], terms)
     except (ChildError, TimeoutError) as error:
         made.failure = str(error)
     finally:
@@ -219,12 +187,10 @@ def _wait(generator: Child, sessions: int, terms: Terms, name: str) -> dict[str,
         time.sleep(0.05)
 
 
-def _burst(
-    made: Measured, generator: Child, watched: list[psutil.Process], terms: Terms, rate: float
-) -> None:
+def _burst(made: Measured, generator: Child, watched: list[psutil.Process], terms: Terms) -> None:
     terms.say(f"{made.cell.name}: {terms.seconds:g} s")
     pids = [each.pid for each in watched]
-    made.burst = generator.ask("measure", seconds=terms.seconds, rate=rate, servers=pids)
+    made.burst = generator.ask("measure", seconds=terms.seconds, servers=pids)
     made.cost = Cost(
         cpu=made.burst["server_cpu"],
         threads=sum(each.num_threads() for each in watched),

@@ -10,13 +10,11 @@ import click
 from benchmarks.facts import machine_facts
 from benchmarks.peers.child import ROOT
 from benchmarks.report import console, progress
-from benchmarks.swarm import coordinator, report
-from benchmarks.swarm.cells import POLICIES, Cell, Say, Terms, bare_echo, measure
+from benchmarks.swarm import report
+from benchmarks.swarm.cells import POLICIES, Cell, Terms, bare_echo, measure
 from pswire.command.options import CONTEXT, number_option
 
 SESSIONS = "8,100,250,500,1000,2000"
-# On the coordinator alone, per policy and number of workers; seconds.
-ALONE = 0.5
 # Compiled code is made, or loaded, by the first servers of a run: nobody measures them. Seconds.
 WARM_UP = 2.0
 
@@ -68,13 +66,6 @@ def _numbers(_: click.Context, parameter: click.Parameter, text: str) -> tuple[i
     show_default=True,
     help="Of the weights, and of each gradient.",
 )
-@click.option(
-    "--half/--no-half",
-    default=True,
-    show_default=True,
-    help="A second burst of the same workers at half of the rate that they reached: what p99 is when servers are not "
-    "at their limit.",
-)
 @number_option("--patience", 1, 120.0, "Seconds in which all workers must have joined.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Default: runs/swarm-TIME.")
 def main(
@@ -83,7 +74,6 @@ def main(
     servers: tuple[int, ...],
     seconds: float,
     nbytes: int,
-    half: bool,
     patience: float,
     out: Path | None,
 ) -> None:
@@ -110,14 +100,13 @@ def main(
         "servers": servers,
         "seconds": seconds,
         "bytes": nbytes,
-        "half": half,
     }
     swarmed = report.Swarmed(dict(machine_facts()), settings)
     begin = time.monotonic()
     with progress() as say:
         terms = Terms(seconds, nbytes, patience, folder / "logs", say)
         try:
-            _measure(swarmed, terms, sessions, policies or tuple(POLICIES), servers, half)
+            _measure(swarmed, terms, sessions, policies or tuple(POLICIES), servers)
         finally:
             path = swarmed.write(folder)
     _show(swarmed)
@@ -133,36 +122,21 @@ def _measure(
     sessions: tuple[int, ...],
     policies: tuple[str, ...],
     servers: tuple[int, ...],
-    half: bool,
 ) -> None:
-    _alone(swarmed, terms.say, policies, sessions)
-    measure(
-        Cell(policies[0], 2, 1), replace(terms, seconds=WARM_UP, logs=terms.logs / "warm-up"), halves=False
-    )
+    measure(Cell(policies[0], 2, 1), replace(terms, seconds=WARM_UP, logs=terms.logs / "warm-up"))
     for many in sessions:
         swarmed.echoes.append(bare_echo(many, terms))
     for count in servers:
         for policy in policies:
             for many in sessions:
-                found = measure(Cell(policy, many, count), terms, half)
-                swarmed.cells += found
-                for sentence in report.failures(found):
+                found = measure(Cell(policy, many, count), terms)
+                swarmed.cells.append(found)
+                for sentence in report.failures([found]):
                     terms.say(sentence)
 
 
-def _alone(swarmed: report.Swarmed, say: Say, policies: tuple[str, ...], sessions: tuple[int, ...]) -> None:
-    for many in sessions:
-        say(f"{many} sessions: the coordinator alone")
-        knobs = {policy: POLICIES[policy](many) for policy in policies}
-        swarmed.decided += coordinator.measure(knobs, many, ALONE)
-
-
 def _show(swarmed: report.Swarmed) -> None:
-    console.print(report.alone(swarmed.decided))
     console.print(report.echoes(swarmed.echoes))
     console.print(report.table(swarmed.cells, swarmed.echoes))
-    for sentence in [
-        *report.failures([*swarmed.cells, *swarmed.echoes]),
-        *report.per_session(swarmed.cells),
-    ]:
+    for sentence in report.failures([*swarmed.cells, *swarmed.echoes]):
         console.print(sentence, soft_wrap=True)

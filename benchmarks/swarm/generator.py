@@ -1,7 +1,7 @@
 """Many light workers in one process and one event loop, steered by the benchmark.
 
 Commands: join {hosts, sessions, nbytes} or echo {port, sessions, nbytes}, which begin; prepared {}, how far that is;
-measure {seconds, rate, servers}, a burst during which CPU time of the processes `servers` is read; release {}.
+measure {seconds, servers}, a burst during which CPU time of the processes `servers` is read; release {}.
 """
 
 import asyncio
@@ -56,10 +56,10 @@ class Generator:
             "losses": sorted(set(swarm.losses))[:3],
         }
 
-    def measure(self, seconds: float, rate: float, servers: list[int]) -> dict[str, Any]:
+    def measure(self, seconds: float, servers: list[int]) -> dict[str, Any]:
         assert self._swarm is not None, "join comes first"
         watched = [psutil.Process(pid) for pid in servers]
-        result: dict[str, Any] = self._submit(self._swarm.measure(seconds, rate, watched)).result()
+        result: dict[str, Any] = self._submit(self._swarm.measure(seconds, watched)).result()
         return result
 
     def release(self) -> None:

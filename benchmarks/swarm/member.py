@@ -81,7 +81,6 @@ class Member:
         self.alive = True
         # Between its grant and its commit, with the version at hand.
         self.fresh = False
-        self.next_at = 0.0
         self._model, self._host, self._send, self._say = model, host, send, say
         self._servers = len(model.plan.shards)
         self._answers = [_Answer() for _ in range(self._servers)]

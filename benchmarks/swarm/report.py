@@ -10,10 +10,9 @@ from rich.table import Table
 
 from benchmarks.report import headed, number
 from benchmarks.swarm.cells import Measured
-from benchmarks.swarm.coordinator import Decided
 
 FORMAT = 1
-MIB, KB = 2**20, 1e3
+MIB = 2**20
 
 
 @dataclass
@@ -24,7 +23,6 @@ class Swarmed:
     settings: dict[str, Any]
     cells: list[Measured] = field(default_factory=list)
     echoes: list[Measured] = field(default_factory=list)
-    decided: list[Decided] = field(default_factory=list)
 
     def write(self, folder: Path) -> Path:
         """`swarm.json` in `folder`."""
@@ -34,7 +32,6 @@ class Swarmed:
             "settings": self.settings,
             "cells": [cell.as_json() for cell in self.cells],
             "bare_echo": [cell.as_json() for cell in self.echoes],
-            "coordinator_alone": [each.as_json() for each in self.decided],
         }
         path = folder / "swarm.json"
         path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
@@ -59,8 +56,7 @@ def table(cells: Sequence[Measured], echoes: Sequence[Measured]) -> Table:
 
 def _row(made: Measured, bare: float | None) -> list[str]:
     cell, cost, burst = made.cell, made.cost, made.burst
-    policy = f"{cell.policy}, half the load" if cell.share else cell.policy
-    start = [policy, str(cell.sessions), str(cell.servers)]
+    start = [cell.policy, str(cell.sessions), str(cell.servers)]
     if made.failure or cost is None:
         return [*start, "failed", *["-"] * 9]
     return [
@@ -88,27 +84,6 @@ def failures(cells: Sequence[Measured]) -> list[str]:
     return said
 
 
-def per_session(cells: Sequence[Measured]) -> list[str]:
-    """What one more idle worker costs the servers in memory: the difference between the least and the most workers."""
-    found = []
-    kinds = dict.fromkeys((made.cell.policy, made.cell.servers) for made in cells)
-    for policy, servers in kinds:
-        group = [
-            made
-            for made in cells
-            if (made.cell.policy, made.cell.servers, made.cell.share) == (policy, servers, 0.0)
-        ]
-        known = [(made.cell.sessions, made.cost.rss_joined) for made in group if made.cost is not None]
-        if len(known) < 2 or min(known)[0] == max(known)[0]:
-            continue
-        (few, little), (many, much) = min(known), max(known)
-        each = (much - little) / (many - few) / KB
-        found.append(
-            f"{policy}, servers: {servers}: {number(each)} kB of memory per joined worker ({few} to {many})"
-        )
-    return found
-
-
 def echoes(cells: Sequence[Measured]) -> Table:
     """A bare gRPC echo of the same messages: what the same workers reach where nothing is decided."""
     made = headed(
@@ -120,17 +95,6 @@ def echoes(cells: Sequence[Measured]) -> Table:
         else:
             shown = (cell.rate, cell.generator_ms, cell.server_ms, _ms(cell.burst["p99"]))
             made.add_row(str(cell.cell.sessions), *map(_shown, shown))
-    return made
-
-
-def alone(decided: Sequence[Decided]) -> Table:
-    """The coordinator without servers."""
-    made = headed(
-        "the coordinator alone", "policy", "sessions", "CPU us per commit", "log entries per commit"
-    )
-    for each in decided:
-        shown = (number(each.microseconds), number(each.entries_per_commit))
-        made.add_row(each.policy, str(each.sessions), *shown)
     return made
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import math
 import time
 from typing import Any
 
@@ -42,29 +41,16 @@ class Swarm:
         self.model = model
         self._parked: list[Member] = []
         self._running = False
-        # Between two commits of one member; seconds, 0 for as soon as it can.
-        self._interval = 0.0
         self._counting = False
         self._seconds: list[float] = []
 
     # For members
 
     def runnable(self, member: Member) -> None:
-        if not self._running:
-            self._parked.append(member)
-        elif not self._interval:
+        if self._running:
             member.contribute()
         else:
-            now = time.monotonic()
-            # Late ones neither catch up nor come together with others: they wait for their next turn.
-            member.next_at += self._interval * max(1, math.ceil((now - member.next_at) / self._interval))
-            asyncio.get_running_loop().call_at(member.next_at, self._due, member)
-
-    def _due(self, member: Member) -> None:
-        if not self._running:
             self._parked.append(member)
-        elif member.alive and member.fresh:
-            member.contribute()
 
     def committed(self, member: Member, seconds: float) -> None:
         if self._counting:
@@ -80,29 +66,21 @@ class Swarm:
 
     # Bursts
 
-    async def measure(self, seconds: float, rate: float, watched: list[psutil.Process]) -> dict[str, Any]:
-        """`rate`: commits per second of all members; 0: as many as there can be. `watched`: the servers."""
-        alive = max(1, self.alive)
-        self._interval = alive / rate if rate else 0.0
+    async def measure(self, seconds: float, watched: list[psutil.Process]) -> dict[str, Any]:
+        """All members commit as often as they can. `watched`: the servers."""
         self._running = True
         parked, self._parked = self._parked, []
-        begin = time.monotonic()
-        members = [member for member in self.members if member.alive]
-        for place, member in enumerate(members):
-            # Evenly over the interval, those too whose last commit is still under way: its answers come together.
-            member.next_at = begin + self._interval * (place / alive - 1)
         for member in parked:
             self.runnable(member)
         # A look through all that the members are made of would stop them for as long as it takes.
         gc.collect()
         gc.freeze()
-        # At a pace, all of them have to come to it first.
-        await asyncio.sleep(min(LONGEST_WARM_UP, WARM_UP * seconds) + 2 * self._interval)
+        await asyncio.sleep(min(LONGEST_WARM_UP, WARM_UP * seconds))
         self._seconds, self._counting = [], True
         begin, cpu, servers = time.monotonic(), time.process_time(), cpu_of(watched)
         await asyncio.sleep(seconds)
         while not self._seconds and time.monotonic() - begin < LONGEST and self.alive:
-            # A rate of nothing says nothing.
+            # No commit says nothing.
             await asyncio.sleep(PAUSE)
         self._counting = self._running = False
         took, spent, waits = time.monotonic() - begin, time.process_time() - cpu, sorted(self._seconds)

@@ -5,8 +5,8 @@ import json
 import psutil
 import pytest
 
-from benchmarks.swarm import coordinator, report
-from benchmarks.swarm.cells import POLICIES, Cell, Cost, Measured, Terms, bare_echo, measure
+from benchmarks.swarm import report
+from benchmarks.swarm.cells import Cell, Cost, Measured, Terms, bare_echo, measure
 from benchmarks.swarm.links import HEAD, Frames
 from benchmarks.swarm.member import ABORTED, Member
 from benchmarks.swarm.swarm import model_of, quantile
@@ -148,7 +148,7 @@ def test_a_member_that_is_refused_takes_no_further_part():
     assert not stage.member.alive and stage.reasons == ["refused: go away"]
 
 
-def measured(policy: str, sessions: int, share: float = 0.0, rss: float = 1e8) -> Measured:
+def measured(policy: str, sessions: int) -> Measured:
     burst = {
         "commits": 1000,
         "seconds": 2.0,
@@ -158,51 +158,30 @@ def measured(policy: str, sessions: int, share: float = 0.0, rss: float = 1e8) -
         "p99": 0.01,
         "lost": 0,
     }
-    cost = Cost(cpu=0.4, threads=20, rss=round(rss), descriptors=40, rss_joined=round(rss))
-    return Measured(Cell(policy, sessions, 1, share), burst, cost, {"socket": sessions})
-
-
-def test_costs_per_commit_and_per_worker():
-    one, many = measured("async", 10), measured("async", 110, rss=1.1e8)
-    assert (one.rate, one.server_ms) == (500.0, pytest.approx(0.4))
-    assert report.per_session([one, many]) == [
-        "async, servers: 1: 100 kB of memory per joined worker (10 to 110)"
-    ]
-    assert report.per_session([one]) == []
+    cost = Cost(cpu=0.4, threads=20, rss=10**8, descriptors=40)
+    return Measured(Cell(policy, sessions, 1), burst, cost, {"socket": sessions})
 
 
 def test_a_run_is_written_with_its_failures(tmp_path):
     broken = Measured(Cell("sync", 100, 1), failure="nobody came")
-    cells = [measured("async", 10), measured("async", 10, 0.5), measured("async", 100), broken]
-    alone = coordinator.Decided("async", 10, 1000, 25.0, 3.0)
-    swarmed = report.Swarmed({}, {}, cells, [measured("echo", 10)], [alone])
+    cells = [measured("async", 10), measured("async", 100), broken]
+    swarmed = report.Swarmed({}, {}, cells, [measured("echo", 10)])
     record = json.loads(swarmed.write(tmp_path).read_text())
-    assert [cell["commits_per_second"] for cell in record["cells"]] == [500.0, 500.0, 500.0, None]
+    assert [cell["commits_per_second"] for cell in record["cells"]] == [500.0, 500.0, None]
     assert report.failures(cells) == ["sync, 100 sessions: nobody came"]
     table = report.table(cells, swarmed.echoes)
     # As much CPU time as the echo with as many sessions; without an echo nothing to compare with.
-    assert [str(cell) for cell in table.columns[5].cells] == ["1.00", "1.00", "-", "-"]
-
-
-def test_the_coordinator_alone_decides():
-    knobs = {policy: POLICIES[policy](6) for policy in POLICIES}
-    found = coordinator.measure(knobs, 6, seconds=0.0, rounds=2)
-    assert [each.policy for each in found] == list(POLICIES)
-    # A commit, a grant, and its share of an update: applied, folded or dropped.
-    assert all(each.commits == 240 and each.entries_per_commit == 3 for each in found), found
-    assert all(0 < each.microseconds < 1e6 for each in found)
+    assert [str(cell) for cell in table.columns[5].cells] == ["1.00", "-", "-"]
 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize(("policy", "servers"), [("async", 1), ("sync", 2)])
 def test_real_servers_serve_light_workers_and_nothing_is_left(tmp_path, policy, servers):
     terms = Terms(0.2, NBYTES, 60.0, tmp_path, lambda text: None)
-    found = measure(Cell(policy, 5, servers), terms, halves=True)
-    assert [made.failure for made in found] == ["", ""]
-    assert found[0].links == {"socket": 5 * servers}
-    for made in found:
-        assert made.burst["commits"] > 0 and not made.burst["lost"]
-        assert made.cost is not None and made.cost.threads > 0
+    made = measure(Cell(policy, 5, servers), terms)
+    assert not made.failure and made.links == {"socket": 5 * servers}
+    assert made.burst["commits"] > 0 and not made.burst["lost"]
+    assert made.cost is not None and made.cost.threads > 0
     left = [each.cmdline() for each in psutil.Process().children(recursive=True)]
     assert not [line for line in left if "psserver" in line or "benchmarks.swarm.generator" in line]
 
