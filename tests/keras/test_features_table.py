@@ -272,8 +272,8 @@ def made(case: Case, place: str) -> Any:
     keras.utils.clear_session()
     keras.utils.set_random_seed(5)
     model = case.make()
-    # TensorFlow compiles for most of a cell's time. Metrics of batches that are dealt are built by the compiled step.
-    model.run_eagerly = BACKEND == "tensorflow" and place != "alone" and case.told is not UNITS
+    # TensorFlow compiles for most of a cell's time.
+    model.run_eagerly = BACKEND == "tensorflow" and place != "alone"
     return model
 
 

@@ -39,7 +39,9 @@ class DealtEpochs:
         """Train on the parts that came with the grants, until one belongs to another epoch than Keras is in."""
         steps, model = self._steps, self._steps.model
         steps.hold()
-        logs: Mapping[str, Any] = model.get_metrics_result()
+        # Compiled metrics have no result before their first batch, which an eager step makes.
+        unbuilt = model._compile_metrics is not None and not model._compile_metrics.built
+        logs: Mapping[str, Any] = {} if unbuilt else model.get_metrics_result()
         for _ in range(model.steps_per_execution):
             grant = steps.grant
             if grant is None or model.stop_training:
