@@ -183,13 +183,13 @@ def _cluster(options: Options, tf_config: str | None) -> tuple[tuple[Address, ..
     if index is None:
         if len(hosts) > 1:
             raise SettingsError(
-                f"--ps-hosts lists {len(hosts)} servers: expected --task-index 0..{len(hosts) - 1}"
+                f"--ps-hosts lists {len(hosts)} servers: expected --task-index from 0 to {len(hosts) - 1}"
             )
         index = 0
     if not 0 <= index < len(hosts):
-        raise SettingsError(
-            f"--task-index: expected 0..{len(hosts) - 1} for {len(hosts)} servers, got {index}"
-        )
+        numbers = f"from 0 to {len(hosts) - 1}" if len(hosts) > 1 else "0"
+        listed = f"{len(hosts)} servers" if len(hosts) > 1 else "one server"
+        raise SettingsError(f"--ps-hosts lists {listed}: expected --task-index {numbers}, got {index}")
     return hosts, index, workers
 
 

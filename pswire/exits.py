@@ -46,7 +46,7 @@ _MEANINGS: Final = {
     ExitCode.ABANDONED: "all workers left before the work was done",
     ExitCode.DIVERGED: "gradients stayed NaN or infinite, or an update of finite gradients was not finite",
     ExitCode.VIOLATIONS: "ps-lab check, replay or verify-policy found a violation",
-    ExitCode.UNTRUSTED: "a certificate, token, role or name is refused, or only one of the two ends speaks TLS",
+    ExitCode.UNTRUSTED: "a certificate, role or name is refused, or only one of the two ends speaks TLS",
     ExitCode.STORAGE: "the run folder cannot be written to: the disk is full, read-only or gone",
     ExitCode.RESOURCES: "the machine has no thread or descriptor left for a server to start",
     ExitCode.MISSING: "a part of the data was not trained on; --allow-missing makes that a success",

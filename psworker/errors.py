@@ -5,7 +5,7 @@ SessionError
     JobStopped     the job had ended without success
   Refused          the servers refuse this worker: another model, another job, or another process has its name
     JobOver        the job had succeeded: nothing is left to do
-  Untrusted        a certificate, token, role or name is refused, or only one end uses TLS
+  Untrusted        a certificate, role or name is refused, or only one end uses TLS
   PayloadRefused   one payload was not accepted (NaN, wrong shape); the ticket is still open
   Voided           the ticket is no longer valid; abandon it and ask again
   RolledBack       the job went back to a checkpoint, which undid commits of this worker

@@ -150,10 +150,10 @@ USAGE: dict[str, tuple[list[str], list[str]]] = {
         ["--ps-hosts", "a:1", "--task-index", "-1"],
         ["expected a number >= 0 or \"auto\", got '-1'"],
     ),
-    "which of two": (["--ps-hosts", "a:1,b:1"], ["lists 2 servers: expected --task-index 0..1"]),
+    "which of two": (["--ps-hosts", "a:1,b:1"], ["lists 2 servers: expected --task-index from 0 to 1"]),
     "a third of two": (
         ["--ps-hosts", "a:1,b:1", "--task-index", "2"],
-        ["--task-index: expected 0..1 for 2 servers, got 2"],
+        ["--ps-hosts lists 2 servers: expected --task-index from 0 to 1, got 2"],
     ),
     "a public address": (
         ["--ps-hosts", "192.0.2.7:7070"],
