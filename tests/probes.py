@@ -6,7 +6,6 @@ shown by `tests.service.probe`.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:  # A worker without TensorFlow uses this file too, and is to s
     from queue import Queue
 
     import numpy as np
-    import pytest
     from numpy.typing import NDArray
     from rich.console import Console
 
@@ -43,10 +41,6 @@ class SessionProbe:
     def transports(self) -> list[Any]:
         """The transport to each server, as the shard clients hold it."""
         return [shard.transport for shard in self._session._shards]
-
-    def each_server(self, action: Callable[[Any], object]) -> None:
-        """Do it with every shard client, as a step does, with a step's explanation of losses."""
-        self._session._servers.each(action)
 
     @property
     def requests(self) -> Queue[Any] | None:
@@ -105,10 +99,6 @@ def send_beneath_tls(stream: Any, data: bytes) -> None:
     stream._socket._socket.sendall(data)
 
 
-def socket_option(stream: Any, level: int, option: int) -> int:
-    return int(stream._socket.getsockopt(level, option))
-
-
 def staged(shard: Shard, ticket: int) -> NDArray[Any]:
     """The payload that lies complete in staging; shape (elements of the shard,)."""
     return shard.staging._complete[ticket].values
@@ -152,17 +142,6 @@ def received_bytes(stream: Any) -> int:
 def turns_kept(staging: Staging) -> int:
     """Turns that it holds, of open tickets and of closed ones."""
     return len(staging._turns)
-
-
-def on_callbacks(monkeypatch: pytest.MonkeyPatch, called: Callable[[], object]) -> None:
-    """`called()` before each callback of any event loop, by the loop's thread."""
-    run = asyncio.Handle._run
-
-    def counted(handle: asyncio.Handle) -> None:
-        called()
-        run(handle)
-
-    monkeypatch.setattr(asyncio.Handle, "_run", counted)
 
 
 def pid_of(pipe: CommandPipe) -> int:

@@ -179,11 +179,6 @@ class ShardClient:
         decided = self.transport.kind not in ("undecided", "shared-memory")
         return decided and self._member.known is None
 
-    @property
-    def is_near(self) -> bool:
-        """Whether the server shares memory with this worker."""
-        return self.transport.attachment is not None
-
     # Versions in
 
     def pull(

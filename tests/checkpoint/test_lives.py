@@ -26,7 +26,6 @@ pytestmark = pytest.mark.timeout(repetitions(300, soak=3600))
 WORKERS = 3
 # They ask for more workers.
 POLICIES = [name for name in policy_names() if name not in ("krum", "trimmed-mean")]
-SOME = ["sync", "async", "bounded", "ssp", "diloco", "dana-slim", "k-async"]
 
 
 def times(draw: st.DrawFn, what: str) -> list[dict[str, Any]]:

@@ -109,11 +109,6 @@ class Probe:
         monkeypatch.setattr(self.host.claims, "patience", seconds)
         monkeypatch.setattr(self.host.reading, "_patience", seconds)
 
-    @property
-    def staging_peak(self) -> int:
-        """The most payloads that were held at once."""
-        return self.shard.staging.peak
-
     # The job, on server 0
 
     @property
