@@ -1,4 +1,4 @@
-"""UnprovenPeers at a port with TLS, silent ones and such as begin a handshake, keep no invited worker waiting."""
+"""Strangers at a port with TLS, silent ones and such as begin a handshake, keep no invited worker waiting."""
 
 import gc
 import socket
