@@ -160,8 +160,7 @@ class ShardStore(SizedStore):
         keep_bases: bool = False,
         measures: bool = False,
     ) -> None:
-        super().__init__(plan, wire_named(wire_dtype), tensors.fragments)
-        self.remembers = self._wire.up.remembers
+        wire = wire_named(wire_dtype)
         self._shards = [
             Shard(
                 plan,
@@ -170,11 +169,14 @@ class ShardStore(SizedStore):
                 versions=workers + 2,
                 tensors=tensors,
                 keep_bases=keep_bases,
-                deltas=self._wire.deltas,
+                deltas=wire.deltas,
                 measures=measures,
             )
             for server in range(len(plan.shards))
         ]
+        # After the shards, which say what is wrong with groups.
+        super().__init__(plan, wire, tensors.fragments)
+        self.remembers = self._wire.up.remembers
         self._folded: set[int] = set()
         # Worker -> its encoders, one per shard; held ticket -> worker.
         self._encoders: dict[str, list[Encoder]] = {}
