@@ -1,6 +1,6 @@
 """Servers of a job with replicas are lost and come back while each version is saved: what the log calls saved is whole.
 
-A few times in the nightly ring; `scripts/soak rejoins` 200 times.
+A few times here; `scripts/soak rejoins` 200 times.
 """
 
 import json
@@ -43,8 +43,6 @@ def rejoin(cluster: Cluster, run: Path, session: psworker.Session, number: int) 
             begun_again(cluster, run, number)
 
 
-# Where many processes share the cores, the last version sometimes waits for its limit to be saved.
-@pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_what_is_called_saved_beside_rejoins_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -59,8 +57,13 @@ def test_what_is_called_saved_beside_rejoins_is_whole(
             for _ in range(REJOINS):
                 rejoin(cluster, run, session, 1)
             train(session, 4)
-            last = cluster.status().version
-            wait_until(lambda: f"version {last} is saved" in caplog.text, "the last version", PATIENCE)
+
+            def newest_saved() -> int | None:
+                # The last commit may still be on its way, and a version before its own is passed over.
+                newest = cluster.status().version
+                return newest if f"version {newest} is saved" in caplog.text else None
+
+            last = wait_until(newest_saved, "the newest version to be saved", PATIENCE)
         for served in cluster.servers:
             served.interrupt()
         for served in cluster.servers:
