@@ -206,11 +206,6 @@ class LargeFrame:
         """Whether memory for the whole frame is allocated."""
         return len(self._memory or b"") >= self.length
 
-    @property
-    def held(self) -> int:
-        """Bytes of memory in use."""
-        return len(self._memory or b"") + len(self._taken or b"")
-
     def begin(self, length: int, data: memoryview) -> None:
         """Begin a frame of `length` bytes whose first bytes are `data`."""
         self.length, self.filled = length, len(data)

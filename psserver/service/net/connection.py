@@ -95,11 +95,6 @@ class Connection:
         self._loop.call_soon(self._steps.resume)
 
     @property
-    def held(self) -> int:
-        """Bytes of buffers for large frames."""
-        return self._large.held
-
-    @property
     def socket(self) -> Carrier:
         """The socket, to be looked at only."""
         return self._socket

@@ -77,8 +77,8 @@ class Executor:
         # The deadline of the first order's wait for readers, and the timer of its next attempt.
         self._deadline: float | None = None
         self._look_again: asyncio.TimerHandle | None = None
-        # Workers that left a granted version unread until it was taken back: how often, and since when.
-        self._unread: dict[str, tuple[int, float]] = {}
+        # Workers that left a granted version unread until it was taken back, and since when.
+        self._unread: dict[str, float] = {}
         # Called with each order that has arithmetic and its seconds, if they are measured.
         self.timed: Callable[[Order, float], None] | None = None
         # Called with the version and the square of each update that the shard measures.
@@ -294,8 +294,7 @@ class Executor:
         for ticket in shard.arena.holders():
             opened = shard.staging.tickets.get(ticket)
             if opened is not None:
-                times, since = self._unread.get(opened.worker, (0, now))
-                self._unread[opened.worker] = (times + 1, since)
+                self._unread.setdefault(opened.worker, now)
         shard.evict()
         self._evicted()
 
@@ -309,7 +308,7 @@ class Executor:
     def unread(self, seconds: float) -> list[str]:
         """Return workers that have read no granted version for that long. They are forgotten."""
         now = running.now()
-        found = [worker for worker, (_, since) in self._unread.items() if now - since >= seconds]
+        found = [worker for worker, since in self._unread.items() if now - since >= seconds]
         for worker in found:
             del self._unread[worker]
         return found
