@@ -233,6 +233,8 @@ def _train(
                 *(own, session.seed, session.seed),
                 extra=event("another_seed", seed=session.seed),
             )
+        if session.next_batch:
+            trainer.goes_on()
         trainer.attach(session.plan, session.dtypes)
         report.joined(session, trainer.device)
         pause = injected_delay(experiment, session.worker_index, session.seed)

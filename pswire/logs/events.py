@@ -224,6 +224,10 @@ EVENTS: Final[dict[str, Event]] = {
         ("reduction",),
         "the reduction or mask of a loss makes several workers differ from one process",
     ),
+    "not_repeatable": Event(WORKER, ("operations",), "a step draws from a state that replay cannot read"),
+    "state_lost": Event(
+        WORKER, ("layers",), "a worker's next process begins without what layers kept between batches"
+    ),
     "request_stuck": Event(WORKER, ("server", "seconds"), "a server has not answered a request for so long"),
     "state_set": Event(WORKER, (), "a variable that is not trained was set while the job runs"),
     "server_moved": Event(WORKER, ("server", "address"), "a server came back at another address"),

@@ -124,12 +124,27 @@ def kept_outside(model: Any, kinds: tuple[type[Any], ...] = (keras.Variable,)) -
     found: list[tuple[str, Any]] = []
     for layer in model._flatten_layers():
         for name, value in vars(layer).items():
-            leaves = _leaves(value)
-            for leaf in leaves:
+            for leaf in _leaves(value):
+                if not isinstance(leaf, kinds):
+                    # A tf.random.Generator.
+                    leaf = getattr(leaf, "state", None)
                 if isinstance(leaf, kinds) and not known & {id(leaf), id(native(leaf))}:
                     known |= {id(leaf), id(native(leaf))}
                     found.append((f"{layer.name}/{name}", leaf))
     return found
+
+
+def warn_of_lost(model: Any, kinds: tuple[type[Any], ...] = (keras.Variable,)) -> None:
+    """Warn, where a worker goes on in the middle of its data, of what only its earlier process has kept."""
+    found = kept_outside(model, kinds) if isinstance(model, keras.Layer) else []
+    layers = sorted({name.partition("/")[0] for name, _ in found})
+    if layers:
+        log.warning(
+            "this worker goes on in the middle of its data, and what these layers keep from batch to batch begins "
+            "again as the model made it, because the process that kept it has ended: %s",
+            ", ".join(layers),
+            extra=event("state_lost", layers=layers),
+        )
 
 
 def _leaves(value: Any) -> list[Any]:

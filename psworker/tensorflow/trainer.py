@@ -10,13 +10,15 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from pswire.model.plan import Plan, VariableSpec
 from pswire.model.tables import Floats, Keys, TableSpec
 from pswire.model.variables import WholeTables
 from psworker.backends import ModelError, StepResult
-from psworker.backends.keras import warn_of_reduction
+from psworker.backends.keras import warn_of_lost, warn_of_reduction
 from psworker.backends.lookups import LookedUp, by_keys
+from psworker.backends.tensorflow.repeatable import warn_of_sources
 from psworker.backends.tensorflow.rows import Finder, Tables
 from psworker.backends.tensorflow.specs import Body, Traces
 from psworker.backends.tensorflow.step import Flat, FlatStep
@@ -161,6 +163,10 @@ class Trainer:
         for variable, value in zip(self._variables.local, values, strict=True):
             variable.assign(value)
 
+    def goes_on(self) -> None:
+        """Warn of what is lost where a worker's new process goes on in the middle of its data."""
+        warn_of_lost(self.model, (keras.Variable, tf.Variable))
+
     @property
     def traces(self) -> int:
         """How often the step was traced so far."""
@@ -247,8 +253,7 @@ class Trainer:
         self._own_randomness(worker_index, seed)
         first = next(unit_batches(self.job, work.of(0, 0, seed)), None)
         if first is not None:
-            with blame(f"a training step of job {self._name}"):
-                self._step.prepare(_bare(self._looked_up(first)), self._dtypes)
+            self._warm_up(self._step, self._looked_up(first))
 
         def opened(unit: Unit) -> Iterator[Any]:
             for part, batch in enumerate(unit_batches(self.job, unit)):
@@ -289,10 +294,14 @@ class Trainer:
         first = next(batches, None)
         if first is None:
             return
-        with blame(f"a training step of job {self._name}"):
-            step.prepare(_bare(first[1]), self._dtypes)
+        self._warm_up(step, first[1])
         yield first
         yield from batches
+
+    def _warm_up(self, step: FlatStep, batch: Any) -> None:
+        with blame(f"a training step of job {self._name}"):
+            step.prepare(_bare(batch), self._dtypes)
+        warn_of_sources((graph for traces in self._traces for graph in traces.graphs), self._variables)
 
     def step(self, flats: list[Flat], batch: Any) -> StepResult:
         """One batch on the weights `flats` (one payload per shard): see `FlatStep`."""

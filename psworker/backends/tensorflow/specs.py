@@ -33,6 +33,12 @@ class Traces:
         """Traces made so far."""
         return sum(map(len, self._traced.values()))
 
+    @property
+    def graphs(self) -> list[Any]:
+        """The graphs of the traces made so far."""
+        functions = [function for several in self._traced.values() for _, function in several]
+        return [function.get_concrete_function().graph for function in functions]
+
     def __call__(self, flats: list[Any], batch: Any) -> Any:
         """`body`'s result; arrays in `batch` become tensors."""
         batch = tf.nest.map_structure(tensor, batch)

@@ -20,7 +20,7 @@ from typing import Any, Self
 import keras
 
 from pswire.logs.events import event
-from psworker.backends.keras import FitError, backend
+from psworker.backends.keras import FitError, backend, warn_of_lost
 from psworker.errors import SessionError
 from psworker.keras.converted import Converted
 from psworker.keras.exporting import export
@@ -355,6 +355,8 @@ class Distributed:
         epochs = (params.get("epochs") or 0) - self._first_epoch
         session = self.session
         committed = (session.next_batch - session.phase_batch) * every
+        if committed:
+            warn_of_lost(self.model)
         self._resumption.place(committed, params.get("steps"), epochs, session.phases_over)
 
     def _begin_epochs(self) -> None:
