@@ -21,7 +21,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "design" / "gradient.md"
 PACKAGES = ("psworker", "psserver")
 ROW = re.compile(r"^\| `([\w/]+\.py)` \| `([\w.]+)` \|", re.MULTILINE)
-BESIDE = re.compile(r"(?<=<!-- beside -->\n).*(?=<!-- /beside -->)", re.DOTALL)
 BATCHES = 12
 
 
@@ -79,18 +78,6 @@ def missing(way: Sequence[Call], step: Sequence[Call]) -> Call | None:
     return next((row for row in way if row not in calls), None)
 
 
-def beside(page: str, steps: Sequence[Sequence[Call]]) -> list[str]:
-    """Files that every step passes, without those of the rows."""
-    always = set.intersection(*({call.file for call in step} for step in steps))
-    return sorted(always - {row.file for row in rows(page)})
-
-
-def listed(page: str) -> list[str]:
-    found = BESIDE.search(page)
-    assert found is not None, "expected a list between <!-- beside --> and <!-- /beside -->"
-    return re.findall(r"`([\w/]+\.py)`", found[0])
-
-
 def moved(page: str, steps: Sequence[Sequence[Call]]) -> Iterator[tuple[Call, str]]:
     """Rows whose function is in another file now."""
     calls = {call for step in steps for call in step}
@@ -103,8 +90,7 @@ def moved(page: str, steps: Sequence[Sequence[Call]]) -> Iterator[tuple[Call, st
 def renewed(page: str, steps: Sequence[Sequence[Call]]) -> str:
     for row, file in moved(page, steps):
         page = page.replace(f"| `{row.file}` | `{row.function}` |", f"| `{file}` | `{row.function}` |")
-    names = "".join(f"- `{file}`\n" for file in beside(page, steps))
-    return BESIDE.sub(f"\n{names}\n", page)
+    return page
 
 
 def test_the_page_names_the_way_of_a_gradient(regenerate: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,8 +104,6 @@ def test_the_page_names_the_way_of_a_gradient(regenerate: bool, monkeypatch: pyt
     way = rows(page)
     lost = {missing(way, step) for step in steps}
     assert None in lost, f"not called behind the rows before: {lost}; files may have moved: --regenerate"
-    called = {call.file for step in steps for call in step}
-    assert set(beside(page, steps)) <= set(listed(page)) <= called, "other files are passed: --regenerate"
 
 
 def test_a_row_out_of_order_is_found() -> None:

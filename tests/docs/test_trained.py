@@ -9,13 +9,12 @@ import pytest
 
 from pswire.config.experiment import parse_experiment
 from psworker.trainers import load_trainer, requested_optimizer
-from tests.docs.markdown import PAGES, ROOT, Block, blocks, named
+from tests.docs.markdown import PAGES, ROOT, Block, blocks
 from tests.replay.simulated import simulate
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600)]
 
 WRITTEN = (*PAGES[:2], *sorted((ROOT / "docs").rglob("*.md")))
-THREE = "docs/guides/three-jobs.md"
 
 
 def jobs_in(text: str) -> list[str]:
@@ -81,11 +80,9 @@ def test_a_job_of_a_file(file: Path, tmp_path: Path) -> None:
     [
         ("regression.py", "Progression", "mae", lambda error: error < 0.6),
         ("table.py", "Wine", "accuracy", lambda share: share > 0.9),
-        ("images.py", "Images", "accuracy", lambda share: share > 0.8),
     ],
 )
-def test_three_jobs_learn(file: str, name: str, metric: str, reached: Any, tmp_path: Path) -> None:
-    path = tmp_path / file
-    path.write_text(named(THREE, file), encoding="utf-8")
+def test_a_job_of_a_file_learns(file: str, name: str, metric: str, reached: Any, tmp_path: Path) -> None:
+    path = ROOT / "examples" / file
     run = trained(tmp_path / "run", path, name, versions=150, job={"module": f"{path}:{name}", "epochs": 20})
     assert reached(run.summary.metrics[metric]), run.summary.metrics

@@ -43,7 +43,5 @@ def test_how_many_lines_differ(name: str) -> None:
     lines = (EXAMPLES / name).read_text().split('"""', 2)[2].splitlines()
     ours = [line for line in lines if re.search(r"psworker|\.pull\(\)|samples=", line)]
     assert [f"({n})" in line for n, line in enumerate(ours, 1)] == [True] * len(ours)
-    # As the page says.
-    page = (EXAMPLES.parent / "docs" / "comparison.md").read_text()
-    said = re.search(rf"^\| `examples/{name}` \| .* \| (\d+) \|$", page, re.MULTILINE)
-    assert said and len(ours) == int(said[1]) == (3 if name == "fit_gan.py" else 2)
+    # As docs/comparison.md says.
+    assert len(ours) == (3 if name == "fit_gan.py" else 2)

@@ -28,7 +28,7 @@ def model():
 
 
 def test_a_models_state_is_no_weight() -> None:
-    """The loop of docs/guides/loop.md: averages become those of the data, untouched by Adam."""
+    """In a loop over named variables averages become those of the data, untouched by Adam."""
     made = model()
     variables = named_variables(made)
     with serving(overrides=ADAM) as cluster, psworker.connect(cluster.hosts, made) as session:
