@@ -11,7 +11,6 @@ INT4 = "socket-int4"
 TOP_K = "socket-top-k"
 GRPC_TLS = "grpc-tls"
 SOCKET_TLS = "socket-tls"
-ALONE = "alone"
 
 LABELS = {
     TF: "TF PSS",
@@ -25,7 +24,6 @@ LABELS = {
     TOP_K: "ours, socket, top-k both ways",
     GRPC_TLS: "ours, gRPC, TLS",
     SOCKET_TLS: "ours, socket, TLS",
-    ALONE: "our step alone",
 }
 
 # Ours: transport and wire dtype.

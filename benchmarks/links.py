@@ -28,7 +28,7 @@ def floor(load: Load, name: str, payload_rate: float) -> float:
     One worker uses one direction after the other; several may use both at once.
     """
     wire = wire_named({**kinds.OURS, **kinds.CODECS}.get(name, ("", "float32"))[1])
-    plan = make_plan([VariableSpec(f"v{n}", shape) for n, shape in enumerate(load.weights)], load.servers)
+    plan = make_plan([VariableSpec(f"v{n}", shape) for n, shape in enumerate(load.shapes)], load.servers)
     up = sum(wire.up.size(shard) for shard in plan.shards)
     # A worker of the benchmark is one version behind the server, which sends it one change.
     down = sum((wire.deltas or wire.down).size(shard) for shard in plan.shards)

@@ -8,9 +8,8 @@ from statistics import quantiles
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from benchmarks.kinds import ALONE, LABELS, OURS, OVER_TLS, TF
+from benchmarks.kinds import LABELS, OURS, OVER_TLS, TF
 from benchmarks.rounds import Row
 from benchmarks.samples import Samples
 
@@ -52,30 +51,23 @@ def headed(title: str, *columns: str, left: int = 1) -> Table:
 
 
 def ratios(title: str, rows: Sequence[Row]) -> Table:
-    """Steps per second of every peer, and its multiple of TensorFlow's; with the target where there is one."""
+    """Steps per second of every peer, and its multiple of TensorFlow's."""
     names = [name for name in LABELS if any(name in row.bursts for row in rows)]
-    made = headed(
-        f"{title}: steps/s (all workers), multiple of {LABELS[TF]}", "load", *map(LABELS.get, names)
-    )  # type: ignore[arg-type]
+    labels = [LABELS[name] for name in names]
+    made = headed(f"{title}: steps/s (all workers), multiple of {LABELS[TF]}", "load", *labels)
     made.show_lines = True
     for row in rows:
         made.add_row(row.load.name, *(_cell(row, name) for name in names))
     return made
 
 
-def _cell(row: Row, name: str) -> Text:
+def _cell(row: Row, name: str) -> str:
     if name not in row.bursts:
-        return Text("-")
-    text = Text(plain(row.rate(name)))
-    if name != TF and TF in row.bursts:
-        multiple, target = row.ratio(name, TF).median, row.load.targets.get(name)
-        if target is None or name == ALONE:
-            text.append(f"\n{number(multiple)}x")
-        else:
-            text.append(
-                f"\n{number(multiple)}x (aim {target:g}x)", style="green" if multiple >= target else "red"
-            )
-    return text
+        return "-"
+    rate = plain(row.rate(name))
+    if name == TF or TF not in row.bursts:
+        return rate
+    return f"{rate}\n{number(row.ratio(name, TF).median)}x"
 
 
 def encrypted(rows: Sequence[Row]) -> Table | None:

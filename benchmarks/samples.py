@@ -1,8 +1,7 @@
 """Repeated measurements of one thing, and what may be said about them."""
 
 import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -34,13 +33,3 @@ def collected(values: Sequence[float]) -> Samples:
     if not values:
         raise ValueError("expected at least one sample, got none")
     return Samples(tuple(values))
-
-
-def each(action: Callable[[], object], seconds: float) -> float:
-    """Seconds per call, over at least two calls after a first one that does not count."""
-    action()
-    begin, calls = time.perf_counter(), 0
-    while calls < 2 or time.perf_counter() - begin < seconds:
-        action()
-        calls += 1
-    return (time.perf_counter() - begin) / calls

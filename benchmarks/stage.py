@@ -11,7 +11,7 @@ from benchmarks import kinds
 from benchmarks.peers import Peer, tls
 from benchmarks.peers.checkout import Checkout
 from benchmarks.peers.child import HERE, Place
-from benchmarks.peers.ours import Alone, Ours, WorkerPool
+from benchmarks.peers.ours import Ours, WorkerPool
 from benchmarks.peers.theirs import Clusters, Theirs
 from pswire.security.files import TlsFiles
 from tests.machines.network import Network
@@ -64,8 +64,6 @@ class Stage:
         label = kinds.LABELS[name]
         if name == kinds.TF:
             return Theirs(name, label, self._clusters)
-        if name == kinds.ALONE:
-            return Alone(name, label, self._pool)
         if name in kinds.OVER_TLS:
             server, worker = self._certificates()
             return self._ours(name, *kinds.OVER_TLS[name], tls.keywords(worker), tls.options(server))

@@ -41,9 +41,6 @@ def _rate(context: click.Context, parameter: click.Parameter, text: str | None) 
 
 @click.command(context_settings=CONTEXT)
 @click.option(
-    "--training/--no-training", default=False, show_default=True, help="Real training steps as well."
-)
-@click.option(
     "--load", "wanted", multiple=True, metavar="TEXT", help="Only loads whose name contains this text."
 )
 @click.option(
@@ -78,7 +75,6 @@ def _rate(context: click.Context, parameter: click.Parameter, text: str | None) 
 )
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Default: runs/bench-TIME.")
 def main(
-    training: bool,
     wanted: tuple[str, ...],
     peers: tuple[str, ...],
     against: Path | None,
@@ -96,9 +92,9 @@ def main(
     """
     if against is not None and link is not None:
         raise click.UsageError("expected --against or --link, got both")
-    if against is not None and (training or kinds.TF in peers or kinds.ALONE in peers):
-        raise click.UsageError("--against compares steps without computation of our own peers")
-    every = (*loads.TRANSPORT, *(loads.TRAINING if training else ()))
+    if against is not None and kinds.TF in peers:
+        raise click.UsageError("--against compares our own peers")
+    every = loads.TRANSPORT if link is None else (*loads.TRANSPORT, loads.MATRICES)
     chosen = [load for load in every if not wanted or any(text in load.name for text in wanted)]
     if not chosen:
         raise click.UsageError(
@@ -129,9 +125,7 @@ def _beside(
 ) -> None:
     with Stage(folder / "logs") as stage:
         for load in chosen:
-            names = [name for name in (peers or USUAL) if not (load.model and name in kinds.OVER_TLS)]
-            alone = [kinds.ALONE] if load.model and not peers else []
-            row = measure(load, stage.peers([*names, *alone]), pace, say)
+            row = measure(load, stage.peers(peers or USUAL), pace, say)
             found.append(row)
             check_bytes(row)
     console.print(report.ratios("steps", found))
@@ -188,7 +182,6 @@ def write(rows: Sequence[Row], folder: Path) -> Path:
             {
                 "load": row.load.name,
                 "bytes": row.load.nbytes,
-                "model": row.load.model,
                 "workers": row.load.workers,
                 "peers": {name: [asdict(burst) for burst in bursts] for name, bursts in row.bursts.items()},
             }

@@ -1,38 +1,24 @@
 """`scripts/bench availability checkpoint`: what a checkpoint costs the training beside it, and a restore."""
 
-import json
 import os
 import shutil
-import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
-import numpy as np
 import psutil
 
+from benchmarks.availability.running import WARM_UP, Servers, Step, gradient, initial, take
+from benchmarks.swarm.swarm import cpu_of
 from psserver.checkpoint import Store
 from pswire.command.options import CONTEXT, number_option
 from psworker import Session, connect
 
-# Steps before those that count, and in all before a checkpoint at least.
-WARM_UP, FEWEST = 3, 6
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """When it ended, and how long it took; in seconds."""
-
-    end: float
-    seconds: float
+# Steps before a checkpoint at least.
+FEWEST = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,120 +59,45 @@ def cost(steps: list[Step], began: float, ended: float, nbytes: int, cpu: float,
     return Cost(nbytes, usual, ended - began, len(beside), sum(more), max(more, default=0.0), cpu, peak)
 
 
-class Server:
-    """A ps-server with Adam and one worker's room. `ready`: seconds from its start until it could be joined."""
-
-    def __init__(self, folder: Path, *options: str) -> None:
-        began = time.monotonic()
-        command = [
-            sys.executable,
-            "-m",
-            "psserver",
-            "--ps-hosts",
-            "127.0.0.1:0",
-            "--json",
-            "--policy",
-            "async",
-        ]
-        command += ["--optimizer", "adam", "--out", str(folder), "--parent", str(os.getpid()), *options]
-        with (folder.parent / "server.log").open("ab") as log:
-            self._popen = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        assert self._popen.stdout is not None
-        for line in self._popen.stdout:
-            said: dict[str, Any] = json.loads(line)
-            if said["event"] == "ready":
-                self.address = str(said["address"])
-                break
-        else:
-            raise click.ClickException(f"the server did not start: see {folder.parent / 'server.log'}")
-        self.ready = time.monotonic() - began
-        self._process = psutil.Process(self._popen.pid)
-
-    @property
-    def cpu(self) -> float:
-        times = self._process.cpu_times()
-        return float(times.user + times.system)
-
-    @property
-    def memory(self) -> int:
-        return int(self._process.memory_info().rss)
-
-    def kill(self) -> None:
-        self._popen.send_signal(signal.SIGKILL)
-        self._popen.wait()
-        assert self._popen.stdout is not None
-        self._popen.stdout.close()
-
-
-@contextmanager
-def started(folder: Path, *options: str) -> Iterator[Server]:
-    server = Server(folder, *options)
-    try:
-        yield server
-    finally:
-        server.kill()
-
-
-def take(session: Session, gradient: list[np.ndarray], compute: float, asks: bool = False) -> Step:
-    """One step: read the weights, compute for so long, push. `asks`: the commit asks for the next ticket."""
-    began = time.monotonic()
-    grant = session.ready()
-    assert grant is not None, session.stop
-    with session.view_flat(grant) as weights:
-        float(weights[0][0])
-        # Stands for a model's own work, on a device of its own.
-        time.sleep(compute)
-    session.contribute(grant, gradient, samples=1, loss=1.0, batch=grant.version, ready=asks)
-    ended = time.monotonic()
-    return Step(ended, ended - began)
-
-
-def complete(folder: Path) -> list[str]:
-    return [path.parent.name for path in sorted((folder / "checkpoints").glob("*/manifest.json"))]
-
-
 def saved(folder: Path, version: int) -> str | None:
-    """The complete checkpoint of that version."""
+    """Return the complete checkpoint of that version."""
     store = Store(folder / "checkpoints")
-    return next((name for name in complete(folder) if store.manifest(name).version == version), None)
+    names = (path.parent.name for path in (folder / "checkpoints").glob("*/manifest.json"))
+    return next((name for name in names if store.manifest(name).version == version), None)
 
 
-def measured(folder: Path, elements: int, steps: int, compute: float) -> tuple[list[Cost], float, float]:
+def measured(folder: Path, megabytes: float, steps: int, compute: float) -> tuple[list[Cost], float, float]:
     """What a server's first checkpoint costs, and its second; seconds until a server without one could be joined, and
     with one to restore."""
-    rng = np.random.default_rng(0)
-    start = {"w": rng.normal(size=elements).astype(np.float32)}
     period = WARM_UP + steps
-    every = ("--checkpoint-every", f"{period}v", "--keep", "2")
-    with started(folder, *every) as server:
-        plain = server.ready
-        with connect(server.address, start) as session:
-            gradient = [np.full(shard.elements, 1e-3, np.float32) for shard in session.plan.shards]
-            version = 0
+    every = ("--policy", "async", "--checkpoint-every", f"{period}v", "--keep", "2")
+    began = time.monotonic()
+    with Servers(folder, 1, every) as servers:
+        plain = time.monotonic() - began
+        with connect(servers.hosts[0], initial(megabytes)) as session:
+            found = [checkpoint(servers, session, period, compute) for _ in range(2)]
+            servers.kill(0)
+    began = time.monotonic()
+    with Servers(folder, 1, (*every, "--resume", "latest")):
+        return found, plain, time.monotonic() - began
 
-            def step() -> Step:
-                nonlocal version
-                version += 1
-                return take(session, gradient, compute)
 
-            found: list[Cost] = []
-            for _ in range(2):
-                # The next one that leaves time for usual steps before it.
-                due = -(-(version + FEWEST) // period) * period
-                taken = [step() for _ in range(due - version)]
-                # The last of them has made the version that is to be saved.
-                began, cpu, peak = taken[-1].end, server.cpu, server.memory
-                while (name := saved(folder, due)) is None:
-                    taken.append(step())
-                    peak = max(peak, server.memory)
-                cpu, written = server.cpu - cpu, folder / "checkpoints" / name / "manifest.json"
-                # Files have the time of day.
-                ended = max(began, written.stat().st_mtime - time.time() + time.monotonic())
-                nbytes = Store(folder / "checkpoints").manifest(name).nbytes
-                found.append(cost(taken[WARM_UP:], began, ended, nbytes, cpu, peak))
-            server.kill()
-    with started(folder, *every, "--resume", "latest") as server:
-        return found, plain, server.ready
+def checkpoint(servers: Servers, session: Session, period: int, compute: float) -> Cost:
+    """Train until the next checkpoint that leaves time for usual steps before it is complete."""
+    push, process = gradient(session), psutil.Process(servers.running[0].pid)
+    folder, taken = servers.folder / "run", [take(session, push, compute)]
+    due = -(-(taken[0].version + FEWEST) // period) * period
+    while taken[-1].version < due:
+        taken.append(take(session, push, compute))
+    began, cpu, peak = taken[-1].end, cpu_of([process]), 0
+    while (name := saved(folder, due)) is None:
+        taken.append(take(session, push, compute))
+        peak = max(peak, process.memory_info().rss)
+    cpu, written = cpu_of([process]) - cpu, folder / "checkpoints" / name / "manifest.json"
+    # Files have the time of day.
+    ended = max(began, written.stat().st_mtime - time.time() + time.monotonic())
+    nbytes = Store(folder / "checkpoints").manifest(name).nbytes
+    return cost(taken[WARM_UP:], began, ended, nbytes, cpu, peak)
 
 
 @click.command(context_settings=CONTEXT)
@@ -203,9 +114,9 @@ def main(mb: float, steps: int, compute: float, folder: Path | None) -> None:
 
     A model of 1000 MB needs 12 GB of memory and 6 GB of disk.
     """
-    root = Path(tempfile.mkdtemp(prefix="bench-checkpoint-", dir=folder))
+    root = Path(tempfile.mkdtemp(prefix="bench-checkpoint-", dir=folder)).resolve()
     try:
-        found, plain, restored = measured(root / "run", int(mb * 1e6 / 4), steps, compute)
+        found, plain, restored = measured(root / "job", mb, steps, compute)
         for name, each in zip(("first", "second"), found, strict=True):
             click.echo(f"{name} checkpoint\n{each.text()}")
         click.echo(

@@ -4,12 +4,7 @@ Two servers, two workers, `sync`, a checkpoint every few versions; a killed proc
 same command, as a supervisor does. Steps take no time to speak of: what is measured is noticing, reading and joining.
 """
 
-import json
-import os
-import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,8 +15,9 @@ from typing import Any
 import click
 import numpy as np
 
-from pslab.launch.status_client import StatusClient, StatusError
-from pswire.command.options import number_option
+from benchmarks.availability.running import Servers, kill
+from benchmarks.peers.child import Child
+from pswire.command.options import CONTEXT, number_option
 from pswire.generations import follows
 from pswire.v1 import coordinator_pb2 as pb
 from psworker import connect, train
@@ -64,81 +60,35 @@ def work(hosts: str, index: int, megabytes: float) -> None:
 
 
 class Cluster:
-    """Of this program. Leaving it kills what is left."""
+    """Two servers, and two workers of this program."""
 
-    def __init__(self, folder: Path, every: str, megabytes: float) -> None:
-        self.folder, self.every, self.megabytes = folder, every, megabytes
-        self.addresses = ["127.0.0.1:0"] * 2
-        self.processes: dict[str, subprocess.Popen[str]] = {}
-        for index in (1, 0):
-            name = ("server 0", "shard")[index]
-            self.start(name)
-            out = self.processes[name].stdout
-            assert out is not None
-            self.addresses[index] = json.loads(out.readline())["address"]
-        self.client = StatusClient(self.addresses[0])
-        self.start("worker")
-        self.start("other")
+    def __init__(self, servers: Servers, megabytes: float) -> None:
+        self.servers, self.megabytes = servers, megabytes
+        self.workers = [self._worker(index) for index in range(2)]
 
-    def start(self, name: str) -> None:
-        if name in ("worker", "other"):
-            index = str(int(name == "other"))
-            options = [
-                "--hosts",
-                ",".join(self.addresses),
-                "--index",
-                index,
-                "--megabytes",
-                str(self.megabytes),
-            ]
-            command = ["-m", "benchmarks.availability.recovery", "--worker", *options]
-        else:
-            index = str(int(name == "shard"))
-            options = [
-                "--ps-hosts",
-                ",".join(self.addresses),
-                "--task-index",
-                index,
-                "--json",
-                "--workers",
-                "2",
-            ]
-            options += [
-                "--policy",
-                "sync",
-                "--optimizer",
-                "adam",
-                "--out",
-                str(self.folder),
-                "--resume",
-                "auto",
-            ]
-            command = ["-m", "psserver", *options, "--checkpoint-every", self.every]
-        quiet = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self.processes[name] = subprocess.Popen(
-            [sys.executable, *command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=quiet,
-        )
+    def _worker(self, index: int) -> Child:
+        options = ["--worker", "--hosts", ",".join(self.servers.hosts), "--index", str(index)]
+        program = ["-m", "benchmarks.availability.recovery", *options, "--megabytes", str(self.megabytes)]
+        return Child(f"worker-{index}", program, self.servers.folder / f"worker-{index}.log")
 
-    def kill(self, name: str) -> float:
-        process = self.processes[name]
-        process.send_signal(signal.SIGKILL)
+    def kill_and_start(self, role: str) -> float:
+        """Return when it was killed."""
         at = time.monotonic()
-        process.wait()
+        if role == "worker":
+            kill(self.workers[0])
+            self.workers[0] = self._worker(0)
+        else:
+            index = int(role == "shard")
+            self.servers.kill(index)
+            self.servers.start_again(index)
         return at
 
     def statuses(self) -> Iterator[pb.StatusReply]:
         """What server 0 answers, for as long as it may take."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
-            try:
-                yield self.client.ask()
-            except StatusError:
-                # It was killed, and is not back yet: that is what is measured.
-                pass
+            if (status := self.servers.status()) is not None:
+                yield status
             time.sleep(LOOK_EVERY)
         raise click.ClickException(f"no new version within {PATIENCE:g} s")
 
@@ -146,18 +96,15 @@ class Cluster:
         return next(status for status in self.statuses() if status.version >= version)
 
     def close(self) -> None:
-        self.client.close()
-        for process in self.processes.values():
-            process.kill()
-            process.wait()
+        for worker in self.workers:
+            worker.close(patience=0.0)
 
 
-def recover(cluster: Cluster, name: str) -> tuple[float, int]:
+def recover(cluster: Cluster, role: str) -> tuple[float, int]:
     """Seconds from the kill to the next version, and how many versions were rolled back."""
     before = cluster.reach(cluster.reach(0).version + 25)
-    killed = cluster.kill(name)
-    cluster.start(name)
-    if name == "worker":
+    killed = cluster.kill_and_start(role)
+    if role == "worker":
         # The round that it died in ends without it.
         cluster.reach(before.version + 2)
         return time.monotonic() - killed, 0
@@ -170,7 +117,7 @@ def recover(cluster: Cluster, name: str) -> tuple[float, int]:
     raise AssertionError
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=CONTEXT)
 @number_option("--kills", 1, 5, "Of each role.")
 @click.option("--every", default="10v", show_default=True, help="Between checkpoints.")
 @click.option("--megabytes", type=float, default=4.0, show_default=True, help="Of the model.")
@@ -182,8 +129,9 @@ def main(kills: int, every: str, megabytes: float, worker: bool, hosts: str, ind
     if worker:
         work(hosts, index, megabytes)
         return
-    with tempfile.TemporaryDirectory() as folder:
-        cluster = Cluster(Path(folder) / "run", every, megabytes)
+    options = ("--policy", "sync", "--workers", "2", "--resume", "auto", "--checkpoint-every", every)
+    with tempfile.TemporaryDirectory() as folder, Servers(Path(folder), 2, options) as servers:
+        cluster = Cluster(servers, megabytes)
         try:
             for role in ROLES:
                 found = [recover(cluster, role) for _ in range(kills)]

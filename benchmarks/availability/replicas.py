@@ -1,25 +1,21 @@
 """`scripts/bench availability replicas`: what the second copy costs a step, and a server that comes back."""
 
-import json
 import os
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 import numpy as np
 
-from benchmarks.availability.checkpoints import WARM_UP, take
-from pslab.launch.status_client import StatusClient, StatusError
+from benchmarks.availability.running import WARM_UP, Servers, gradient, initial, take
 from pswire.command.options import CONTEXT, number_option
 from psworker import Session, connect
 
@@ -40,54 +36,6 @@ PATIENCE: Final = 60.0
 
 
 @dataclass
-class Servers:
-    """Running servers of a job for one worker, with Adam, and `copies` of each part. `hosts`: their addresses."""
-
-    folder: Path
-    count: int
-    copies: int
-    hosts: list[str] = field(default_factory=list)
-    _running: list[subprocess.Popen[str]] = field(default_factory=list)
-
-    def start(self) -> None:
-        """Start all of them. Server 0 comes last: it must know the addresses of the others."""
-        self.hosts = ["127.0.0.1:0"] * self.count
-        running = {}
-        for index in reversed(range(self.count)):
-            running[index], self.hosts[index] = self._started(index)
-        self._running = [running[index] for index in range(self.count)]
-
-    def _started(self, index: int) -> tuple["subprocess.Popen[str]", str]:
-        command = [sys.executable, "-m", "psserver", "--ps-hosts", ",".join(self.hosts), "--json"]
-        command += ["--task-index", str(index), "--policy", "async", "--optimizer", "adam"]
-        command += ["--replicas", str(self.copies), "--out", str(self.folder / "run")]
-        command += ["--parent", str(os.getpid()), "--idle-timeout", "600"]
-        with (self.folder / f"server-{index}.log").open("ab") as log:
-            popen = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        assert popen.stdout is not None
-        for line in popen.stdout:
-            said: dict[str, Any] = json.loads(line)
-            if said["event"] == "ready":
-                return popen, str(said["address"])
-        raise click.ClickException(f"a server did not start: see {log.name}")
-
-    def kill(self, index: int) -> None:
-        popen = self._running[index]
-        popen.kill()
-        popen.wait()
-        assert popen.stdout is not None
-        popen.stdout.close()
-
-    def start_again(self, index: int) -> None:
-        self._running[index], _ = self._started(index)
-
-    def close(self) -> None:
-        for index, popen in enumerate(self._running):
-            if popen.returncode is None:
-                self.kill(index)
-
-
-@dataclass
 class Job:
     """A job and its only worker's session."""
 
@@ -101,31 +49,21 @@ class Job:
 
     def state(self, index: int) -> str:
         """Return the state of a server, as the leading one says."""
-        client = StatusClient(",".join(self.servers.hosts))
-        try:
-            return str(client.ask().servers[index].state)
-        except StatusError:
-            return ""
-        finally:
-            client.close()
+        status = self.servers.status()
+        return "" if status is None else str(status.servers[index].state)
 
 
 @contextmanager
 def started(folder: Path, count: int, megabytes: float, copies: int) -> Iterator[Job]:
     """Run a job on `count` servers."""
-    folder.mkdir()
-    servers = Servers(folder, count, copies)
-    try:
-        servers.start()
-        start = {"w": np.random.default_rng(0).normal(size=round(megabytes * 1e6 / 4)).astype(np.float32)}
-        # The session asks for it.
-        os.environ["PS_REPLICAS"] = str(copies)
-        with connect(",".join(servers.hosts), start) as session:
-            gradient = [np.full(shard.elements, 1e-3, np.float32) for shard in session.plan.shards]
-            yield Job(servers, session, gradient)
-            servers.close()
-    finally:
-        servers.close()
+    # The session asks for it.
+    os.environ["PS_REPLICAS"] = str(copies)
+    options = ("--policy", "async", "--replicas", str(copies), "--idle-timeout", "600")
+    with Servers(folder, count, options) as servers:
+        with connect(",".join(servers.hosts), initial(megabytes)) as session:
+            yield Job(servers, session, gradient(session))
+            for index in range(count):
+                servers.kill(index)
 
 
 def cost(

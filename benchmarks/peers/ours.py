@@ -102,8 +102,6 @@ class Ours:
             hosts=hosts,
             connect=self._connect,
             shapes=load.shapes,
-            model=load.model,
-            think=load.think,
         )
 
     def measure(self, steps: int) -> Burst:
@@ -121,20 +119,3 @@ class Ours:
         """After a failure: the servers' job is not over, and they know no other reason to end."""
         for server in self._servers:
             server.close(patience=0.0)
-
-
-class Alone:
-    """Our training step without any server: what is left when communication costs nothing."""
-
-    def __init__(self, name: str, label: str, pool: WorkerPool) -> None:
-        self.name, self.label = name, label
-        self._pool = pool
-
-    def prepare(self, load: Load) -> None:
-        self._pool.first(1)[0].ask("prepare", load=self.name, model=load.model)
-
-    def measure(self, steps: int) -> Burst:
-        return watched([], lambda: [self._pool.first(1)[0].ask("measure", load=self.name, steps=steps)])
-
-    def release(self) -> None:
-        self._pool.first(1)[0].ask("release", load=self.name)

@@ -83,7 +83,7 @@ class Theirs:
         if load.servers != 1:
             raise ValueError(f"{self.label}: measured with one server only, got {load.servers}")
         self._cluster = self._clusters.of(load.workers)
-        self._cluster.chief.ask("prepare", load=self.name, shapes=load.shapes, model=load.model)
+        self._cluster.chief.ask("prepare", load=self.name, shapes=load.shapes)
 
     def measure(self, steps: int) -> Burst:
         cluster = self._cluster

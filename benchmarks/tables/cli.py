@@ -76,7 +76,6 @@ class Ours:
         *,
         servers: int,
         workers: int,
-        ahead: bool,
     ) -> None:
         self.name, self.losses, self.unique = name, list[float](), 0
         label = name.replace(" ", "-").replace(",", "")
@@ -97,7 +96,7 @@ class Ours:
                 begun.callback(child.close)
                 self._workers.append(child)
             for index, child in enumerate(self._workers):
-                child.ask("prepare", hosts=hosts, worker=index, divisor=divisor, ahead=ahead, connect=connect)
+                child.ask("prepare", hosts=hosts, worker=index, divisor=divisor, connect=connect)
             self._close = begun.pop_all().close
 
     def measure(self, steps: int) -> Burst:

@@ -1,7 +1,4 @@
-"""A worker of ours, steered by the benchmark. Commands: prepare {hosts, worker, divisor, ahead}, measure {steps}.
-
-`ahead`: the keys of the next batch travel with each step.
-"""
+"""A worker of ours, steered by the benchmark. Commands: prepare {hosts, worker, divisor, connect}, measure {steps}."""
 
 import os
 import time
@@ -39,18 +36,16 @@ class Lookup:
 class Worker:
     """One session, and the traced step."""
 
-    def prepare(
-        self, hosts: str, worker: int, divisor: int, ahead: bool, connect: dict[str, Any] | None = None
-    ) -> None:
+    def prepare(self, hosts: str, worker: int, divisor: int, connect: dict[str, Any]) -> None:
         self._tables = load.tables(divisor)
         self._names = [table.name for table in self._tables]
-        self._batches, self._ahead, self._next = load.batches(worker, divisor), ahead, 0
+        self._batches, self._next = load.batches(worker, divisor), 0
         # Batches are looked up beside the steps, as in jobs.
         self._beside, self._waiting = ThreadPoolExecutor(1), deque[Future[Lookup]]()
         initial = load.weights()
         self._shapes = [values.shape for values in initial.values()]
         self._session = psworker.connect(
-            hosts, initial, state=[], task_index=worker, tables=self._tables, **(connect or {})
+            hosts, initial, state=[], task_index=worker, tables=self._tables, **connect
         )
         self.losses: list[float] = []
         self._call: Any = None

@@ -1,6 +1,7 @@
 """What a checkpoint costs: made of the times of steps before it and beside it."""
 
-from benchmarks.availability.checkpoints import Step, cost
+from benchmarks.availability.checkpoints import cost
+from benchmarks.availability.running import Step
 
 
 def test_steps_beside_a_checkpoint_are_held_against_those_before_it():

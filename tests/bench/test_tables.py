@@ -42,9 +42,8 @@ def test_steps_over_a_link_move_two_percent_more_than_they_need_at_most(tmp_path
         pytest.skip(reason)
     pytest.importorskip("tensorflow")
     with Network(2, "1gbit") as made:
-        ours = Ours(
-            "ours", tmp_path, 1000, [host.place for host in made.hosts], servers=1, workers=1, ahead=False
-        )
+        places = [host.place for host in made.hosts]
+        ours = Ours("ours", tmp_path, 1000, places, servers=1, workers=1)
         try:
             ours.measure(4)
             before = made.hosts[0].counters()

@@ -1,21 +1,20 @@
 """The chief of a ParameterServerStrategy cluster, steered by the benchmark.
 
 Commands: connect {servers, workers, own}, then as in ours.py. A step is one tf.function, scheduled on a worker: it
-reads all weights once, has a gradient, and applies plain SGD where each variable lives, which costs no further traffic
-(`assign_sub(rate * g)` would).
+reads all weights once, and applies a ready gradient by plain SGD where each variable lives, which costs no further
+traffic (`assign_sub(rate * g)` would).
 """
 
 import gc
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import tensorflow as tf
 
 from benchmarks.programs.json_commands import serve
-from benchmarks.programs.models import MODELS
 
 
 @dataclass
@@ -44,31 +43,23 @@ class Chief:
         self._strategy = tf.distribute.ParameterServerStrategy(resolver)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
 
-    def prepare(self, load: str, shapes: list[list[int]] | None = None, model: str = "") -> None:
-        values: Sequence[Any] = [tf.zeros(shape) for shape in shapes or []]
-        if model:
-            values = MODELS[model].initial()
-
-        def dataset() -> Any:
-            return _same_batch(model) if model else _ready_gradients(shapes or [])
-
+    def prepare(self, load: str, shapes: list[list[int]]) -> None:
         with self._strategy.scope():
-            variables = [tf.Variable(value, name=f"v{i}") for i, value in enumerate(values)]
-        gradients = _training(model) if model else _communication
+            variables = [tf.Variable(tf.zeros(shape), name=f"v{i}") for i, shape in enumerate(shapes)]
 
         @tf.function
         def step(iterator: Any) -> Any:
             # One read each: everything after works on the worker's copy.
             weights = [variable.read_value() for variable in variables]
-            loss, found = gradients(weights, next(iterator))
+            touched, found = _communication(weights, next(iterator))
             for variable, gradient in zip(variables, found, strict=True):
                 with tf.device(variable.device):
                     tf.raw_ops.ResourceApplyGradientDescent(
                         var=variable.handle, alpha=tf.constant(0.001), delta=gradient
                     )
-            return loss
+            return touched
 
-        data = iter(self._coordinator.create_per_worker_dataset(dataset))
+        data = iter(self._coordinator.create_per_worker_dataset(lambda: _ready_gradients(shapes)))
         self._loads[load] = Running(step, data)
         # Traced for every worker, connections warm.
         self.measure(load, 2)
@@ -113,24 +104,10 @@ def _communication(weights: list[Any], ready: Any) -> tuple[Any, list[Any]]:
         return touched, [tf.identity(gradient) for gradient in ready]
 
 
-def _training(model: str) -> Callable[[list[Any], Any], tuple[Any, list[Any]]]:
-    def gradients(weights: list[Any], batch: Any) -> tuple[Any, list[Any]]:
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(weights)
-            loss = MODELS[model].loss(weights, batch)
-        return loss, tape.gradient(loss, weights)
-
-    return gradients
-
-
 def _ready_gradients(shapes: list[list[int]]) -> Any:
     """The same buffers over and over: a cached element is handed out, not copied."""
     one = tf.data.Dataset.range(1).map(lambda _: tuple(tf.fill(shape, 1e-6) for shape in shapes))
     return one.cache().repeat()
-
-
-def _same_batch(model: str) -> Any:
-    return tf.data.Dataset.from_tensors(MODELS[model].batch()).cache().repeat()
 
 
 if __name__ == "__main__":
