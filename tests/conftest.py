@@ -39,7 +39,7 @@ from tests.sentences import NAME, Recorder, read, write
 settings.register_profile(
     "paramserver",
     deadline=None,
-    max_examples=repetitions(100, soak=2000, fast=20),
+    max_examples=repetitions(50, soak=2000, fast=20),
     derandomize=not SOAK,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],

@@ -6,6 +6,7 @@ fresh interpreter further down.
 """
 
 import ast
+import functools
 import json
 import re
 import subprocess
@@ -214,8 +215,13 @@ def module_name(path: Path, root: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(path: Path, root: Path) -> Iterator[tuple[int, str]]:
+@functools.cache
+def imports(path: Path, root: Path) -> tuple[tuple[int, str], ...]:
     """(line, absolute module name) of every import; `from a import b` is named a.b, for b may be a module."""
+    return tuple(named_imports(path, root))
+
+
+def named_imports(path: Path, root: Path) -> Iterator[tuple[int, str]]:
     package = module_name(path, root).split(".")
     if path.name != "__init__.py":
         package.pop()
@@ -288,7 +294,7 @@ def import_graph(root: Path, packages: Iterable[str]) -> dict[str, set[str]]:
     for name, path in files.items():
         named = {
             found
-            for _, found in imports(path, root)
+            for _, found in named_imports(path, root)
             for found in (found, found.rpartition(".")[0])
             if found in files
         }
@@ -368,10 +374,6 @@ def import_all(package: str, but: tuple[str, ...] = ()) -> str:
     names = (module_name(path, ROOT) for path in sorted((ROOT / package).rglob("*.py")))
     wanted = [name for name in names if not name.endswith("__main__") and not within(name, but)]
     return f"import importlib\nfor name in {wanted!r}:\n    importlib.import_module(name)"
-
-
-def test_server_loads_no_worker() -> None:
-    assert not loaded("import psserver.cli, psserver.service") & {*TENSORFLOW, "psworker", "pslab"}
 
 
 @promise("ps-server never loads TensorFlow.")

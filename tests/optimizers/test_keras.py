@@ -20,7 +20,7 @@ from tests.repetitions import repetitions
 
 pytestmark = pytest.mark.tensorflow
 
-STEPS = repetitions(20, soak=1000, fast=20)
+STEPS = repetitions(10, soak=1000, fast=10)
 SHAPES = ((), (3, 1, 4, 2), (1000,))
 # For rules that see rows and columns of them.
 MATRICES = (*SHAPES, (30, 20), (7, 1), (1, 5))

@@ -119,7 +119,6 @@ def test_logistic_regression_reaches_its_optimum() -> None:
         ("sync", {"backup": 1}),
         ("async", {}),
         ("bounded", {"aggregate": 2, "max_staleness": 2, "on_stale": "compensate"}),
-        ("bounded", {"aggregate": 2, "max_staleness": 1, "on_stale": "drop"}),
         ("ssp", {"slack": 1}),
     ],
     ids=str,
@@ -179,6 +178,7 @@ def test_gradients_that_are_not_finite_end_the_worker_not_the_job() -> None:
     assert run.verdict().ok
 
 
+@pytest.mark.nightly
 @pytest.mark.tensorflow
 def test_a_keras_job_is_computed_for_real(tmp_path: Path, run_lab: Callable[..., Any]) -> None:
     """The same file as for real processes; twice, with equal weights."""

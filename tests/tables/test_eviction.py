@@ -17,7 +17,7 @@ from psserver.shard.tables import Table, compute
 from pswire.model.plan import PlanError
 from pswire.model.tables import Keys, TableSpec, admitted, bucket, initial_rows, mix, split
 from tests.promises import promise
-from tests.repetitions import usually
+from tests.repetitions import repetitions, usually
 from tests.replay.simulated import simulate
 from tests.tables.twin import advance
 
@@ -105,7 +105,7 @@ UPDATES = st.lists(st.lists(st.integers(0, IDS - 1), unique=True, max_size=8), m
     "servers."
 )
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=repetitions(15, soak=1000))
 @given(updates=UPDATES, servers=st.integers(1, 3), saved=st.integers(0, 24))
 def test_rows_come_and_go_as_in_the_twin(
     spec: TableSpec, updates: list[list[int]], servers: int, saved: int

@@ -15,6 +15,7 @@ from pswire.model.plan import Plan, VariableSpec, make_plan
 from pswire.model.tables import Floats, TableSpec, initial_rows, mix, split, unique
 from pswire.records import StateError
 from tests.promises import promise
+from tests.repetitions import repetitions
 
 IDS, DIM = 24, 3
 SPEC = TableSpec("items", DIM, "uniform", (-1.0, 1.0), 3)
@@ -116,7 +117,7 @@ STEPS = st.lists(
     "allowed policy."
 )
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["name"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repetitions(20, soak=1000))
 @given(servers=st.integers(1, 3), steps=STEPS)
 def test_a_table_has_the_bits_of_its_dense_twin(
     rule: dict[str, object], servers: int, steps: list[Step]
@@ -160,7 +161,7 @@ def test_a_table_has_the_bits_of_its_dense_twin(
     "replayed."
 )
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["name"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repetitions(20, soak=1000))
 @given(servers=st.integers(1, 3), data=st.data())
 def test_compensated_rows_have_the_bits_of_their_dense_twin(
     rule: dict[str, object], servers: int, data: st.DataObject

@@ -25,6 +25,7 @@ from pswire.model.plan import Plan, make_plan
 from pswire.model.tables import TableSpec, canonical, mix
 from pswire.model.variables import VariableSpec
 from tests.promises import promise
+from tests.repetitions import repetitions
 from tests.tables.test_increments import Later, about, same, shard_of
 
 JOB = "job"
@@ -73,7 +74,7 @@ IDS = st.lists(st.integers(0, 40), max_size=12)
 
 
 @promise("Updates go on while a checkpoint's rows are copied; the copy is of its version.")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repetitions(20, soak=1000))
 @given(
     before=st.lists(IDS, max_size=4),
     during=st.lists(IDS, min_size=1, max_size=12),

@@ -7,6 +7,7 @@ import pytest
 from pslab.verify.guarded import Case, play
 from pslab.verify.search import OTHERWISE, Finding, signature, verify
 from psserver.policies import PolicyError, names
+from tests.repetitions import repetitions, usually
 
 SCHEDULES = 1000  # the default of ps-lab verify-policy
 
@@ -59,7 +60,7 @@ def test_two_workers_are_enough_to_show_it(policy: str) -> None:
     assert (finding.case.workers, len(finding.acts)) == (2, length), finding.acts
 
 
-@pytest.mark.parametrize("policy", [*FAULTS, *TWO])
+@pytest.mark.parametrize("policy", usually(["GrantsTwice", *TWO], soak=list(FAULTS)))
 def test_nothing_can_be_left_out(policy: str) -> None:
     """The shortest schedule shows the fault, and without any one of its acts it does not."""
     finding = found(policy, seed=500)
@@ -103,9 +104,9 @@ def test_the_same_seed_finds_the_same() -> None:
 
 @pytest.mark.parametrize("policy", names())
 def test_built_in_policies_keep_the_contract(policy: str) -> None:
-    report = verify(Case(policy, workers=4), schedules=40)
+    report = verify(Case(policy, workers=4), schedules=repetitions(10, soak=1000, fast=4))
     assert report.finding is None, report.finding
-    assert report.events > 400
+    assert report.events > 40
 
 
 @pytest.mark.parametrize(
