@@ -77,10 +77,10 @@ OPTIMIZERS = {
 
 
 @promise("Sync with several workers is one Keras process on the combined batch.")
-@pytest.mark.parametrize("optimizer", usually(["adagrad", "clipped"], soak=list(OPTIMIZERS)))
+@pytest.mark.parametrize("optimizer", usually(["adagrad"], soak=list(OPTIMIZERS)))
 def test_a_fit_with_remote_tables_is_that_of_plain_keras(optimizer):
     alone, users, items = plain()
-    alone.compile(densified(OPTIMIZERS[optimizer]()), "mse", metrics=["mae"])
+    alone.compile(densified(OPTIMIZERS[optimizer]()), "mse", metrics=["mae"], run_eagerly=True)
     expected = alone.fit(*DATA, epochs=2, **BATCHES).history
     trained = remote()
     trained.compile(OPTIMIZERS[optimizer](), "mse", metrics=["mae"])
@@ -108,12 +108,12 @@ def test_a_fit_with_remote_tables_is_that_of_plain_keras(optimizer):
 
 def test_two_workers_on_three_servers_train_the_rows_of_one():
     alone, users, _ = plain()
-    alone.compile(densified(keras.optimizers.SGD(0.1)), "mse")
+    alone.compile(densified(keras.optimizers.SGD(0.1)), "mse", run_eagerly=True)
     with servers(3, workers=2) as hosts:
 
         def work(index):
             trained = remote()
-            trained.compile(keras.optimizers.SGD(0.1), "mse")
+            trained.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=True)
             half = ({name: ids[index::2] for name, ids in DATA[0].items()}, DATA[1][index::2])
             with psworker.keras.distribute(trained, hosts, task_index=index, name=f"w{index}") as job:
                 trained.fit(*half, **{**BATCHES, "batch_size": 32})
@@ -139,7 +139,7 @@ def test_rows_of_batches_that_are_dealt_are_pulled_for_each():
                     keras.layers.Dense(1),
                 ]
             )
-            made.compile("sgd", "mse")
+            made.compile("sgd", "mse", run_eagerly=True)
             with psworker.keras.distribute(
                 made, hosts, task_index=index, name=f"w{index}", sharding="units"
             ) as job:
@@ -194,7 +194,7 @@ def test_a_model_of_ones_own_needs_no_list_of_its_ids():
             return self.last(self.rows(inputs["ids"] + 7)) if isinstance(inputs, dict) else None
 
     made = Own()
-    made.compile("sgd", "mse")
+    made.compile("sgd", "mse", run_eagerly=True)
     ids = np.array([1, 1, 5, -3], np.int64)
     with psworker.keras.distribute(made) as job:
         made.fit({"ids": ids}, np.ones(4), epochs=2, verbose=0)
@@ -274,7 +274,7 @@ def test_masked_ids_are_zeros_and_keras_sees_the_mask():
 def test_a_batch_of_masked_ids_alone_moves_no_row():
     layer = RemoteEmbedding("t", 2, mask_id=0, combiner="sum")
     made = with_weights(keras.Sequential([keras.Input((2,), dtype="int64"), layer, keras.layers.Dense(1)]))
-    made.compile("sgd", "mse")
+    made.compile("sgd", "mse", run_eagerly=True)
     with psworker.keras.distribute(made) as job:
         made.fit(
             np.array([[0, 0], [0, 0], [0, 4], [4, 0]]), np.ones(4), batch_size=2, shuffle=False, verbose=0
@@ -289,7 +289,7 @@ def test_a_frozen_table_is_read_and_not_trained():
     frozen = RemoteEmbedding("frozen", DIM)
     frozen.trainable = False
     made = model(frozen, RemoteEmbedding("items", DIM))
-    made.compile("sgd", "mse")
+    made.compile("sgd", "mse", run_eagerly=True)
     with psworker.keras.distribute(made) as job:
         made.fit(*DATA, **BATCHES)
         rows, _ = job.session.lookup("frozen", np.arange(USERS))
@@ -457,7 +457,9 @@ def test_named_layers_become_remote_and_have_their_rows_at_the_end(tmp_path):
     alone, users, items = plain()
     trained, *_ = plain()
     for each in (alone, trained):
-        each.compile(densified(keras.optimizers.SGD(0.1)) if each is alone else "sgd", "mse")
+        each.compile(
+            densified(keras.optimizers.SGD(0.1)) if each is alone else "sgd", "mse", run_eagerly=True
+        )
     trained.optimizer.learning_rate = 0.1
     expected = alone.fit(*DATA, epochs=2, **BATCHES).history
     with psworker.keras.distribute(trained, remote=["users", "items"]):
@@ -469,7 +471,7 @@ def test_named_layers_become_remote_and_have_their_rows_at_the_end(tmp_path):
     for each in (trained, loaded):
         for one, other in zip(each.get_weights(), alone.get_weights(), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
-    trained.compile("sgd", "mse")
+    trained.compile("sgd", "mse", run_eagerly=True)
     trained.fit(*DATA, **BATCHES)
 
 

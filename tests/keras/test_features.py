@@ -41,7 +41,7 @@ def build(optimizer: Any = "adam", *layers: Any, **more: Any) -> Any:
     keras.utils.set_random_seed(5)
     dense = keras.layers.Dense
     model = keras.Sequential([keras.Input((8,)), *layers, dense(16, activation="relu"), dense(4)])
-    return compiled(model, optimizer, **more)
+    return compiled(model, optimizer, **{"run_eagerly": True, **more})
 
 
 def both(make: Callable[[], Any], script: Callable[[Any], Any], count: int = 1) -> tuple[Any, Any, Any, Any]:
@@ -369,7 +369,7 @@ class Peak(keras.metrics.Metric):  # type: ignore[misc]
         self.most.assign(ops.maximum(self.most, ops.max(ops.cast(true, "float32"))))
 
     def result(self) -> Any:
-        return self.most.value
+        return keras.ops.convert_to_tensor(self.most)
 
 
 class Positive(Peak):
@@ -438,7 +438,7 @@ def test_plain_keras_goes_on_as_if_it_had_trained_alone(name: str) -> None:
         losses(ours, 2)
     if name != "adafactor":  # of a matrix it keeps what it makes anew in each step
         assert_same_state(plain.optimizer, ours.optimizer)
-    np.testing.assert_allclose(losses(ours, 17), losses(plain, 17), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(losses(ours, 4), losses(plain, 4), rtol=0, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")

@@ -15,7 +15,7 @@ import pytest
 
 from tests.keras.in_process import in_threads, servers
 from tests.probes import pretend_strategy
-from tests.repetitions import usually
+from tests.repetitions import SOAK, usually
 
 pytestmark = [
     pytest.mark.usefixtures("jobs_end"),
@@ -272,8 +272,8 @@ def made(case: Case, place: str) -> Any:
     keras.utils.clear_session()
     keras.utils.set_random_seed(5)
     model = case.make()
-    # TensorFlow compiles for most of a cell's time.
-    model.run_eagerly = BACKEND == "tensorflow" and place != "alone"
+    # TensorFlow would compile for most of a cell's time; test_fit.py has what is compiled, to the bit.
+    model.run_eagerly = BACKEND == "tensorflow" and (place != "alone" or not SOAK)
     return model
 
 
