@@ -130,6 +130,7 @@ def test_sigterm_while_a_checkpoint_is_written(cluster: Cluster) -> None:
     go_on(cluster)
 
 
+@pytest.mark.nightly
 def test_ctrl_c_after_a_signal_ends_at_once(cluster: Cluster) -> None:
     """A disk that stands still holds up nobody; what was complete before is what the run goes on from."""
     server = serve(cluster, "0:rename:server-0.safetensors:hold")

@@ -74,6 +74,7 @@ def test_what_is_lost_at_the_end_is_made_up_for(tmp_path: Path, undisturbed: str
     check_whole(finished.folder, undisturbed)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("moment", usually(["last checkpoint"], MOMENTS))
 def test_without_a_supervisor_a_resume_has_the_same_weights(
     tmp_path: Path, undisturbed: str | None, moment: str

@@ -67,6 +67,7 @@ def wait_for_the_next_gate(cluster: Cluster, leader: int) -> None:
         wait_for_the_gate(cluster, LATER)
 
 
+@pytest.mark.nightly
 def test_both_copies_of_each_part_are_replaced_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: str
 ) -> None:
@@ -88,6 +89,7 @@ def test_both_copies_of_each_part_are_replaced_one_after_the_other(
         committed_once(cluster, MORE)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("tables", usually([True], soak=[False]))
 def test_a_server_of_a_part_that_stood_still_begins_again_with_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: bool
@@ -114,6 +116,7 @@ def test_a_server_of_a_part_that_stood_still_begins_again_with_a_copy(
         committed_once(cluster, MORE)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lost", usually([2], soak=[0]))
 def test_checkpoints_of_all_parts_are_written_whoever_dies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int
@@ -131,6 +134,7 @@ def test_checkpoints_of_all_parts_are_written_whoever_dies(
             assert {"server-0.json", "server-1.json"} <= {file.name for file in folder.iterdir()}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("before", "after"), usually([(5, 3)], soak=[(4, 4), (3, 6), (4, 1), (1, 4)]))
 def test_a_run_is_resumed_on_other_numbers_of_servers(tmp_path: Path, before: int, after: int) -> None:
     """All copies are lost, so it goes back to the checkpoint."""
@@ -171,6 +175,7 @@ def at_gate(out: Path, version: int) -> bool:
     return found is not None and found.version == version
 
 
+@pytest.mark.nightly
 def test_a_signal_to_all_servers_leaves_a_checkpoint_of_all_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,6 +95,7 @@ def test_a_run_that_lost_a_server_ends_with_the_bits_of_one_that_did_not(
     assert len([json.loads(line) for line in void]) == restore["rolled_back"]
 
 
+@pytest.mark.nightly
 def test_what_codecs_remember_is_forgotten_with_the_commits_that_are_undone(cluster: Cluster) -> None:
     """By the workers, which live on, and by the servers, which would refuse a commit with another residual."""
     sgd = ("--workers", "2", "--policy", "sync", "--optimizer", "sgd", "--learning-rate", "0.05")
@@ -116,6 +117,7 @@ def test_what_codecs_remember_is_forgotten_with_the_commits_that_are_undone(clus
     assert check_run(run).ok
 
 
+@pytest.mark.nightly
 def test_a_server_that_comes_back_elsewhere(cluster: Cluster, undisturbed: str | None) -> None:
     """On another port, which its own command alone has. It is found again by a server 0 that knows nothing of that."""
     start(cluster, 2, BATCHES, *until_killed(cluster), *until_killed(cluster, "second", 24))
@@ -161,6 +163,7 @@ def test_a_job_whose_checkpoints_were_removed_does_not_begin_anew(cluster: Clust
     assert not list(cluster.out.glob("decisions.void-*"))
 
 
+@pytest.mark.nightly
 def test_a_server_that_is_lost_in_a_later_job_of_a_script_comes_back_to_that_one(cluster: Cluster) -> None:
     """In the folder of that job; the job that ended before stays as it is."""
     alone = ("--workers", "1", "--policy", "async")

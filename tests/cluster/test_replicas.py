@@ -31,6 +31,7 @@ from tests.repetitions import usually
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 
+@pytest.mark.nightly
 def test_a_server_with_a_folder_of_its_own_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,6 +78,7 @@ def test_both_copies_are_killed_one_after_the_other_and_the_weights_are_those_of
         assert len(list(cluster.out.glob("decisions.before-epoch-*.jsonl"))) == 2
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("number", "code"), usually([(SIGTERM, 143)], soak=[(None, 0)]))
 def test_a_server_that_comes_when_the_job_is_over_ends_as_the_others_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: Signals | None, code: int
@@ -96,6 +98,7 @@ def test_a_server_that_comes_when_the_job_is_over_ends_as_the_others_did(
         assert "the job had ended before" in cluster.servers[1].wait_event("stopped")["reason"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("tables", usually([True], soak=[False]))
 def test_a_copy_that_stood_still_is_made_anew_and_leads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: bool
@@ -142,6 +145,7 @@ def test_the_other_copy_is_killed_and_training_goes_on(
         committed_once(cluster)
 
 
+@pytest.mark.nightly
 def test_workers_have_as_long_to_come_to_another_server_as_to_notice_a_silent_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +184,7 @@ def test_a_primary_that_stood_still_writes_nothing_more(
         committed_once(cluster)
 
 
+@pytest.mark.nightly
 def test_a_server_whose_disk_refuses_a_promise_ends_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,7 @@ def test_a_client_finds_the_server_that_leads(cluster: Cluster, how: int) -> Non
     assert notes[-3:] == ["note 0", "note 1", "note 2"]
 
 
+@pytest.mark.nightly
 def test_a_server_that_knows_of_no_leader_is_a_server(cluster: Cluster) -> None:
     """The only one that is left of three."""
     for number in (0, 1):
@@ -83,6 +84,7 @@ def test_commands_take_the_folder_of_the_run_or_any_of_its_servers(cluster: Clus
     assert "it goes on" in [note["text"] for note in entries_of(cluster.checked_run(), "note")]
 
 
+@pytest.mark.nightly
 def test_a_watch_goes_on(cluster: Cluster) -> None:
     watch = cluster.launch("watch", "-m", "pslab", "status", str(cluster.out), "--watch", "--json")
     try:
@@ -100,6 +102,7 @@ def _says(state: str, server: int) -> Callable[[str], bool]:
     return lambda line: json.loads(line)["servers"][server]["state"] == state
 
 
+@pytest.mark.nightly
 def test_the_page_misses_no_entry(cluster: Cluster) -> None:
     observer = sources.find(str(cluster.out)).observer
     assert observer is not None

@@ -72,6 +72,7 @@ def test_both_copies_are_killed_one_after_the_other_and_rows_are_those_of_a_run_
         replays(cluster)
 
 
+@pytest.mark.nightly
 def test_rows_are_looked_up_on_the_server_that_leads_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ def test_a_person_promotes_the_server_that_is_left_and_later_the_other_one(tmp_p
         committed_once(cluster, MORE)
 
 
+@pytest.mark.nightly
 def test_a_job_on_two_servers_waits_for_the_one_that_was_lost(tmp_path: Path) -> None:
     """Without a person: whoever leads cannot go on alone, and does when the other one is back."""
     with Cluster(tmp_path) as cluster:

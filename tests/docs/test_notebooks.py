@@ -46,6 +46,7 @@ def test_fit_trains_from_a_notebook(tmp_path: Path) -> None:
     assert "the server ended with 0" in said
 
 
+@pytest.mark.nightly
 def test_runs_are_read_as_frames_in_a_notebook(tmp_path: Path) -> None:
     pytest.importorskip("pandas", reason="no pandas here (scripts/install frames)")
     said = run_cells("frames_notebook.ipynb", tmp_path)

@@ -61,7 +61,7 @@ def test_a_worker_that_fails_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize(("server", "worker", "code"), [("die@1", "stubborn", 8), ("stay", "crash", 6)])
+@pytest.mark.parametrize(("server", "worker", "code"), [("die@1", "stubborn", 8)])
 def test_failures_have_their_codes(tmp_path: Path, server: str, worker: str, code: int) -> None:
     notes = Notes()
     finished = run_here(tmp_path / "run", fakes(server, worker, patience=0.5), display=notes)
@@ -105,7 +105,7 @@ class Losing(Notes):
 @pytest.mark.parametrize(
     ("nodes", "spread", "where"),
     [
-        (3, False, "on n3"),
+        pytest.param(3, False, "on n3", marks=pytest.mark.nightly),
         (3, True, "on n2, for no other node has room"),
     ],
 )

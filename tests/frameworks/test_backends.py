@@ -57,6 +57,7 @@ def ended(started: list[subprocess.Popen[str]]) -> list[str]:
         return [process.communicate(timeout=PATIENCE)[1] for process in started]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_every_script_of_the_features_table_on_a_backend(backend: str) -> None:
     """Some of its cells, all of them in a soak; and what is of this backend only."""

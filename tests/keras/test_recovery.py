@@ -68,6 +68,7 @@ def test_dealt_batches_that_were_rolled_back_are_dealt_again(cluster: Cluster) -
     assert lost(cluster) == [[], []]
 
 
+@pytest.mark.nightly
 def test_other_batches_do_not_count_and_the_worker_says_how_many(cluster: Cluster) -> None:
     run, told = train(cluster, "none")
     said = [

@@ -40,7 +40,7 @@ def fitted(folder: Path, model: str, kills: int, *options: object, kill: bool) -
     return found
 
 
-@pytest.mark.parametrize(("model", "kills"), usually([("dense", 5), ("tables", 1)], [("tables", 5)]))
+@pytest.mark.parametrize(("model", "kills"), usually([("dense", 2)], [("dense", 5), ("tables", 5)]))
 def test_a_fit_whose_leading_servers_are_killed_ends_with_the_weights_of_one_without_a_loss(
     tmp_path: Path, model: str, kills: int
 ) -> None:

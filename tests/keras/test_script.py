@@ -60,6 +60,7 @@ def test_a_script_runs_as_several_workers_with_its_arguments(tmp_path: Path) -> 
     assert replayed.returncode == ExitCode.USAGE and "only the script itself can repeat" in replayed.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.tensorflow
 @pytest.mark.cluster
 @pytest.mark.timeout(600)

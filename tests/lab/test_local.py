@@ -206,8 +206,9 @@ def driven(
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("worker", ["hang", "stubborn"])
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("worker", "number", "code"), [("hang", signal.SIGINT, 130), ("stubborn", signal.SIGTERM, 143)]
+)
 def test_an_interrupted_run_leaves_no_process(
     tmp_path: Path, worker: str, number: signal.Signals, code: int
 ) -> None:

@@ -214,6 +214,7 @@ def expressions() -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.nightly
 @needs_prometheus
 def test_prometheus_scrapes_a_job_and_answers_every_panel_of_the_dashboard(cluster: Cluster) -> None:
     start(cluster, batches=100_000)

@@ -10,6 +10,8 @@ from tests.papers.test_builtin_table import ROWS, P, Row
 from tests.repetitions import SOAK, repetitions, usually
 from tests.simulator.lab import timed
 
+pytestmark = pytest.mark.nightly
+
 SHARE = repetitions(20, soak=1, fast=40)
 TOLERANCE = 0.02 if SOAK else 0.08
 

@@ -8,6 +8,8 @@ from pslab.simulator.cluster import Cluster
 from pswire.config.experiment import parse_experiment
 from tests.promises import promise
 
+pytestmark = pytest.mark.nightly
+
 WORKERS, UPDATES = 8, 36
 # Mean of the largest of 8 exponential times: 1 + 1/2 + ... + 1/8.
 SLOWEST = sum(1 / k for k in range(1, WORKERS + 1))

@@ -5,6 +5,8 @@ import pytest
 from tests.papers.race import Draw, Race, exponential, harmonic, slow_last
 from tests.promises import promise
 
+pytestmark = pytest.mark.nightly
+
 P = 8
 
 

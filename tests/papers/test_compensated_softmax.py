@@ -19,6 +19,8 @@ from pslab.simulator.problems.problem import Gradient, NumpyTrainer, Parameters
 from tests.promises import promise
 from tests.simulator.lab import experiment, simulate
 
+pytestmark = pytest.mark.nightly
+
 FEATURES, CLASSES, EXAMPLES, BATCH, STEPS = 40, 10, 2000, 16, 1000
 
 

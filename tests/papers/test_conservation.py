@@ -11,6 +11,8 @@ import pytest
 from tests.papers.race import Draw, Race, exponential, jittered, pareto, shifted, slow_last, total
 from tests.promises import promise
 
+pytestmark = pytest.mark.nightly
+
 P = 8
 DRAWS: list[Draw] = [exponential, shifted, pareto, slow_last(10.0, exponential)]
 

@@ -11,6 +11,8 @@ from tests.papers.descent import Descent
 from tests.papers.race import Draw, exponential, total
 from tests.promises import promise
 
+pytestmark = pytest.mark.nightly
+
 P = 8
 
 

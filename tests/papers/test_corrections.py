@@ -11,6 +11,8 @@ from pslab.simulator.store import ShardStore
 from tests.promises import promise
 from tests.simulator.lab import experiment, simulate
 
+pytestmark = pytest.mark.nightly
+
 
 def distance(policy: str, rate: float, optimizer: str = "sgd") -> float:
     """From the optimum, after 150 rounds from distance sqrt(10)."""

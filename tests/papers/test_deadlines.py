@@ -10,6 +10,8 @@ from tests.promises import promise
 from tests.repetitions import SOAK, usually
 from tests.simulator.lab import Outcome, long, near, timed
 
+pytestmark = pytest.mark.nightly
+
 P = 8
 
 

@@ -8,6 +8,8 @@ from tests.papers.race import Draw, exponential, harmonic, pareto, ran, shifted
 from tests.promises import promise
 from tests.repetitions import usually
 
+pytestmark = pytest.mark.nightly
+
 P, K = 8, 4
 
 

@@ -12,6 +12,8 @@ import pytest
 from psserver.policies import Apply, Commit, Grant, Join, Ready, build
 from tests.promises import promise
 
+pytestmark = pytest.mark.nightly
+
 
 def limit(tau: int) -> float:
     """Of the learning rate, for a constant staleness."""

@@ -18,7 +18,7 @@ from tests.cluster.launched import servers
 from tests.cluster.replicated_run import status, whole
 from tests.replay.test_killed_runs import ended, lab
 
-pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(600)]
 
 EVERY = 8
 EXPERIMENT = """

@@ -9,6 +9,8 @@ import pytest
 from pslab.simulator import Cluster, build
 from tests.simulator.lab import experiment
 
+pytestmark = pytest.mark.nightly
+
 COMMITS = 2000
 
 

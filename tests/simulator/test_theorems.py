@@ -13,6 +13,8 @@ from tests.promises import promise
 from tests.repetitions import repetitions, usually
 from tests.simulator.lab import Outcome, experiment, long, near, simulate, timed
 
+pytestmark = pytest.mark.nightly
+
 
 def harmonic(n: int) -> float:
     return sum(1 / k for k in range(1, n + 1))
