@@ -1,6 +1,5 @@
-"""An experiment as Kubernetes objects: two Indexed Jobs, or a JobSet of them. Pure: no cluster is contacted.
+"""A run as Kubernetes objects. Pure: no cluster is contacted.
 
-request   what is requested, validated
-pods      pod templates of servers and workers
-jobs      plain Indexed Jobs with a headless Service, and the same as one JobSet
+request    what is asked for, checked; the objects as text
+*.yaml     the templates: objects of every run, two Jobs or one JobSet, and what their two Jobs have in common
 """

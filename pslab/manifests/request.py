@@ -1,20 +1,27 @@
-"""A validated request for manifests."""
+"""What is asked for, and its objects.
 
+A template is YAML with holes ${name}, which take text or JSON, which is YAML. A line that ends in "#if" and facts is
+kept where all of them hold; a fact with "!" must not hold.
+"""
+
+import json
 import re
 from dataclasses import dataclass
+from importlib.resources import files
+from string import Template
+from textwrap import indent
 
 from pswire.config.experiment import Experiment
+from pswire.exits import ExitCode
 
-# Names of Services (RFC 1035): a letter first.
-_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-# Names of Secrets, claims and namespaces (RFC 1123).
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
-_IMAGE = re.compile(
-    r"([a-z0-9]+([.-][a-z0-9]+)*(:[0-9]{1,5})?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*(:[\w][\w.-]{0,127})?(@sha256:[0-9a-f]{64})?"
-)
-LABEL = 63
-# Longest suffix of a name: "-worker-0-" of a JobSet and its largest index.
-_ROOM = len("-worker-0-65535")
+# The spaces before the specification of a Job, by kind.
+KINDS = {"jobs": 2, "jobset": 10}
+# New pods of a process that may come back.
+RESTARTS = 3
+_LABEL, _NAME = "[a-z]([-a-z0-9]*[a-z0-9])?", "[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
+_IMAGE = r"[a-z0-9][-\w./:@]*"
+# The longest host name, of a JobSet's last worker, has at most 63 characters.
+_LONGEST = 63 - len("-worker-0-65535")
 
 
 class ManifestError(ValueError):
@@ -23,41 +30,27 @@ class ManifestError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A run on Kubernetes.
-
-    `name`: prefix of all object names. `namespace`: None for kubectl's current one. `tls`: prefix of the names of two
-    Secrets, NAME-servers and NAME-workers, with ca.crt, tls.crt and tls.key each. `claim`: PersistentVolumeClaim for
-    run folders; without one, they are lost with their pods. `restarts`: of each worker, and of each server if it can
-    come back.
-    """
+    """A run on Kubernetes. `tls`: the Secrets are NAME-servers and NAME-workers. `claim`: volume of the run folders."""
 
     experiment: Experiment
     image: str
-    name: str
-    namespace: str | None = None
+    kind: str = "jobs"
     tls: str | None = None
     claim: str | None = None
-    restarts: int = 3
 
     def __post_init__(self) -> None:
         """Check the request. Raises ManifestError."""
+        name = self.experiment.run.name
         _expect(
             _LABEL,
-            "--name",
-            self.name,
-            LABEL - _ROOM,
-            "lower-case letters, digits and dashes, a letter first",
+            "run.name",
+            name,
+            _LONGEST,
+            "lower-case letters, digits and dashes, a letter first (--set run.name=NAME)",
         )
-        for option, text in (("--namespace", self.namespace), ("--tls", self.tls), ("--claim", self.claim)):
-            if text is not None:
-                _expect(
-                    _NAME,
-                    option,
-                    text,
-                    LABEL if option == "--namespace" else 200,
-                    "lower-case letters, digits and dashes",
-                )
         _expect(_IMAGE, "--image", self.image, 500, "an image such as registry.example/paramserver:0.1")
+        for option, text in (("--tls", self.tls), ("--claim", self.claim)):
+            _expect(_NAME, option, "x" if text is None else text, 200, "lower-case letters, digits, dashes")
         if self.copies and self.claim is None:
             raise ManifestError(
                 "cluster.replicas = 2: expected --claim, with a volume that all servers can write to: "
@@ -65,39 +58,91 @@ class Request:
             )
 
     @property
-    def comes_back(self) -> bool:
-        """Whether a lost server can restart: it finds its state, or another one has it."""
-        return self.copies or (bool(self.experiment.run.checkpoint_every) and self.claim is not None)
-
-    @property
     def copies(self) -> bool:
         """Whether two servers have copies of the job."""
         return self.experiment.cluster.replicas > 1
 
     @property
-    def metrics(self) -> bool:
-        """Whether servers have a port for Prometheus."""
-        return self.experiment.cluster.metrics
+    def comes_back(self) -> bool:
+        """Whether a lost server can restart: it finds its state, or another one has it."""
+        return self.copies or (bool(self.experiment.run.checkpoint_every) and self.claim is not None)
 
-    @property
-    def run_folder(self) -> str:
-        """Path of the run folder in the pods of servers."""
-        return f"/runs/{self.name}"
+    def text(self) -> str:
+        """Return the objects as YAML."""
+        pad = " " * KINDS[self.kind]
+        specs = {role: indent(self._filled("job", role), pad).strip() for role in ("ps", "worker")}
+        return "".join(self._filled(name, "ps", **specs) for name in ("objects", self.kind))
 
+    def _filled(self, name: str, role: str, **more: str) -> str:
+        facts, kept = self._facts(role), list[str]()
+        template = files("pslab.manifests").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+        for line in template.splitlines():
+            text, _, conditions = line.partition("  #if ")
+            if all((fact.lstrip("!") in facts) != fact.startswith("!") for fact in conditions.split()):
+                kept.append(f"{text}\n")
+        return Template("".join(kept)).substitute(self._values(role), **more)
 
-def name_from(text: str) -> str:
-    """Convert a run's name into a valid name for Kubernetes. Raises ManifestError if nothing is left of it."""
-    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-    name = name[: LABEL - _ROOM].rstrip("-")
-    if name and not name[0].isalpha():
-        name = f"ps-{name}"[: LABEL - _ROOM].rstrip("-")
-    if not name:
-        raise ManifestError(
-            f"run.name: expected letters or digits that Kubernetes permits in a name, got {text!r}: give --name"
+    def _facts(self, role: str) -> set[str]:
+        cluster, worker = self.experiment.cluster, role == "worker"
+        found = {
+            "tls": self.tls is not None,
+            "claim": self.claim is not None,
+            "copies": self.copies,
+            "metrics": cluster.metrics,
+            "spread": cluster.place.servers.spread,
+            "back": worker or self.comes_back,
+            "script": worker and bool(self.experiment.job.script),
+        }
+        return {role, *(name for name, holds in found.items() if holds)}
+
+    def _values(self, role: str) -> dict[str, str]:
+        name, job, cluster = self.experiment.run.name, self.experiment.job, self.experiment.cluster
+        servers, stem = role == "ps", f"{name}-ps" if self.kind == "jobs" else f"{name}-ps-0"
+        return {
+            "name": name,
+            "labels": f'app.kubernetes.io/name: paramserver, app.kubernetes.io/instance: "{name}"',
+            "toml": _json(self.experiment.to_toml()),
+            "stay": str(cluster.servers - self.copies if self.copies or not self.comes_back else 0),
+            "role": role,
+            "title": "server" if servers else "worker",
+            "count": str(cluster.servers if servers else cluster.workers),
+            "restarts": str(RESTARTS if self.comes_back or not servers else 0),
+            "final": _json(self._final(copies=servers and self.copies)),
+            "image": _json(self.image),
+            "hosts": ",".join(f"{stem}-{index}.{name}:7070" for index in range(cluster.servers)),
+            "script": _json([job.script, *job.arguments])[1:-1],
+            "wire": _json(cluster.wire_dtype),
+            "transport": _json(cluster.transport),
+            "resources": _json(self._resources(servers=servers)),
+            "claim": self.claim or "",
+            "tls": self.tls or "",
+        }
+
+    def _final(self, *, copies: bool) -> list[int]:
+        """Return the exit codes after which the same command would fail in the same way.
+
+        `copies`: of servers with replicas. One that was replaced while it stood still (5) is given a copy.
+        """
+        passing = {ExitCode.OK, ExitCode.INTERRUPTED, ExitCode.TERMINATED} | (
+            {ExitCode.REFUSED} if copies else set()
         )
-    return name
+        return [int(code) for code in ExitCode if not code.restart and code not in passing]
+
+    def _resources(self, *, servers: bool) -> dict[str, dict[str, str]]:
+        """Return requests and limits. The memory is also a limit, so that an excess is visible."""
+        place = self.experiment.cluster.place
+        wants = {"cpu": place.servers.cpus, "memory": place.servers.bytes}
+        limits = {"memory": place.servers.bytes}
+        if not servers:
+            wants, limits = {"cpu": place.workers.cpus}, {"nvidia.com/gpu": place.workers.gpus}
+        found = {"requests": wants, "limits": limits}
+        return {name: {key: str(n) for key, n in table.items() if n} for name, table in found.items()}
 
 
-def _expect(pattern: re.Pattern[str], option: str, text: str, most: int, form: str) -> None:
-    if len(text) > most or not pattern.fullmatch(text):
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _expect(pattern: str, option: str, text: str, most: int, form: str) -> None:
+    if len(text) > most or not re.fullmatch(pattern, text):
         raise ManifestError(f"{option}: expected at most {most} characters, {form}; got {text!r}")

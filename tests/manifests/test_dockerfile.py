@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pslab.manifests.pods import DATA_PORT, GRPC_PORT, USER
-
 ROOT = Path(__file__).parents[2]
+# As the templates of `ps-lab manifest` have them: tests/manifests/test_manifests.py.
+USER, GRPC_PORT, DATA_PORT = 10001, 7070, 7071
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = CONFIG["project"]
 KNOWN = ("ARG", "FROM", "RUN", "COPY", "ENV", "USER", "WORKDIR", "EXPOSE", "CMD")

@@ -1,8 +1,10 @@
-"""``ps-lab manifest``: what it prints for every size of cluster, what it refuses, and that a fault would be found."""
+"""``ps-lab manifest``: what it prints for every size of cluster, and what it refuses.
 
-import copy
+Kubernetes' schemas and the model of a JobSet are the extra `kubernetes-test`; without it that test is skipped.
+"""
+
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,253 +12,274 @@ import pytest
 import yaml
 
 from pslab.cli import main
-from pslab.manifests.request import ManifestError, Request, name_from
+from pslab.manifests.request import KINDS, ManifestError, Request
+from pswire.config.experiment import Experiment, parse_experiment
 from pswire.exits import ExitCode
 from tests.docs.markdown import named
-from tests.manifests.checking import jobs, problems, schema_problems, templates
-from tests.manifests.made import IMAGE, KINDS, experiment, manifest, request
 
+IMAGE = "registry.example:5000/team/digits:1.2"
 Documents = list[dict[str, Any]]
+PLACE = {"servers": {"cpus": 2, "memory": "4GiB", "spread": True}, "workers": {"cpus": 1, "gpus": 2}}
+COPIES = {"cluster": {"replicas": 2}}
+CHECKPOINTS = {"run": {"name": "digits", "checkpoint_every": "60s"}}
+SCRIPT = {"job": {"script": "train.py", "arguments": ["--epochs", "3"]}}
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "secret": {"tls": "digits-tls", "claim": "runs"},
+    "placed": {"sections": {"cluster": {"place": PLACE, "metrics": True}}, "tls": "digits-tls"},
+    "checkpoints": {"sections": CHECKPOINTS, "claim": "runs"},
+    "copies": {"sections": COPIES, "claim": "runs"},
+    "script": {"sections": SCRIPT, "tls": "digits-tls"},
+}
 
 
-@pytest.mark.parametrize("tls", [None, "digits-tls"])
+def experiment(servers: int = 2, workers: int = 3, **sections: Any) -> Experiment:
+    document = {"run": {"name": "digits"}, "job": {"module": "my_job.py:MyJob"}, **sections}
+    cluster = {"servers": servers, "workers": workers, **document.get("cluster", {})}
+    return parse_experiment({**document, "cluster": cluster})
+
+
+def manifest(kind: str, servers: int = 2, workers: int = 3, sections: Any = None, **given: Any) -> Documents:
+    request = Request(experiment(servers, workers, **(sections or {})), IMAGE, kind, **given)
+    return [*yaml.safe_load_all(request.text())]
+
+
+def of(kind: str, documents: Documents) -> dict[str, Any]:
+    return next(each for each in documents if each["kind"] == kind)
+
+
+def jobs(documents: Documents) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and specification of the servers' and the workers' Job, also of those that a JobSet will make."""
+    for document in documents:
+        name = document["metadata"]["name"]
+        if document["kind"] == "Job":
+            yield name, document["spec"]
+        elif document["kind"] == "JobSet":
+            for each in document["spec"]["replicatedJobs"]:
+                yield f"{name}-{each['name']}-0", each["template"]["spec"]
+
+
+def pods(documents: Documents) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The specifications of a server's and of a worker's pod."""
+    server, worker = (job["template"]["spec"] for _, job in jobs(documents))
+    return server, worker
+
+
+def after(container: dict[str, Any], option: str) -> str:
+    command = container["command"]
+    return str(command[command.index(option) + 1])
+
+
+def variables(pod: dict[str, Any]) -> dict[str, Any]:
+    return {each["name"]: each.get("value", each.get("valueFrom")) for each in pod["containers"][0]["env"]}
+
+
+# Those who know
+
+
+def schema_problems(documents: Documents) -> list[str]:
+    validate = pytest.importorskip("kubernetes_validate", reason="scripts/install kubernetes-test")
+    found = []
+    parts = [document for document in documents if document["kind"] != "JobSet"]
+    if len(parts) < len(documents):
+        job = {"apiVersion": "batch/v1", "kind": "Job"}
+        parts += [{**job, "metadata": {"name": name}, "spec": spec} for name, spec in jobs(documents)]
+    for part in parts:
+        try:
+            validate.validate(part, validate.latest_version(), strict=True)
+        except validate.ValidationError as error:
+            found.append(f"{part['kind']} {'.'.join(map(str, error.path))}: {error.message}")
+    return found
+
+
+def lost(made: Any, said: Any, path: str = "") -> list[str]:
+    """Paths of what a model has not taken up: it passes over keys that it does not know."""
+    if isinstance(said, dict):
+        if not isinstance(made, dict):
+            return [path]
+        return [each for key in said for each in lost(made.get(key), said[key], f"{path}.{key}")]
+    if isinstance(said, list):
+        pairs = zip(made or [], said, strict=False)
+        found = [path] if len(made or []) != len(said) else []
+        return found + [each for n, (m, s) in enumerate(pairs) for each in lost(m, s, f"{path}[{n}]")]
+    return [] if made == said else [path]
+
+
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_size_of_cluster_is_as_it_must_be(kind: str, tls: str | None) -> None:
-    """1 to 8 servers, 1 to 64 workers."""
-    for servers in range(1, 9):
-        for workers in range(1, 65):
-            documents = manifest(kind, servers, workers, tls=tls)
-            assert problems(documents) == []
-            assert "StatefulSet" not in {document["kind"] for document in documents}
+def test_kubernetes_own_models_take_them(kind: str, case: str) -> None:
+    for servers, workers in [(2, 1), (3, 7), (7, 64)]:
+        documents = manifest(kind, servers, workers, **CASES[case])
+        assert schema_problems(documents) == []
+        if kind == "jobset":
+            models = pytest.importorskip(
+                "kubeflow_trainer_api.models", reason="scripts/install kubernetes-test"
+            )
+            said = of("JobSet", documents)
+            assert lost(models.JobsetV1alpha2JobSet.from_dict(said).to_dict(), said) == []
+    pods(documents)[0]["restartPolcy"] = "Never"
+    [found] = schema_problems(documents)
+    assert "restartPolcy" in found
 
 
-def test_servers_are_found_by_names_that_stay() -> None:
-    def hosts(kind: str) -> str:
-        [pod] = [
-            pod for owner, _, pod in templates(manifest(kind)) if owner.removesuffix("-0").endswith("worker")
-        ]
-        command = pod["containers"][0]["command"]
-        return str(command[command.index("--ps-hosts") + 1])
-
-    assert hosts("jobs") == "digits-ps-0.digits:7070,digits-ps-1.digits:7070"
-    assert hosts("jobset") == "digits-ps-0-0.digits:7070,digits-ps-0-1.digits:7070"
+# Rules
 
 
-@pytest.mark.parametrize("kind", ["jobs", "jobset"])
-def test_exit_codes_decide_whether_there_is_another_pod(kind: str) -> None:
-    servers, workers = (job for _, job in jobs(manifest(kind, restarts=5)))
-    assert servers["backoffLimit"] == 0 and workers["backoffLimitPerIndex"] == 5
-    [final] = [rule for rule in workers["podFailurePolicy"]["rules"] if rule["action"] == "FailIndex"]
-    codes = final["onExitCodes"]["values"]
-    assert {2, 5, 6, 8} <= set(codes) and not {0, 1, 3, 4, 12, 130, 137, 143} & set(codes)
-    assert workers["podFailurePolicy"]["rules"][0]["action"] == "Ignore"
-    servers, _ = (
-        job for _, job in jobs(manifest(kind, sections={"run": {"checkpoint_every": "60s"}}, claim="runs"))
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_pods_have_what_they_need_and_no_more(kind: str, case: str) -> None:
+    documents = manifest(kind, **CASES[case])
+    assert {each["kind"] for each in documents} == {"ConfigMap", "NetworkPolicy", "PodDisruptionBudget"} | (
+        {"JobSet"} if kind == "jobset" else {"Service", "Job"}
     )
-    assert servers["backoffLimitPerIndex"] == 3
-    assert servers["template"]["spec"]["containers"][0]["command"][-2:] == ["--resume", "auto"]
+    for _, job in jobs(documents):
+        pod = job["template"]["spec"]
+        [container] = pod["containers"]
+        assert job["completionMode"] == "Indexed" and job["completions"] == job["parallelism"]
+        assert pod["restartPolicy"] == "Never" and pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] == 10001
+        rights = container["securityContext"]
+        assert rights["readOnlyRootFilesystem"] and rights["capabilities"] == {"drop": ["ALL"]}
+        assert rights["allowPrivilegeEscalation"] is False
+        mounted = {each["name"]: each.get("readOnly") for each in container["volumeMounts"]}
+        volumes = {each["name"]: each for each in pod["volumes"]}
+        assert mounted.keys() == volumes.keys()
+        assert all(
+            mounted[name] for name, volume in volumes.items() if {"secret", "configMap"} & volume.keys()
+        )
+        assert not any("secretKeyRef" in str(value) for value in variables(pod).values())
+
+
+def test_addresses_are_those_of_the_servers_pods() -> None:
+    for kind in KINDS:
+        for servers in range(1, 9):
+            documents = manifest(kind, servers, 65)
+            (ps, _), (worker, job) = jobs(documents)
+            network = "digits"
+            expected = ",".join(f"{ps}-{index}.{network}:7070" for index in range(servers))
+            for pod in pods(documents):
+                assert after(pod["containers"][0], "--ps-hosts") == expected
+                assert pod["subdomain"] == network
+            assert job["completions"] == 65 and len(f"{worker}-64") <= 63
+    service = of("Service", manifest("jobs"))
+    assert service["metadata"]["name"] == network and service["spec"]["clusterIP"] == "None"
+    labels = [job["template"]["metadata"]["labels"] for _, job in jobs(manifest("jobs"))]
+    assert [service["spec"]["selector"].items() <= each.items() for each in labels] == [True, False]
+    assert of("JobSet", manifest("jobset"))["spec"]["network"]["subdomain"] == network
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_exit_codes_decide_whether_there_is_another_pod(kind: str) -> None:
+    servers, workers = (job for _, job in jobs(manifest(kind)))
+    assert servers["backoffLimitPerIndex"] == 0 and servers["maxFailedIndexes"] == 0
+    assert [rule["action"] for rule in servers["podFailurePolicy"]["rules"]] == ["FailIndex"]
+    assert workers["backoffLimitPerIndex"] == 3 and "maxFailedIndexes" not in workers
+    drained, final = workers["podFailurePolicy"]["rules"]
+    assert drained["action"] == "Ignore" and final["action"] == "FailIndex"
+    codes = set(final["onExitCodes"]["values"])
+    assert {2, 5, 6, 8} <= codes and not {0, 1, 3, 4, 12, 130, 137, 143} & codes
+    servers, _ = (job for _, job in jobs(manifest(kind, **CASES["checkpoints"])))
+    assert servers["backoffLimitPerIndex"] == 3 and "maxFailedIndexes" not in servers
+    assert after(servers["template"]["spec"]["containers"][0], "--resume") == "auto"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_the_experiment_asks_of_a_node(kind: str) -> None:
-    place = {"servers": {"cpus": 2, "memory": "4GiB", "spread": True}, "workers": {"cpus": 1, "gpus": 2}}
-    pods = {owner: pod for owner, _, pod in templates(manifest(kind, sections={"cluster": {"place": place}}))}
-    servers, workers = ([pod for owner, pod in pods.items() if role in owner] for role in ("ps", "worker"))
-    [server], [worker] = servers, workers
-    assert server["containers"][0]["resources"] == {
-        "requests": {"cpu": "2", "memory": "4Gi"},
-        "limits": {"memory": "4Gi"},
-    }
-    assert worker["containers"][0]["resources"] == {
-        "requests": {"cpu": "1"},
-        "limits": {"nvidia.com/gpu": "2"},
-    }
+    server, worker = pods(manifest(kind, **CASES["placed"]))
+    memory = str(4 * 2**30)
+    wants = {"requests": {"cpu": "2", "memory": memory}, "limits": {"memory": memory}}
+    assert server["containers"][0]["resources"] == wants
+    wants = {"requests": {"cpu": "1"}, "limits": {"nvidia.com/gpu": "2"}}
+    assert worker["containers"][0]["resources"] == wants
     [other] = server["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert (
-        other["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "ps"
-        and "affinity" not in worker
-    )
+    assert other["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "ps"
+    assert "affinity" not in worker
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_secret_is_a_file_of_its_role_that_only_the_user_reads(kind: str) -> None:
-    for owner, _, pod in templates(manifest(kind, tls="digits-tls")):
+    for pod, role in zip(pods(manifest(kind, tls="digits-tls")), ("servers", "workers"), strict=True):
         [volume] = [volume for volume in pod["volumes"] if "secret" in volume]
-        role = "servers" if "-ps" in owner else "workers"
         assert volume["secret"] == {"secretName": f"digits-tls-{role}", "defaultMode": 0o440}
-        [container] = pod["containers"]
-        assert {"name": "tls", "mountPath": "/etc/paramserver-tls", "readOnly": True} in container[
-            "volumeMounts"
-        ]
-        said = {each["name"]: each.get("value") for each in container["env"]}
-        assert said["PS_TLS_KEY"] == "/etc/paramserver-tls/tls.key"
+        assert variables(pod)["PS_TLS_KEY"] == "/etc/paramserver-tls/tls.key"
+        assert "--insecure" not in pod["containers"][0]["command"]
+    assert "--insecure" in pods(manifest(kind))[0]["containers"][0]["command"]
 
 
 def test_a_script_is_told_by_its_environment() -> None:
-    sections = {"job": {"script": "train.py", "arguments": ["--epochs", "3"]}}
-    documents = manifest("jobs", sections=sections)
-    [pod] = [pod for owner, _, pod in templates(documents) if owner.endswith("worker")]
-    [container] = pod["containers"]
-    assert container["command"] == ["python", "train.py", "--epochs", "3"] and problems(documents) == []
-    said = {each["name"]: each for each in container["env"]}
-    assert said["PS_HOSTS"]["value"] == "digits-ps-0.digits:7070,digits-ps-1.digits:7070"
-    assert "job-completion-index" in said["PS_TASK_INDEX"]["valueFrom"]["fieldRef"]["fieldPath"]
-
-
-def budgets(documents: Documents) -> list[Any]:
-    return [each["spec"]["minAvailable"] for each in documents if each["kind"] == "PodDisruptionBudget"]
+    _, worker = pods(manifest("jobs", sections=SCRIPT))
+    assert worker["containers"][0]["command"] == ["python", "train.py", "--epochs", "3"]
+    assert variables(worker)["PS_HOSTS"] == "digits-ps-0.digits:7070,digits-ps-1.digits:7070"
+    assert "job-completion-index" in variables(worker)["PS_TASK_INDEX"]["fieldRef"]["fieldPath"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_servers_are_probed_and_kept_from_drains_unless_they_come_back(kind: str) -> None:
     for tls, way in ((None, "grpc"), ("digits-tls", "tcpSocket")):
-        for owner, _, pod in templates(manifest(kind, 2, tls=tls)):
-            [container] = pod["containers"]
-            assert (way in container.get("readinessProbe", {})) == ("-ps" in owner)
-            assert "livenessProbe" not in container
-    assert budgets(manifest(kind, 2)) == [2]
-    assert budgets(manifest(kind, 2, sections={"run": {"checkpoint_every": "60s"}}, claim="runs")) == []
+        server, worker = pods(manifest(kind, tls=tls))
+        assert [*server["containers"][0]["readinessProbe"]] == [way]
+        assert "readinessProbe" not in worker["containers"][0]
+        assert not any("livenessProbe" in pod["containers"][0] for pod in (server, worker))
+    kept = {
+        name: of("PodDisruptionBudget", manifest(kind, 3, **case))["spec"] for name, case in CASES.items()
+    }
+    assert [kept[name]["minAvailable"] for name in ("plain", "copies", "checkpoints")] == [3, 2, 0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_servers_with_replicas_come_back_and_one_of_them_is_enough(kind: str) -> None:
+    documents = manifest(kind, 3, **CASES["copies"])
+    (_, servers), (_, workers) = jobs(documents)
+    assert servers["successPolicy"] == {"rules": [{"succeededCount": 1}]} and "successPolicy" not in workers
+    assert ExitCode.REFUSED not in servers["podFailurePolicy"]["rules"][1]["onExitCodes"]["values"]
+    server, worker = pods(documents)
+    assert {"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}} in server["volumes"]
+    assert after(server["containers"][0], "--resume") == "auto" and variables(worker)["PS_REPLICAS"] == "2"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_the_runs_own_pods_reach_each_other_and_anybody_its_metrics(kind: str) -> None:
+    policies = [of("NetworkPolicy", manifest(kind, **CASES[case]))["spec"] for case in ("plain", "placed")]
+    [own], [same, metrics] = (policy["ingress"] for policy in policies)
+    assert own == same == {"from": [{"podSelector": policies[0]["podSelector"]}]}
+    server, _ = pods(manifest(kind, **CASES["placed"]))
+    assert metrics == {"ports": [{"port": int(after(server["containers"][0], "--metrics-port"))}]}
 
 
 def test_the_documented_patch_fits_what_is_made() -> None:
     kustomization = yaml.safe_load(named("docs/guides/kubernetes.md", "kustomization"))
-    documents = manifest("jobs")
-    changed = 0
+    documents, changed = manifest("jobs"), 0
     for each in kustomization["patches"]:
         for document in documents:
-            metadata = document["metadata"]
-            same_name = each["target"].get("name", metadata["name"]) == metadata["name"]
-            if document["kind"] == each["target"]["kind"] and same_name:
-                for step in yaml.safe_load(each["patch"]):
-                    assert step["op"] == "add"
-                    put(step["path"][1:].replace("/", "."), step["value"])(document)
-                    changed += 1
-    assert changed == 7 and problems(documents) == []
-    assert not schema_problems(documents)
+            name = document["metadata"]["name"]
+            if document["kind"] != each["target"]["kind"] or each["target"].get("name", name) != name:
+                continue
+            for step in yaml.safe_load(each["patch"]):
+                *above, last = step["path"][1:].split("/")
+                found: Any = document
+                for part in above:
+                    found = found[int(part) if part.isdigit() else part]
+                assert step["op"] == "add"
+                found[last] = step["value"]
+                changed += 1
+    assert changed == 7 and schema_problems(documents) == []
 
 
-COPIES = {"cluster": {"replicas": 2}}
+def test_text_stays_text() -> None:
+    """YAML has words that are not text, such as `no`, and JSON escapes what YAML reads otherwise."""
+    arguments = ["no", "1.0", "${name}", 'a "quoted" word', "# none", "é 😀"]
+    run, job = {"name": "no"}, {"script": "on", "arguments": arguments}
+    documents = manifest("jobs", sections={"run": run, "job": job}, claim="null")
+    assert of("Service", documents)["metadata"]["name"] == "no"
+    assert of("ConfigMap", documents)["data"] == {
+        "experiment.toml": experiment(run=run, job=job).to_toml(),
+    }
+    server, worker = pods(documents)
+    assert worker["containers"][0]["command"] == ["python", "on", *arguments]
+    assert {"name": "runs", "persistentVolumeClaim": {"claimName": "null"}} in server["volumes"]
 
 
-@pytest.mark.parametrize("kind", ["jobs", "jobset"])
-@pytest.mark.parametrize("servers", [2, 3, 5])
-def test_servers_with_replicas_come_back_apart_and_go_one_at_a_time(kind: str, servers: int) -> None:
-    documents = manifest(kind, servers, 3, COPIES, claim="runs", restarts=4)
-    assert problems(documents) == [] and not schema_problems(documents)
-    assert budgets(documents) == [servers - 1]
-    (_, job), (_, workers) = jobs(documents)
-    assert job["backoffLimitPerIndex"] == 4 and job["successPolicy"] == {"rules": [{"succeededCount": 1}]}
-    assert "successPolicy" not in workers
-    [final] = [rule for rule in job["podFailurePolicy"]["rules"] if rule["action"] == "FailIndex"]
-    assert ExitCode.REFUSED not in final["onExitCodes"]["values"]
-    pod = job["template"]["spec"]
-    [other] = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
-    assert other["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
-    assert pod["containers"][0]["command"][-2:] == ["--resume", "auto"]
-    [worker] = workers["template"]["spec"]["containers"]
-    assert {"name": "PS_REPLICAS", "value": "2"} in worker["env"]
-
-
-def test_replicas_that_kubernetes_cannot_have_are_refused() -> None:
-    with pytest.raises(ManifestError, match=r"cluster\.replicas = 2: expected --claim"):
-        request(3, 3, COPIES)
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "words"),
-    [
-        ("4.spec.minAvailable", 3, "expected 2 of 3 servers with replicas, got [3]"),
-        ("2.spec.template.spec.affinity", {}, "expected a podAntiAffinity"),
-        (
-            "2.spec.template.spec.volumes.1",
-            {"name": "runs", "emptyDir": {}},
-            "expected one persistentVolumeClaim",
-        ),
-        (
-            "2.spec.podFailurePolicy.rules.1.onExitCodes.values",
-            [2, 5, 6, 8],
-            "exit codes [5] would end the job",
-        ),
-    ],
-)
-def test_a_planted_fault_of_replicas_is_found(path: str, value: Any, words: str) -> None:
-    documents = copy.deepcopy(manifest("jobs", 3, 3, COPIES, claim="runs"))
-    assert problems(documents) == []
-    put(path, value)(documents)
-    assert any(words in problem for problem in problems(documents)), problems(documents)
-
-
-# A fault in what is made would be found
-
-
-def drop(path: str) -> Callable[[Documents], None]:
-    """Take away what is at a path such as "2.spec.podFailurePolicy"."""
-
-    def change(documents: Documents) -> None:
-        *above, last = (int(part) if part.isdigit() else part for part in path.split("."))
-        found: Any = documents
-        for part in above:
-            found = found[part]
-        del found[last]
-
-    return change
-
-
-def put(path: str, value: Any) -> Callable[[Documents], None]:
-    def change(documents: Documents) -> None:
-        *above, last = (int(part) if part.isdigit() else part for part in path.split("."))
-        found: Any = documents
-        for part in above:
-            found = found[part]
-        found[last] = value
-
-    return change
-
-
-POD = "2.spec.template.spec"
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (put("2.kind", "StatefulSet"), "StatefulSet digits-ps: expected one of"),
-        (put("2.metadata.name", "Digits"), "at most 63 lower-case letters"),
-        (put("3.metadata.namespace", "other"), "in different namespaces"),
-        (drop("2.spec.podFailurePolicy"), "exit codes [2, 5, 6, 8] would be retried"),
-        (put("3.spec.podFailurePolicy.rules.1.onExitCodes.values", [2, 3, 5, 6, 8]), "exit codes [3] would end"),
-        (drop("3.spec.backoffLimitPerIndex"), "FailIndex needs backoffLimitPerIndex"),
-        (drop("2.spec.backoffLimit"), "got neither"),
-        (put(f"{POD}.restartPolicy", "Always"), "restartPolicy: expected Never"),
-        (put("2.spec.completionMode", "NonIndexed"), "expected an Indexed Job"),
-        (put("2.spec.parallelism", 1), "all of whose pods run at once"),
-        (put(f"{POD}.securityContext.runAsUser", 0), "may run as root"),
-        (drop(f"{POD}.automountServiceAccountToken"), "gets a token"),
-        (drop(f"{POD}.containers.0.securityContext"), "has privileges"),
-        (put(f"{POD}.containers.0.command", []), "expected a command"),
-        (put(f"{POD}.containers.0.resources", {"limits": {"memory": "4GiB"}}), "resources: '4GiB'"),
-        (
-            put(f"{POD}.containers.0.env", [{"name": "K", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]),
-            "got a secret in the environment",
-        ),
-        (drop(f"{POD}.containers.0.volumeMounts.1.readOnly"), "tls is not read-only"),
-        (put(f"{POD}.volumes.1.secret.defaultMode", 0o444), "any user in the pod may read tls"),
-        (drop(f"{POD}.volumes.1"), "there is no volume tls"),
-        (drop(f"{POD}.containers.0.volumeMounts.1"), "tls is not mounted"),
-        (put("1.spec.selector", {"app.kubernetes.io/instance": "another"}), "which belongs to no pod"),
-        (put("1.spec.clusterIP", "10.0.0.1"), "which belongs to no pod"),
-        (put(f"{POD}.subdomain", "elsewhere"), "which belongs to no pod"),
-        (put(f"{POD}.containers.0.ports.0.containerPort", 7072), "which belongs to no pod"),
-        (put("2.metadata.name", "d" * 62), "at most 63 characters"),
-    ],
-)  # fmt: skip
-def test_a_planted_fault_is_found(change: Callable[[Documents], None], words: str) -> None:
-    documents = copy.deepcopy(manifest("jobs", tls="digits-tls"))
-    assert problems(documents) == []
-    change(documents)
-    assert any(words in problem for problem in problems(documents)), problems(documents)
-
-
-# What is asked for
+# What is refused, and the command
 
 
 @pytest.mark.parametrize(
@@ -264,40 +287,25 @@ def test_a_planted_fault_is_found(change: Callable[[Documents], None], words: st
     [
         ({"image": "Not An Image"}, "--image: expected"),
         ({"image": ""}, "--image: expected"),
-        ({"name": "Digits"}, "--name: expected"),
-        ({"name": "9digits"}, "--name: expected"),
-        ({"name": "d" * 60}, "--name: expected at most 48 characters"),
-        ({"namespace": "a/b"}, "--namespace: expected"),
         ({"tls": ""}, "--tls: expected"),
         ({"claim": "Runs"}, "--claim: expected"),
     ],
 )
 def test_wrong_names_are_refused(given: dict[str, str], words: str) -> None:
     with pytest.raises(ManifestError, match=words):
-        Request(experiment(), **({"image": IMAGE, "name": "digits"} | given))
+        Request(experiment(), **({"image": IMAGE} | given))
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("digits", "digits"),
-        ("My Run (2)", "my-run-2"),
-        ("2nd", "ps-2nd"),
-        ("x" * 80, "x" * 48),
-        ("a" * 47 + "--b", "a" * 47),
-    ],
-)
-def test_a_name_is_made_of_the_runs(text: str, name: str) -> None:
-    assert name_from(text) == name
-    assert request(1, 1).name == "digits"
+@pytest.mark.parametrize("name", ["Digits", "9digits", "my_run", "d" * 60])
+def test_a_run_needs_a_name_that_kubernetes_takes(name: str) -> None:
+    with pytest.raises(ManifestError, match=r"run\.name: expected .*--set run\.name="):
+        Request(experiment(run={"name": name}), IMAGE)
 
 
-def test_no_name_can_be_made_of_nothing() -> None:
-    with pytest.raises(ManifestError, match="expected letters or digits .* give --name"):
-        name_from("***")
+def test_replicas_that_kubernetes_cannot_have_are_refused() -> None:
+    with pytest.raises(ManifestError, match=r"cluster\.replicas = 2: expected --claim"):
+        manifest("jobs", 3, 3, COPIES)
 
-
-# The command
 
 Patch, Capture = pytest.MonkeyPatch, pytest.CaptureFixture[str]
 
@@ -318,21 +326,14 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_it_prints_what_kubectl_takes(monkeypatch: Patch, capsys: Capture, file: Path) -> None:
-    code = ps_lab(monkeypatch, "manifest", file, "--image", IMAGE, "--set", "cluster.workers=4", "--insecure")
+    overrides = ("--set", "cluster.workers=4", "--set", "run.name=other")
+    code = ps_lab(monkeypatch, "manifest", file, "--image", IMAGE, *overrides, "--insecure")
     printed, said = capsys.readouterr()
     assert code == 0
     documents = [*yaml.safe_load_all(printed)]
-    assert [document["kind"] for document in documents] == [
-        "ConfigMap",
-        "Service",
-        "Job",
-        "Job",
-        "PodDisruptionBudget",
-        "NetworkPolicy",
-    ]
-    assert (
-        documents[3]["spec"]["completions"] == 4 and "workers = 4" in documents[0]["data"]["experiment.toml"]
-    )
+    assert [name for name, _ in jobs(documents)] == ["other-ps", "other-worker"]
+    assert [job["completions"] for _, job in jobs(documents)] == [2, 4]
+    assert "workers = 4" in of("ConfigMap", documents)["data"]["experiment.toml"]
     assert "without --tls anybody who reaches" in said and "without --claim the run folder" in said
 
 
@@ -347,17 +348,3 @@ def test_wrong_names_and_files_are_one_sentence(monkeypatch: Patch, capsys: Capt
         assert ps_lab(monkeypatch, "manifest", *arguments) == ExitCode.USAGE
         printed, said = capsys.readouterr()
         assert printed == "" and said.count("\n") == 1
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_metrics_have_a_port_that_may_be_reached(kind: str) -> None:
-    """And nothing else from outside of the run."""
-    documents = manifest(kind, 2, 3, {"cluster": {"metrics": True}}, tls="t")
-    assert problems(documents) == []
-    _, _, server = next(templates(documents))
-    (container,) = server["containers"]
-    opened = {port["name"]: port["containerPort"] for port in container["ports"]}
-    told = container["command"][container["command"].index("--metrics-port") + 1]
-    assert opened["metrics"] == int(told)
-    own, metrics = documents[-1]["spec"]["ingress"]
-    assert "ports" not in own and own["from"] and metrics == {"ports": [{"port": int(told)}]}
