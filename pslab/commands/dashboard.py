@@ -88,8 +88,8 @@ def dashboard(
                 own in it runs in this page's processes, and is marked as such
     nothing     the playground alone
 
-    The page shows who waits, why and for whom; a lane for each worker; loss, staleness, rates, servers
-    and the decision log. The dashboard is a process beside the servers: it asks the coordinator twice a
+    The page shows who waits, why and for whom; the servers; a lane for each worker and the decision log;
+    curves of loss, staleness and rates. The dashboard is a process beside the servers: it asks the coordinator twice a
     second, however many people look at the page, and not at all while nobody does. Ctrl-C ends it.
     """
     # It says how the page is reached; the cluster may have TLS all the same.

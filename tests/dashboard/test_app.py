@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pslab.dashboard.app import static_files
 from tests.dashboard.page import Page
 from tests.replay.simulated import simulate
 
@@ -65,6 +66,13 @@ def test_no_file_of_the_page_names_another_host() -> None:
         text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
         assert "http:" not in text and "https:" not in text and "@import" not in text, path
         assert " style=" not in text and "innerHTML" not in text and "eval(" not in text, path
+
+
+def test_lines_of_the_page_can_be_read() -> None:
+    for name, (kind, content) in static_files().items():
+        if kind == "text/javascript":
+            long = [n for n, line in enumerate(content.decode().splitlines(), 1) if len(line) > 120]
+            assert not long, f"{name}: lines {long} have more than 120 characters"
 
 
 def test_a_foreign_host_is_refused(page: Page) -> None:

@@ -146,7 +146,7 @@ class Listener(Folder):
 
 
 def play(asked: Play, budget: Budget, own: Own = NOTHING) -> str:
-    """Simulate; return JSON with the page's rows, waits, servers, and the settings as an experiment file.
+    """Simulate; return JSON with the page's rows, waits, and the settings as an experiment file.
 
     `limited` says which budget ended the simulation, if any. Raises SettingsError.
     """
@@ -216,7 +216,6 @@ def _document(
             [numbers[str(worker)], begin, end, event, [numbers[name] for name in names if name in numbers]]
             for worker, begin, end, event, names in _rows(waits)
         ],
-        "servers": _servers(experiment, cluster),
         "ended": {
             "success": bool(summary.get("success")),
             "reason": str(summary.get("reason", "")),
@@ -235,13 +234,6 @@ def _rows(waits: WaitLog) -> list[tuple[str, float, float, str, list[str]]]:
 
 def _line(record: Record) -> dict[str, Any]:
     return {"i": record.index, "t": round(record.t, 6), **record.entry.to_json()}
-
-
-def _servers(experiment: Experiment, cluster: Cluster) -> list[dict[str, Any]]:
-    return [
-        {"index": index, "address": "simulated", "state": "ready", "bytes": size, "executed": None}
-        for index, size in enumerate(cluster.store.sizes_down)
-    ]
 
 
 def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -1,31 +1,41 @@
 // The frame around all pages: source, navigation, header, clock, theme and keyboard.
 
-import { h, put, say, number, seconds, sign } from "./dom.js";
-import { Model } from "./model.js";
 import { Clock } from "./clock.js";
-import { ask, follow, play, Recording } from "./source.js";
+import { h, number, put, say, seconds, sign } from "./dom.js";
 import { forgetColours } from "./draw/canvas.js";
+import { Model } from "./model.js";
+import { curves } from "./pages/curves.js";
 import { now } from "./pages/now.js";
 import { time } from "./pages/time.js";
-import { learning, rates, staleness } from "./pages/curves.js";
-import { servers } from "./pages/servers.js";
-import { log } from "./pages/log.js";
 import { playground } from "./play/page.js";
+import { ask, follow, play, Recording } from "./source.js";
 
-const PAGES = { now, time, learning, staleness, rates, servers, log, play: playground };
-const TITLES = { now: "Now", time: "Time", learning: "Learning", staleness: "Staleness", rates: "Rates", servers: "Servers", log: "Log", play: "Playground" };
+const PAGES = { now, time, curves, play: playground };
+const TITLES = { now: "Now", time: "Time", curves: "Curves", play: "Playground" };
 const $ = (id) => document.getElementById(id);
 
 const context = {
-  about: { kind: "playground", title: "" }, model: new Model(), clock: new Clock($("clock")), info: {},
-  choices: null, changed: () => { dirty = true; }, notice,
+  about: { kind: "playground", title: "" },
+  model: new Model(),
+  clock: new Clock($("clock")),
+  info: {},
+  choices: null,
+  changed: () => {
+    dirty = true;
+  },
+  notice,
 };
-let shown = { name: "", page: null }, dirty = true, drawn = 0;
+let shown = { name: "", page: null },
+  dirty = true,
+  drawn = 0;
 
 // Theme: the system's preference, unless the user has chosen one.
 
 function theme(chosen) {
-  if (chosen) { document.documentElement.dataset.theme = chosen; localStorage.setItem("theme", chosen); }
+  if (chosen) {
+    document.documentElement.dataset.theme = chosen;
+    localStorage.setItem("theme", chosen);
+  }
   const dark = isDark();
   sign($("theme"), dark ? "sun" : "moon");
   $("theme").title = dark ? "Light colours (d)" : "Dark colours (d)";
@@ -36,16 +46,29 @@ function isDark() {
   const chosen = document.documentElement.dataset.theme;
   return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
-function switchTheme() { theme(isDark() ? "light" : "dark"); }
+function switchTheme() {
+  theme(isDark() ? "light" : "dark");
+}
 
 // Pages
 
-function available() { return context.about.kind === "playground" ? ["play"] : Object.keys(PAGES); }
+function available() {
+  return context.about.kind === "playground" ? ["play"] : Object.keys(PAGES);
+}
 
 function navigation() {
   document.body.classList.toggle("alone", available().length === 1);
-  put($("nav"), available().map((name, place) => h("a", { href: `#/${name}`, "data-page": name, title: `${TITLES[name]} (${place + 1})` },
-    h("span", { class: `icon icon-${name}`, "aria-hidden": "true" }), h("span", {}, TITLES[name]))));
+  put(
+    $("nav"),
+    available().map((name, place) =>
+      h(
+        "a",
+        { href: `#/${name}`, "data-page": name, title: `${TITLES[name]} (${place + 1})` },
+        h("span", { class: `icon icon-${name}`, "aria-hidden": "true" }),
+        h("span", {}, TITLES[name]),
+      ),
+    ),
+  );
 }
 
 function open() {
@@ -58,32 +81,54 @@ function open() {
     document.title = `${TITLES[name]} · ${context.about.title || "paramserver"}`;
     document.body.dataset.page = name;
     for (const link of $("nav").children) {
-      if (link.dataset.page === name) { link.setAttribute("aria-current", "page"); link.scrollIntoView({ block: "nearest", inline: "nearest" }); }
-      else link.removeAttribute("aria-current");
+      if (link.dataset.page === name) {
+        link.setAttribute("aria-current", "page");
+        link.scrollIntoView({ block: "nearest", inline: "nearest" });
+      } else link.removeAttribute("aria-current");
     }
     window.scrollTo(0, 0);
   } else shown.page.navigated?.();
-  context.clock.footer.hidden = context.clock.live || !context.clock.slider || name === "play" && !shown.page.hasClock?.();
+  context.clock.footer.hidden =
+    context.clock.live || !context.clock.slider || (name === "play" && !shown.page.hasClock?.());
   dirty = true;
 }
 
 function figures() {
   const { model, clock, about } = context;
-  if (about.kind === "playground" || shown.name === "play") { $("figures").hidden = true; return; }
+  if (about.kind === "playground" || shown.name === "play") {
+    $("figures").hidden = true;
+    return;
+  }
   $("figures").hidden = false;
-  const status = clock.live ? model.status : null, moment = model.figures(clock.t);
-  const rows = status ? status.headline.filter(([term]) => !context.info.gone || term !== "left, about") : [
-    ["policy", model.job.policy?.name ?? "–"],
-    ["version", number(moment.version, 6)],
-    ["loss", number(moment.loss)],
-    ["staleness", number(moment.staleness)],
-    ["dropped", number(moment.dropped, 6)],
-  ];
-  const phase = status ? (context.info.gone ? "last heard of at" : status.phase) : context.info.ended && clock.t >= model.seconds ? "ended at" : "at";
+  const status = clock.live ? model.status : null,
+    moment = model.figures(clock.t);
+  const rows = status
+    ? status.headline.filter(([term]) => !context.info.gone || term !== "left, about")
+    : [
+        ["policy", model.job.policy?.name ?? "–"],
+        ["version", number(moment.version, 6)],
+        ["loss", number(moment.loss)],
+        ["staleness", number(moment.staleness)],
+        ["dropped", number(moment.dropped, 6)],
+      ];
+  const phase = status
+    ? context.info.gone
+      ? "last heard of at"
+      : status.phase
+    : context.info.ended && clock.t >= model.seconds
+      ? "ended at"
+      : "at";
   rows.splice(5, 0, [phase, seconds(clock.t)]);
   const list = $("figures");
-  if (list.children.length !== rows.length) put(list, rows.map(() => h("div", {}, h("dt"), h("dd"))));
-  rows.forEach(([term, value], place) => { say(list.children[place].children[0], term); say(list.children[place].children[1], value); });
+  if (list.children.length !== rows.length)
+    put(
+      list,
+      rows.map(() => h("div", {}, h("dt"), h("dd"))),
+    );
+  rows.forEach(([term, value], place) => {
+    say(list.children[place].children[0], term);
+    say(list.children[place].children[1], value);
+  });
 }
 
 function frame(stamp) {
@@ -92,7 +137,8 @@ function frame(stamp) {
   // A live page is redrawn 12 times a second, a recording that plays at every frame.
   const due = dirty || (moved && (!context.clock.live || stamp - drawn > 80));
   if (due && !document.hidden) {
-    dirty = false; drawn = stamp;
+    dirty = false;
+    drawn = stamp;
     figures();
     shown.page?.update(context);
   }
@@ -107,15 +153,23 @@ function notice(text) {
 
 /** Show on every page how the job ended. `end`: as made by `end_of` in pslab/dashboard/runs.py. */
 function showEnd(end) {
-  const element = $("ended"), key = JSON.stringify(end ?? null);
+  const element = $("ended"),
+    key = JSON.stringify(end ?? null);
   element.hidden = !end;
   if (element.dataset.key === key) return;
   element.dataset.key = key;
   if (!end) return;
   element.dataset.success = String(end.success);
-  const measured = Object.entries(end.metrics).map(([name, value]) => `${name} ${number(value, 4)}`).join(", ");
-  put(element, h("strong", {}, end.success ? "Done" : "Failed"), ` at version ${number(end.version, 6)}: ${end.reason}.`,
-    measured && ` Final evaluation: ${measured}.`, end.folder && [" Run folder: ", h("code", {}, end.folder)]);
+  const measured = Object.entries(end.metrics)
+    .map(([name, value]) => `${name} ${number(value, 4)}`)
+    .join(", ");
+  put(
+    element,
+    h("strong", {}, end.success ? "Done" : "Failed"),
+    ` at version ${number(end.version, 6)}: ${end.reason}.`,
+    measured && ` Final evaluation: ${measured}.`,
+    end.folder && [" Run folder: ", h("code", {}, end.folder)],
+  );
 }
 
 /** Process a message about a live cluster. */
@@ -129,8 +183,17 @@ function receive(model, info) {
   copies(end || gone ? null : model.status);
   showEnd(end);
   if (!clock.owner) context.resume();
-  notice(end ? "" : gone ? info.broken ? gone : `No answer: ${gone}. The page shows the last known state and asks again every second.`
-    : skipped ? `${skipped} log entries are not shown, because there were too many` : "");
+  notice(
+    end
+      ? ""
+      : gone
+        ? info.broken
+          ? gone
+          : `No answer: ${gone}. The page shows the last known state and asks again every second.`
+        : skipped
+          ? `${skipped} log entries are not shown, because there were too many`
+          : "",
+  );
   dirty = true;
 }
 
@@ -138,7 +201,10 @@ function receive(model, info) {
 context.resume = () => {
   const { clock, model, info, about } = context;
   if (about.kind === "live") {
-    if (info.ended) { clock.rest(model.seconds); return; }
+    if (info.ended) {
+      clock.rest(model.seconds);
+      return;
+    }
     if (info.now !== undefined) clock.follow(info.now);
     if (info.gone) clock.hold();
   } else if (model.seconds) context.show(model, info);
@@ -156,37 +222,79 @@ function copies(status) {
   const element = $("copies");
   element.hidden = !status?.replicas;
   if (element.hidden) return;
-  const behind = ({ lag }) => lag ? `, ${lag.toLocaleString("en")} ${lag === 1 ? "item" : "items"} behind` : "";
-  say(element, [...status.servers.map((server) => `server ${server.task_index} ${server.state}${behind(server)}`), status.replicas].join(" · "));
+  const behind = ({ lag }) => (lag ? `, ${lag.toLocaleString("en")} ${lag === 1 ? "item" : "items"} behind` : "");
+  say(
+    element,
+    [
+      ...status.servers.map((server) => `server ${server.task_index} ${server.state}${behind(server)}`),
+      status.replicas,
+    ].join(" · "),
+  );
   element.dataset.whole = String(!status.servers.some(({ state }) => state === "lost" || state === "learns"));
 }
 
 // Keyboard
 
-const KEYS = [["1 … 8", "open a page"], ["space", "play or pause"], ["← →", "one step back or forward"], ["Home End", "first or last moment"], ["+ −", "zoom the lanes in or out"], ["d", "light or dark colours"], ["?", "show this list"]];
+const KEYS = [
+  ["1 … 4", "open a page"],
+  ["space", "play or pause"],
+  ["← →", "one step back or forward"],
+  ["Home End", "first or last moment"],
+  ["+ −", "zoom the lanes in or out"],
+  ["d", "light or dark colours"],
+  ["?", "show this list"],
+];
 
 function help() {
   const dialog = $("help");
-  put(dialog, h("h2", { id: "help-title" }, "Keyboard shortcuts"), h("dl", { class: "keys" }, KEYS.map(([key, does]) => [h("dt", {}, key.split(" ").map((one) => h("kbd", {}, one))), h("dd", {}, does)])),
-    h("form", { method: "dialog" }, h("button", { autofocus: true }, "Close")));
+  put(
+    dialog,
+    h("h2", { id: "help-title" }, "Keyboard shortcuts"),
+    h(
+      "dl",
+      { class: "keys" },
+      KEYS.map(([key, does]) => [
+        h(
+          "dt",
+          {},
+          key.split(" ").map((one) => h("kbd", {}, one)),
+        ),
+        h("dd", {}, does),
+      ]),
+    ),
+    h("form", { method: "dialog" }, h("button", { autofocus: true }, "Close")),
+  );
   dialog.showModal();
 }
 
 document.addEventListener("keydown", (event) => {
   const inside = event.target.closest("input, select, textarea, button, [role=listbox]");
   if (event.ctrlKey || event.metaKey || event.altKey || $("help").open) return;
-  const typing = inside && inside.matches("input:not([type=range]):not([type=checkbox]), select, textarea");
+  const typing = inside?.matches("input:not([type=range]):not([type=checkbox]), select, textarea");
   if (typing) return;
-  const names = available(), place = Number(event.key) - 1;
-  if (Number.isInteger(place) && names[place]) { location.hash = `#/${names[place]}`; return; }
+  const names = available(),
+    place = Number(event.key) - 1;
+  if (Number.isInteger(place) && names[place]) {
+    location.hash = `#/${names[place]}`;
+    return;
+  }
   if (event.key === "?") help();
   else if (event.key === "d") switchTheme();
   else if (event.key === "+" || event.key === "=") shown.page.zoom?.(0.5);
   else if (event.key === "-") shown.page.zoom?.(2);
-  else if (inside && inside.matches("button, input, select") && inside.id !== "moment") return;
-  else if (event.key === " ") { event.preventDefault(); context.clock.toggle(); }
-  else if (event.key === "ArrowLeft" || event.key === "ArrowRight") { event.preventDefault(); context.clock.step(event.key === "ArrowLeft" ? -1 : 1); }
-  else if (event.key === "Home" || event.key === "End") { if (!context.clock.live) { event.preventDefault(); context.clock.go(event.key === "Home" ? context.clock.begin : context.clock.end); } }
+  else if (inside?.matches("button, input, select") && inside.id !== "moment") return;
+  else if (event.key === " ") {
+    event.preventDefault();
+    context.clock.toggle();
+  } else if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
+    event.preventDefault();
+    context.clock.step(event.key === "ArrowLeft" ? -1 : 1);
+  } else if (event.key === "Home" || event.key === "End") {
+    if (!context.clock.live) {
+      event.preventDefault();
+      context.clock.go(event.key === "Home" ? context.clock.begin : context.clock.end);
+    }
+  }
 });
 
 // Recordings
@@ -202,7 +310,8 @@ function moments(model) {
 
 /** Show a recording, with a slider from its begin to its end. */
 context.show = (model, info, options) => {
-  context.model = model; context.info = info;
+  context.model = model;
+  context.info = info;
   showEnd(info.ended);
   context.clock.record(model.begin, model.seconds, moments(model), options);
   context.clock.footer.hidden = false;
@@ -211,7 +320,8 @@ context.show = (model, info, options) => {
 
 // A run folder: load other parts when the clock leaves the loaded ones, and new entries while the run goes on.
 
-const POLL = 2000, RETRY = 10_000;  // milliseconds
+const POLL = 2000,
+  RETRY = 10_000; // milliseconds
 
 async function record() {
   const recording = new Recording();
@@ -225,10 +335,24 @@ function loadParts() {
   if (!recording || clock.owner || clock.held || recording.busy || recording.covers(clock.t)) return;
   clock.held = true;
   $("main").setAttribute("aria-busy", "true");
-  recording.open(clock.t).then((model) => { shown.page && grow(model); clock.held = false; }, (error) => {
-    notice(error.message);
-    setTimeout(() => { clock.held = false; }, RETRY);
-  }).finally(() => { $("main").removeAttribute("aria-busy"); dirty = true; });
+  recording
+    .open(clock.t)
+    .then(
+      (model) => {
+        shown.page && grow(model);
+        clock.held = false;
+      },
+      (error) => {
+        notice(error.message);
+        setTimeout(() => {
+          clock.held = false;
+        }, RETRY);
+      },
+    )
+    .finally(() => {
+      $("main").removeAttribute("aria-busy");
+      dirty = true;
+    });
 }
 
 function grow(model) {
@@ -239,10 +363,11 @@ function grow(model) {
 }
 
 async function poll() {
-  const { recording, clock } = context, begun = performance.now();
+  const { recording, clock } = context,
+    begun = performance.now();
   let pause = POLL;
   try {
-    if (!document.hidden && !recording.busy && await recording.grown()) {
+    if (!document.hidden && !recording.busy && (await recording.grown())) {
       context.info = recording.info;
       showEnd(context.info.ended);
       if (!clock.owner) clock.extend(recording.info.end, clock.steps);
@@ -250,7 +375,10 @@ async function poll() {
     }
     // Poll a long log less often, because reading it takes long.
     pause = Math.max(POLL, 10 * (performance.now() - begun));
-  } catch (error) { notice(error.message); pause = RETRY; }
+  } catch (error) {
+    notice(error.message);
+    pause = RETRY;
+  }
   if (recording.info.going) setTimeout(poll, pause);
 }
 
@@ -258,8 +386,12 @@ async function start() {
   theme(localStorage.getItem("theme"));
   $("theme").addEventListener("click", switchTheme);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme());
-  context.clock.addEventListener("change", () => { dirty = true; });
-  new ResizeObserver(() => { dirty = true; }).observe(document.body);
+  context.clock.addEventListener("change", () => {
+    dirty = true;
+  });
+  new ResizeObserver(() => {
+    dirty = true;
+  }).observe(document.body);
   window.addEventListener("hashchange", open);
   context.about = await ask("/api/about");
   say($("title"), context.about.title || "Playground");
@@ -269,10 +401,15 @@ async function start() {
   if (context.about.kind === "live") {
     follow(receive);
   } else if (context.about.kind === "run") await record();
-  else if (context.about.kind === "simulated") context.show(...await play({ settings: context.about.settings }));
+  else if (context.about.kind === "simulated") context.show(...(await play({ settings: context.about.settings })));
   if (context.info.limited) notice(context.info.limited);
   open();
   requestAnimationFrame(frame);
 }
 
-start().catch((error) => { notice(error.message); navigation(); open(); requestAnimationFrame(frame); });
+start().catch((error) => {
+  notice(error.message);
+  navigation();
+  open();
+  requestAnimationFrame(frame);
+});

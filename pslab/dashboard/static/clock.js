@@ -12,12 +12,12 @@ export class Clock extends EventTarget {
     this.end = 0;
     this.speed = 1;
     this.playing = false;
-    this.base = 1;          // seconds of the recording per second at speed 1
-    this.steps = () => [];  // moments at which something happened, in order
+    this.base = 1; // seconds of the recording per second at speed 1
+    this.steps = () => []; // moments at which something happened, in order
     this.last = null;
     this.offset = null;
-    this.held = false;      // waiting for data of the next moment
-    this.over = false;      // a live cluster has ended, and its last moment is shown
+    this.held = false; // waiting for data of the next moment
+    this.over = false; // a live cluster has ended, and its last moment is shown
   }
 
   /** Follow a live cluster whose clock shows `now`. */
@@ -30,7 +30,9 @@ export class Clock extends EventTarget {
   }
 
   /** Stop the clock of a live cluster that does not answer. */
-  hold() { this.offset = null; }
+  hold() {
+    this.offset = null;
+  }
 
   /** Show the end of a live cluster at `t`. */
   rest(t) {
@@ -43,7 +45,8 @@ export class Clock extends EventTarget {
   /** Show a recording from `begin` to `end`. */
   record(begin, end, steps, { at = end } = {}) {
     this.live = this.over = false;
-    this.begin = begin; this.end = Math.max(end, begin);
+    this.begin = begin;
+    this.end = Math.max(end, begin);
     this.steps = steps;
     this.base = Math.max((end - begin) / 40, 1e-6);
     this.t = Math.min(Math.max(at, begin), this.end);
@@ -62,28 +65,77 @@ export class Clock extends EventTarget {
   build() {
     this.footer.hidden = false;
     this.slider = h("input", {
-      type: "range", min: 0, max: 1000, step: 1, id: "moment", "aria-label": "Moment",
-      oninput: () => this.go(this.begin + (this.end - this.begin) * this.slider.value / 1000),
+      type: "range",
+      min: 0,
+      max: 1000,
+      step: 1,
+      id: "moment",
+      "aria-label": "Moment",
+      oninput: () => this.go(this.begin + ((this.end - this.begin) * this.slider.value) / 1000),
     });
     this.button = h("button", { type: "button", class: "round", id: "play-pause", onclick: () => this.toggle() });
     this.label = h("output", { for: "moment", id: "moment-text" });
     const speeds = [0.1, 0.25, 0.5, 1, 2, 4, 10];
-    this.choice = h("select", { "aria-label": "Speed", id: "speed", onchange: () => { this.speed = Number(this.choice.value); } },
-      speeds.map((speed) => h("option", { value: speed, selected: speed === this.speed }, `× ${speed}`)));
-    put(this.footer,
-      h("div", { class: "buttons" },
-        h("button", { type: "button", class: "round", "aria-label": "To the start (Home)", onclick: () => this.go(this.begin) }, icon("start")),
-        h("button", { type: "button", class: "round", id: "back", "aria-label": "One step back (left arrow)", onclick: () => this.step(-1) }, icon("back")),
+    this.choice = h(
+      "select",
+      {
+        "aria-label": "Speed",
+        id: "speed",
+        onchange: () => {
+          this.speed = Number(this.choice.value);
+        },
+      },
+      speeds.map((speed) => h("option", { value: speed, selected: speed === this.speed }, `× ${speed}`)),
+    );
+    put(
+      this.footer,
+      h(
+        "div",
+        { class: "buttons" },
+        h(
+          "button",
+          { type: "button", class: "round", "aria-label": "To the start (Home)", onclick: () => this.go(this.begin) },
+          icon("start"),
+        ),
+        h(
+          "button",
+          {
+            type: "button",
+            class: "round",
+            id: "back",
+            "aria-label": "One step back (left arrow)",
+            onclick: () => this.step(-1),
+          },
+          icon("back"),
+        ),
         this.button,
-        h("button", { type: "button", class: "round", id: "forward", "aria-label": "One step forward (right arrow)", onclick: () => this.step(1) }, icon("forward")),
-        h("button", { type: "button", class: "round", "aria-label": "To the end (End)", onclick: () => this.go(this.end) }, icon("end"))),
-      this.slider, this.label, this.choice);
+        h(
+          "button",
+          {
+            type: "button",
+            class: "round",
+            id: "forward",
+            "aria-label": "One step forward (right arrow)",
+            onclick: () => this.step(1),
+          },
+          icon("forward"),
+        ),
+        h(
+          "button",
+          { type: "button", class: "round", "aria-label": "To the end (End)", onclick: () => this.go(this.end) },
+          icon("end"),
+        ),
+      ),
+      this.slider,
+      this.label,
+      this.choice,
+    );
   }
 
   show() {
     if (!this.slider) return;
     const span = this.end - this.begin;
-    this.slider.value = span ? Math.round(1000 * (this.t - this.begin) / span) : 1000;
+    this.slider.value = span ? Math.round((1000 * (this.t - this.begin)) / span) : 1000;
     this.slider.setAttribute("aria-valuetext", seconds(this.t));
     say(this.label, `${seconds(this.t)} of ${seconds(this.end)}`);
     sign(this.button, this.playing ? "pause" : "play");
@@ -110,10 +162,12 @@ export class Clock extends EventTarget {
   step(direction) {
     if (this.live || this.over) return;
     this.playing = false;
-    const moments = this.steps(), slack = 1e-9;
-    const found = direction > 0
-      ? moments.find((t) => t > this.t + slack) ?? this.end
-      : moments.findLast((t) => t < this.t - slack) ?? this.begin;
+    const moments = this.steps(),
+      slack = 1e-9;
+    const found =
+      direction > 0
+        ? (moments.find((t) => t > this.t + slack) ?? this.end)
+        : (moments.findLast((t) => t < this.t - slack) ?? this.begin);
     this.go(found);
   }
 
@@ -126,8 +180,12 @@ export class Clock extends EventTarget {
       return true;
     }
     if (!this.playing) return false;
-    if (this.held) { this.last = null; return false; }
-    const now = performance.now() / 1000, passed = this.last === null ? 0 : now - this.last;
+    if (this.held) {
+      this.last = null;
+      return false;
+    }
+    const now = performance.now() / 1000,
+      passed = this.last === null ? 0 : now - this.last;
     this.last = now;
     this.t = Math.min(this.t + passed * this.speed * this.base, this.end);
     if (this.t >= this.end) this.playing = false;

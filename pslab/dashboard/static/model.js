@@ -1,15 +1,18 @@
 // The model of a run: it takes batches of rows (see pslab/dashboard/recording.py) and answers questions about a moment.
 
 export const KINDS = ["compute", "pull", "push", "wait", "wasted", "at work"];
-export const WAIT = 3, WASTED = 4;
+export const WAIT = 3,
+  WASTED = 4;
 export const MARKS = ["join", "lost", "back", "leave", "done", "cancel", "abandon", "stop"];
 
 /** The number of rows whose `key` is at most `t`. Rows are sorted by it. */
 export function upTo(rows, t, key = 0) {
-  let low = 0, high = rows.length;
+  let low = 0,
+    high = rows.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (rows[middle][key] <= t) low = middle + 1; else high = middle;
+    if (rows[middle][key] <= t) low = middle + 1;
+    else high = middle;
   }
   return low;
 }
@@ -22,20 +25,19 @@ export class Model {
     this.begin = 0;
     this.lanes = [];
     this.tickets = new Map();
-    this.commits = [];   // [t, ticket]
-    this.grants = [];    // per worker: [t, ticket, version]
-    this.fates = [];     // [t, ticket]
-    this.updates = [];   // [t, version, parts, mean, max, loss, lrScale, samples]
-    this.evals = [];     // [t, version, metrics]
-    this.log = [];       // [t, number, kind, worker, sentence]
-    this.marks = [];     // per worker: [t, kind, sentence]
+    this.commits = []; // [t, ticket]
+    this.grants = []; // per worker: [t, ticket, version]
+    this.fates = []; // [t, ticket]
+    this.updates = []; // [t, version, parts, mean, max, loss, lrScale, samples]
+    this.evals = []; // [t, version, metrics]
+    this.log = []; // [t, number, kind, worker, sentence]
+    this.marks = []; // per worker: [t, kind, sentence]
     this.stops = [];
-    this.waits = [];     // per worker: [begin, end, event, releasers]
+    this.waits = []; // per worker: [begin, end, event, releasers]
     this.past = { applied: [], dropped: [] };
-    this.window = null;  // of a long recording: begin and end of the loaded parts
-    this.whole = true;   // whether these are all parts
-    this.final = null;   // the newest update
-    this.servers = null;
+    this.window = null; // of a long recording: begin and end of the loaded parts
+    this.whole = true; // whether these are all parts
+    this.final = null; // the newest update
     this.status = null;
   }
 
@@ -48,12 +50,19 @@ export class Model {
     return this.ordered;
   }
 
-  get from() { return this.window?.[0] ?? this.begin; }
-  get to() { return this.window?.[1] ?? this.seconds; }
+  get from() {
+    return this.window?.[0] ?? this.begin;
+  }
+  get to() {
+    return this.window?.[1] ?? this.seconds;
+  }
 
   lane(worker) {
     while (this.lanes.length <= worker) {
-      this.lanes.push([]); this.grants.push([]); this.marks.push([]); this.waits.push([]);
+      this.lanes.push([]);
+      this.grants.push([]);
+      this.marks.push([]);
+      this.waits.push([]);
     }
     return this.lanes[worker];
   }
@@ -61,9 +70,10 @@ export class Model {
   add(batch) {
     for (const name of batch.workers ?? []) if (!this.workers.includes(name)) this.workers.push(name);
     if (this.workers.length) this.lane(this.workers.length - 1);
-    if (batch.job && batch.job.name) this.job = batch.job;
+    if (batch.job?.name) this.job = batch.job;
     this.seconds = Math.max(this.seconds, batch.seconds ?? 0);
-    for (const [worker, kind, begin, end, ticket] of batch.stretches ?? []) this.lane(worker).push([begin, end, kind, ticket]);
+    for (const [worker, kind, begin, end, ticket] of batch.stretches ?? [])
+      this.lane(worker).push([begin, end, kind, ticket]);
     for (const [ticket, worker, version, t] of batch.grants ?? []) {
       this.lane(worker);
       this.grants[worker].push([t, ticket, version]);
@@ -82,17 +92,21 @@ export class Model {
     }
     for (const [version, t, ...rest] of batch.updates ?? []) this.updates.push([t, version, ...rest]);
     for (const row of batch.evals ?? []) this.evals.push(row);
-    for (const [number, t, kind, worker, sentence] of batch.log ?? []) this.log.push([t, number, kind, worker, sentence]);
+    for (const [number, t, kind, worker, sentence] of batch.log ?? [])
+      this.log.push([t, number, kind, worker, sentence]);
     for (const [worker, kind, t, sentence] of batch.marks ?? []) {
       if (worker < 0) this.stops.push([t, kind, sentence]);
-      else { this.lane(worker); this.marks[worker].push([t, kind, sentence]); }
+      else {
+        this.lane(worker);
+        this.marks[worker].push([t, kind, sentence]);
+      }
     }
     for (const [worker, begin, end, event, releasers] of batch.waits ?? []) {
       this.lane(worker);
       this.waits[worker].push([begin, end, event, releasers]);
     }
     if (batch.waits) for (const rows of this.waits) rows.sort((a, b) => a[0] - b[0]);
-    for (const name of ["past", "servers", "status"]) if (batch[name]) this[name] = batch[name];
+    for (const name of ["past", "status"]) if (batch[name]) this[name] = batch[name];
     if (batch.past) {
       this.updates.push(...batch.past.updates.map(([version, t, ...rest]) => [t, version, ...rest]));
       this.evals.push(...batch.past.evals);
@@ -122,7 +136,13 @@ export class Model {
 
   /** The end of the last work that began by `t`. */
   busy(t) {
-    return Math.max(this.from, ...this.lanes.map((lane) => { const place = upTo(lane, t); return place ? Math.min(lane[place - 1][1], t) : this.from; }));
+    return Math.max(
+      this.from,
+      ...this.lanes.map((lane) => {
+        const place = upTo(lane, t);
+        return place ? Math.min(lane[place - 1][1], t) : this.from;
+      }),
+    );
   }
 
   version(t) {
@@ -132,11 +152,18 @@ export class Model {
 
   /** A worker's state at `t`: since when, its ticket, and why it waits. */
   worker(worker, t) {
-    const lane = this.lanes[worker] ?? [], marks = this.marks[worker] ?? [];
-    let away = null, joined = false, since = 0;
+    const lane = this.lanes[worker] ?? [],
+      marks = this.marks[worker] ?? [];
+    let away = null,
+      joined = false,
+      since = 0;
     for (const [at, kind] of marks) {
       if (at > t) break;
-      if (kind === 0) { joined = true; away = null; since = at; }
+      if (kind === 0) {
+        joined = true;
+        away = null;
+        since = at;
+      }
       if (kind === 1) away = ["lost", at];
       if (kind === 2) away = null;
       if (kind === 3) away = ["left", at];
@@ -151,8 +178,11 @@ export class Model {
     if (stretch && stretch[1] > t && stretch[2] !== WAIT) {
       const ticket = this.tickets.get(stretch[3]);
       return {
-        state: stretch[2] === WASTED ? "wasted" : "computing", doing: KINDS[stretch[2]],
-        since: ticket ? Math.min(ticket.granted, t) : stretch[0], ticket: stretch[3], base: ticket ? ticket.base : held?.[2],
+        state: stretch[2] === WASTED ? "wasted" : "computing",
+        doing: KINDS[stretch[2]],
+        since: ticket ? Math.min(ticket.granted, t) : stretch[0],
+        ticket: stretch[3],
+        base: ticket ? ticket.base : held?.[2],
       };
     }
     const waits = this.waits[worker] ?? [];
@@ -169,55 +199,69 @@ export class Model {
     return { state: "waiting", since: begin, event: wait?.[2], releasers: wait?.[3] ?? [] };
   }
 
-  /** The reason of a wait, in the words of `ps-lab status`: "version 3, which needs a commit of w1 (w1 has been ...)". */
+  /** The reason of a wait, as `ps-lab status` says it: "version 3, which needs a commit of w1 (w1 has been ...)". */
   why(found, t) {
     if (!found.event) return "";
     const doing = found.releasers.map((worker) => {
-      const other = this.worker(worker, t), name = this.workers[worker];
-      if (other.state === "computing") {
-        return `${name} has been computing ticket ${other.ticket} (from version ${other.base}) for ${(t - other.since).toFixed(1)} s`;
-      }
-      return `${name} has been ${other.state} for ${(t - other.since).toFixed(1)} s`;
+      const other = this.worker(worker, t);
+      const ticket = other.state === "computing" ? ` ticket ${other.ticket} (from version ${other.base})` : "";
+      return `${this.workers[worker]} has been ${other.state}${ticket} for ${(t - other.since).toFixed(1)} s`;
     });
     return doing.length ? `${found.event} (${doing.join("; ")})` : found.event;
   }
 
   /** Applied contributions by worker and staleness, and dropped ones by worker, up to `t`. */
   ages(t) {
-    const applied = this.workers.map(() => new Map()), dropped = this.workers.map(() => 0);
+    const applied = this.workers.map(() => new Map()),
+      dropped = this.workers.map(() => 0);
     for (const [worker, age, n] of this.past.applied) applied[worker]?.set(age, (applied[worker].get(age) ?? 0) + n);
     for (const [worker, n] of this.past.dropped) if (worker in dropped) dropped[worker] += n;
     const end = upTo(this.fates, t);
     for (let place = 0; place < end; place += 1) {
       const ticket = this.tickets.get(this.fates[place][1]);
       if (!ticket || !applied[ticket.worker]) continue;
-      if (ticket.applied) applied[ticket.worker].set(ticket.staleness, (applied[ticket.worker].get(ticket.staleness) ?? 0) + 1);
+      if (ticket.applied)
+        applied[ticket.worker].set(ticket.staleness, (applied[ticket.worker].get(ticket.staleness) ?? 0) + 1);
       else dropped[ticket.worker] += 1;
     }
     return { applied, dropped };
   }
 
   figures(t) {
-    const end = upTo(this.updates, t), last = end ? this.updates[end - 1] : null;
+    const end = upTo(this.updates, t),
+      last = end ? this.updates[end - 1] : null;
     const { applied, dropped } = this.ages(t);
-    let count = 0, sum = 0;
-    for (const ages of applied) for (const [age, n] of ages) { count += n; sum += age * n; }
-    const recent = this.updates.slice(Math.max(0, end - 20), end).map((row) => row[5]).filter((loss) => loss !== null);
+    let count = 0,
+      sum = 0;
+    for (const ages of applied)
+      for (const [age, n] of ages) {
+        count += n;
+        sum += age * n;
+      }
+    const recent = this.updates
+      .slice(Math.max(0, end - 20), end)
+      .map((row) => row[5])
+      .filter((loss) => loss !== null);
     const most = Math.max(...applied.flatMap((ages) => [...ages.keys()]), 0);
     return {
       version: last ? last[1] : 0,
       most: count ? most : null,
       samples: last ? last[7] : 0,
       loss: recent.length ? recent.reduce((a, b) => a + b, 0) / recent.length : null,
-      applied: count, dropped: dropped.reduce((a, b) => a + b, 0), staleness: count ? sum / count : null,
+      applied: count,
+      dropped: dropped.reduce((a, b) => a + b, 0),
+      staleness: count ? sum / count : null,
     };
   }
 
   /** Evaluated losses of the model: [t, loss]. */
-  losses() { return this.evals.filter((row) => "loss" in row[2]).map((row) => [row[0], row[2].loss]); }
+  losses() {
+    return this.evals.filter((row) => "loss" in row[2]).map((row) => [row[0], row[2].loss]);
+  }
 
   lossAt(t) {
-    const rows = this.losses(), place = upTo(rows, t);
+    const rows = this.losses(),
+      place = upTo(rows, t);
     return place ? rows[place - 1][1] : null;
   }
 
@@ -241,5 +285,6 @@ function drop(rows, t, key) {
 
 function count(rows, ...key) {
   const found = rows.find((row) => key.every((value, place) => row[place] === value));
-  if (found) found[key.length] += 1; else rows.push([...key, 1]);
+  if (found) found[key.length] += 1;
+  else rows.push([...key, 1]);
 }

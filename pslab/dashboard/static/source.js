@@ -27,7 +27,9 @@ export function follow(receive) {
     receive(model, frame);
   });
   events.addEventListener("gone", (event) => receive(model, { gone: JSON.parse(event.data).reason }));
-  events.addEventListener("error", () => receive(model, { gone: "ps-lab dashboard does not answer. Is it still running?", broken: true }));
+  events.addEventListener("error", () =>
+    receive(model, { gone: "ps-lab dashboard does not answer. Is it still running?", broken: true }),
+  );
   return events;
 }
 
@@ -47,7 +49,7 @@ const HELD = 3;
 export class Recording {
   constructor() {
     this.parts = new Map();
-    this.info = null;   // the newest answer, with what is true of the whole run
+    this.info = null; // the newest answer, with what is true of the whole run
     this.shown = -1;
     this.busy = false;
   }
@@ -72,7 +74,9 @@ export class Recording {
     return found < 0 ? this.info.spans.length - 1 : found;
   }
 
-  covers(t) { return this.at(t) === this.shown; }
+  covers(t) {
+    return this.at(t) === this.shown;
+  }
 
   /** Load the model of a moment; null for the last one. */
   async open(t = null) {
@@ -83,12 +87,23 @@ export class Recording {
       const held = number > 0 ? [await this.fetch(number - 1), await this.fetch(number)] : [await this.fetch(number)];
       this.shown = number;
       return this.model(held);
-    } finally { this.busy = false; }
+    } finally {
+      this.busy = false;
+    }
   }
 
   model(held) {
-    const model = new Model(), [first, last] = [held[0], held.at(-1)], { past } = first;
-    model.add({ workers: this.info.workers, job: first.job, past, marks: past.marks, grants: past.grants, tickets: past.tickets });
+    const model = new Model(),
+      [first, last] = [held[0], held.at(-1)],
+      { past } = first;
+    model.add({
+      workers: this.info.workers,
+      job: first.job,
+      past,
+      marks: past.marks,
+      grants: past.grants,
+      tickets: past.tickets,
+    });
     for (const info of held) {
       const { past: _, evals: __, waits, ...rest } = info;
       // A wait that spans two parts is in both.
@@ -99,7 +114,10 @@ export class Recording {
     model.seconds = this.info.end;
     model.whole = this.info.parts === held.length;
     model.window = [first.begin, last.seconds];
-    if (this.info.final) { const [version, t, ...rest] = this.info.final; model.final = [t, version, ...rest]; }
+    if (this.info.final) {
+      const [version, t, ...rest] = this.info.final;
+      model.final = [t, version, ...rest];
+    }
     return model;
   }
 
@@ -113,6 +131,8 @@ export class Recording {
       this.keep(info);
       if (stale) this.shown = -1;
       return true;
-    } finally { this.busy = false; }
+    } finally {
+      this.busy = false;
+    }
   }
 }

@@ -11,7 +11,9 @@ export function colour(name) {
   if (!palette.has(name)) palette.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
   return palette.get(name);
 }
-export function forgetColours() { palette = null; }
+export function forgetColours() {
+  palette = null;
+}
 
 export function canvas(label, classes = "") {
   const element = h("canvas", { class: classes, role: "img", "aria-label": label, tabindex: "-1" });
@@ -20,10 +22,15 @@ export function canvas(label, classes = "") {
 
 /** Fit the backing store to the box. Returns [context, width, height, font size] in CSS pixels; null if hidden. */
 export function begin(element) {
-  const box = element.getBoundingClientRect(), ratio = window.devicePixelRatio || 1;
+  const box = element.getBoundingClientRect(),
+    ratio = window.devicePixelRatio || 1;
   if (!box.width || !box.height) return null;
-  const width = Math.round(box.width * ratio), height = Math.round(box.height * ratio);
-  if (element.width !== width || element.height !== height) { element.width = width; element.height = height; }
+  const width = Math.round(box.width * ratio),
+    height = Math.round(box.height * ratio);
+  if (element.width !== width || element.height !== height) {
+    element.width = width;
+    element.height = height;
+  }
   const context = element.getContext("2d");
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, box.width, box.height);
@@ -37,10 +44,12 @@ export function begin(element) {
 export function ticks(low, high, wanted) {
   const span = high - low;
   if (!(span > 0)) return [low];
-  const raw = span / Math.max(1, wanted), power = 10 ** Math.floor(Math.log10(raw));
+  const raw = span / Math.max(1, wanted),
+    power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].find((factor) => factor * power >= raw) * power;
   const found = [];
-  for (let value = Math.ceil(low / step) * step; value <= high + step * 1e-6; value += step) found.push(Math.abs(value) < step * 1e-6 ? 0 : value);
+  for (let value = Math.ceil(low / step) * step; value <= high + step * 1e-6; value += step)
+    found.push(Math.abs(value) < step * 1e-6 ? 0 : value);
   return found;
 }
 
@@ -58,11 +67,22 @@ export function hatched(context, name, crossed) {
     const tile = document.createElement("canvas");
     tile.width = tile.height = 8;
     const draw = tile.getContext("2d");
-    draw.strokeStyle = colour(name); draw.lineWidth = crossed ? 1.6 : 1.5;
-    draw.globalAlpha = 0.28; draw.fillStyle = colour(name); draw.fillRect(0, 0, 8, 8); draw.globalAlpha = 1;
+    draw.strokeStyle = colour(name);
+    draw.lineWidth = crossed ? 1.6 : 1.5;
+    draw.globalAlpha = 0.28;
+    draw.fillStyle = colour(name);
+    draw.fillRect(0, 0, 8, 8);
+    draw.globalAlpha = 1;
     draw.beginPath();
-    for (const shift of [-8, 0, 8]) { draw.moveTo(shift - 1, 9); draw.lineTo(shift + 9, -1); }
-    if (crossed) for (const shift of [-8, 0, 8]) { draw.moveTo(shift - 1, -1); draw.lineTo(shift + 9, 9); }
+    for (const shift of [-8, 0, 8]) {
+      draw.moveTo(shift - 1, 9);
+      draw.lineTo(shift + 9, -1);
+    }
+    if (crossed)
+      for (const shift of [-8, 0, 8]) {
+        draw.moveTo(shift - 1, -1);
+        draw.lineTo(shift + 9, 9);
+      }
     draw.stroke();
     patterns.set(key, context.createPattern(tile, "repeat"));
   }

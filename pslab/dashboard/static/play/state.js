@@ -2,9 +2,22 @@
 // Link: #/play?policy.name=ssp&policy.slack=3&b.policy.name=async&at=3.5&if.policy.slack=0
 
 export const START = {
-  "run.name": "playground", "cluster.workers": 6, "policy.name": "sync", "optimizer.name": "momentum", "optimizer.learning_rate": 0.1, "optimizer.momentum": 0,
-  "simulation.problem": "quadratic", "simulation.options.dimensions": 20, "simulation.options.condition": 20, "simulation.options.noise": 0.15, "simulation.options.batches_per_epoch": 1000,
-  "simulation.compute": "gamma(8, 0.0625)", "simulation.factors.5": 4, "simulation.interrupt": true, "simulation.seconds": 24, "run.seed": 1,
+  "run.name": "playground",
+  "cluster.workers": 6,
+  "policy.name": "sync",
+  "optimizer.name": "momentum",
+  "optimizer.learning_rate": 0.1,
+  "optimizer.momentum": 0,
+  "simulation.problem": "quadratic",
+  "simulation.options.dimensions": 20,
+  "simulation.options.condition": 20,
+  "simulation.options.noise": 0.15,
+  "simulation.options.batches_per_epoch": 1000,
+  "simulation.compute": "gamma(8, 0.0625)",
+  "simulation.factors.5": 4,
+  "simulation.interrupt": true,
+  "simulation.seconds": 24,
+  "run.seed": 1,
 };
 export const OTHER = { "policy.name": "async" };
 
@@ -22,59 +35,92 @@ export function read(query, lessons) {
     if (key === "lesson") continue;
     const value = parse(text);
     if (key === "at") state.at = Number.isFinite(value) ? value : null;
-    else if (key === "two") state.other = value === 0 ? null : state.other ?? {};
-    else if (key.startsWith("b.")) (state.other ??= {})[key.slice(2)] = value;
+    else if (key === "two") state.other = value === 0 ? null : (state.other ?? {});
+    else if (key.startsWith("b.")) state.other = { ...state.other, [key.slice(2)]: value };
     else if (key.startsWith("if.")) state.changes[key.slice(3)] = value;
-    else { state.settings[key] = value; own = true; }
+    else {
+      state.settings[key] = value;
+      own = true;
+    }
   }
-  if (!own && !state.lesson) { state.settings = { ...START }; if (!query.has("two") && state.at === null) state.other ??= { ...OTHER }; }
+  if (!own && !state.lesson) {
+    state.settings = { ...START };
+    if (!query.has("two") && state.at === null) state.other ??= { ...OTHER };
+  }
   return state;
 }
 
 export function write({ settings, other, at, changes, lesson }, lessons) {
   const query = new URLSearchParams();
-  if (lessons[lesson] && at === null && !changed({ settings, other }, lessons[lesson]).length) return `#/play?lesson=${lesson}`;
+  if (lessons[lesson] && at === null && !changed({ settings, other }, lessons[lesson]).length)
+    return `#/play?lesson=${lesson}`;
   for (const [key, value] of Object.entries(settings)) query.set(key, text(value));
-  if (other) { query.set("two", "1"); for (const [key, value] of Object.entries(other)) query.set(`b.${key}`, text(value)); }
-  if (at !== null) { query.set("at", String(at)); for (const [key, value] of Object.entries(changes)) query.set(`if.${key}`, text(value)); }
+  if (other) {
+    query.set("two", "1");
+    for (const [key, value] of Object.entries(other)) query.set(`b.${key}`, text(value));
+  }
+  if (at !== null) {
+    query.set("at", String(at));
+    for (const [key, value] of Object.entries(changes)) query.set(`if.${key}`, text(value));
+  }
   return `#/play?${query}`;
 }
 
 /** What is no longer as in a lesson: of both runs, and of the second one alone, in words. */
 function changed({ settings, other }, lesson) {
   if (!other) return [...differences(lesson.settings, settings), "one run only"];
-  return [...differences(lesson.settings, settings), ...differences(lesson.other, other).map((text) => `below ${text}`)];
+  return [
+    ...differences(lesson.settings, settings),
+    ...differences(lesson.other, other).map((text) => `below ${text}`),
+  ];
 }
 
 function differences(before, after) {
   const keys = [...new Set([...Object.keys(before), ...Object.keys(after)])];
-  return keys.filter((key) => JSON.stringify(before[key]) !== JSON.stringify(after[key])).map((key) => word(key, after[key] ?? USUAL[key]));
+  return keys
+    .filter((key) => JSON.stringify(before[key]) !== JSON.stringify(after[key]))
+    .map((key) => word(key, after[key] ?? USUAL[key]));
 }
 
-/** What the visitor is told to look at. A lesson's sentence is about its own experiment, and goes when that is changed. */
+/** What the visitor is told to look at. A lesson's sentence is about its own experiment, and goes with that. */
 export function headline({ settings, other, at, lesson }, lessons) {
   if (at !== null) return `Below: the same history up to ${at} s, and changed settings from then on.`;
-  const found = lessons[lesson], differ = found ? changed({ settings, other }, found) : [];
+  const found = lessons[lesson],
+    differ = found ? changed({ settings, other }, found) : [];
   if (!found) return "Move a slider to simulate again. The simulator runs the servers' own code.";
-  return differ.length ? `Changed from the lesson "${found.title}": ${differ.join("; ")}. Choose the lesson again to undo it.` : found.look;
+  return differ.length
+    ? `Changed from the lesson "${found.title}": ${differ.join("; ")}. Choose the lesson again to undo it.`
+    : found.look;
 }
 
-/** Settings for another number of workers: the last worker's pace goes to the new last one, and workers that are no more have no settings. */
+/**
+ * Settings for another number of workers: the last worker's pace goes to the new last one, and workers that are no more
+ * have no settings.
+ */
 export function withWorkers(settings, last, count) {
-  const found = { ...settings }, former = `simulation.factors.${last}`, slow = found[former];
+  const found = { ...settings },
+    former = `simulation.factors.${last}`,
+    slow = found[former];
   for (const key of Object.keys(found)) {
     const number = /^(?:simulation\.factors|workers)\.(\d+)/.exec(key)?.[1];
     if (number !== undefined && (Number(number) >= count || key === former)) delete found[key];
   }
   if (slow !== undefined && slow !== 1) found[`simulation.factors.${count - 1}`] = slow;
-  if (found["faults.crashes"]) found["faults.crashes"] = found["faults.crashes"].filter((crash) => crash.worker < count);
+  if (found["faults.crashes"])
+    found["faults.crashes"] = found["faults.crashes"].filter((crash) => crash.worker < count);
   return found;
 }
 
-function text(value) { return typeof value === "string" && !/^[-\d[{"]|^(true|false|null)$/.test(value) ? value : JSON.stringify(value); }
+function text(value) {
+  return typeof value === "string" && !/^[-\d[{"]|^(true|false|null)$/.test(value) ? value : JSON.stringify(value);
+}
 
 function parse(text) {
-  try { return JSON.parse(text); } catch { return text; }
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
 }
 
 const WORDS = {
@@ -90,19 +136,32 @@ const LENGTH = ["run.versions", "simulation.seconds"];
 
 /** Names of two runs, by their policies and differences; null for no second run. `at`: moment of the change or null. */
 export function names(first, second, at) {
-  const differ = second ? [...new Set([...Object.keys(first), ...Object.keys(second)])].filter((key) => JSON.stringify(first[key]) !== JSON.stringify(second[key])) : [];
+  const differ = second
+    ? [...new Set([...Object.keys(first), ...Object.keys(second)])].filter(
+        (key) => JSON.stringify(first[key]) !== JSON.stringify(second[key]),
+      )
+    : [];
   const same = second && !differ.includes("policy.name");
   const kept = differ.filter((key) => !key.startsWith("policy.") && !LENGTH.includes(key));
   const name = (settings) => {
-    const knobs = Object.keys(settings).filter((key) => key.startsWith("policy.") && key !== "policy.name" && (!same || differ.includes(key)));
-    return [settings["policy.name"] ?? "sync", ...knobs.map((key) => `${key.slice(7)} ${settings[key]}`), ...kept.map((key) => word(key, settings[key] ?? USUAL[key]))].join(", ");
+    const knobs = Object.keys(settings).filter(
+      (key) => key.startsWith("policy.") && key !== "policy.name" && (!same || differ.includes(key)),
+    );
+    return [
+      settings["policy.name"] ?? "sync",
+      ...knobs.map((key) => `${key.slice(7)} ${settings[key]}`),
+      ...kept.map((key) => word(key, settings[key] ?? USUAL[key])),
+    ].join(", ");
   };
   return [name(first), second ? `${name(second)}${at === null ? "" : `, from ${at} s on`}` : null];
 }
 
 export function word(key, value) {
   const slow = /^simulation\.factors\.(\d+)$/.exec(key);
-  if (slow) return value === undefined || value === 1 ? `w${slow[1]} as fast as the others` : `w${slow[1]} ${value} times as slow`;
+  if (slow)
+    return value === undefined || value === 1
+      ? `w${slow[1]} as fast as the others`
+      : `w${slow[1]} ${value} times as slow`;
   const last = key.split(".").at(-1).replaceAll("_", " ");
-  return value === undefined ? `usual ${last}` : WORDS[key]?.(value) ?? `${last} ${value}`;
+  return value === undefined ? `usual ${last}` : (WORDS[key]?.(value) ?? `${last} ${value}`);
 }
