@@ -1,16 +1,22 @@
 """A part in whose place a newer one was written is not waited for: neither by the next checkpoint nor by the end."""
 
+import asyncio
 import logging
+import math
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from psserver.checkpoint import FileFacts, Store
+from psserver.checkpoint import CheckpointError, FileFacts, Store
+from psserver.service.job.follower import Follower
 from psserver.service.store import checkpoints, shard_part
-from psserver.service.store.shard_part import passed_over
+from psserver.service.store.shard_part import REMEMBERED, PassedOver, passed_over
 from psserver.shard import ShardState
+from pswire.addresses import Address
+from pswire.v1 import shard_pb2
+from tests.promises import promise
 from tests.repetitions import usually
 from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, serving, wait_until
@@ -76,3 +82,21 @@ def test_a_checkpoint_whose_part_a_newer_one_replaced_is_left_out(
         second_done.set()
         wait_until(lambda: "version 4 is saved" in caplog.text, "the newest checkpoint")
     assert "version 3 is not saved: newer ones are due" in caplog.text
+
+
+@promise("A checkpoint whose part cannot be written fails at once; nobody waits for a part that never comes.")
+@pytest.mark.parametrize("entry", [5, 6])
+def test_a_part_that_failed_or_that_failed_ones_replaced_is_not_waited_for(entry: int) -> None:
+    """Server 0 remembers as many outcomes as a server reports: the newest few. All of these have failed."""
+
+    async def run() -> None:
+        follower = Follower(
+            1, Address("127.0.0.1", 1), shard_pb2.Open(), 10.0, lambda *_: None, lambda *_: None
+        )
+        failed = [shard_pb2.Saved(entry=each, error="the disk is full") for each in range(6, 6 + REMEMBERED)]
+        follower._received(shard_pb2.FollowReply(saved=failed))
+        with pytest.raises(PassedOver if entry == 5 else CheckpointError):
+            await asyncio.wait_for(follower.saved(entry, math.inf), PATIENCE)
+        await follower.channel.close()
+
+    asyncio.run(run())
