@@ -214,7 +214,6 @@ def compare_json(groups: Sequence[Group]) -> dict[str, Any]:
                 },
                 "measures": {name: spread_json(group.spread(name)) for name in names},
                 "shares": {worker: spread_json(s) for worker, s in group.shares().items()},
-                "acceptance": {worker: spread_json(s) for worker, s in group.acceptance().items()},
             }
             for group in groups
         ],

@@ -46,12 +46,10 @@ class Measures:
     """The numbers of one run, by the names of MEASURES; NaN if not measured.
 
     `shares`: worker -> its part of all applied contributions, 1/n each for n workers if none is favoured.
-    `acceptance`: worker -> the applied part of its own contributions.
     """
 
     values: Mapping[str, float]
     shares: Mapping[str, float]
-    acceptance: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +94,7 @@ def _measures(run: Run, summary: Summary, goals: Goals) -> Measures:
     }
     if goals.training_loss is not None or goals.accuracy is not None:
         values |= _times(run, goals)
-    acceptance = {w: c.applied / c.committed if c.committed else math.nan for w, c in counts.items()}
-    return Measures(values, shares, acceptance)
+    return Measures(values, shares)
 
 
 def _times(run: Run, goals: Goals) -> dict[str, float]:
@@ -151,13 +148,7 @@ class Group:
 
     def shares(self) -> dict[str, Spread]:
         """Return the spread of each worker's part of all applied contributions."""
-        return self._by_worker([run.measures.shares for run in self.runs])
-
-    def acceptance(self) -> dict[str, Spread]:
-        """Return the spread of the applied part of each worker's commits."""
-        return self._by_worker([run.measures.acceptance for run in self.runs])
-
-    def _by_worker(self, tables: Sequence[Any]) -> dict[str, Spread]:
+        tables = [run.measures.shares for run in self.runs]
         workers = sorted({worker for table in tables for worker in table})
         return {worker: spread([t.get(worker, math.nan) for t in tables]) for worker in workers}
 

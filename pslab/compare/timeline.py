@@ -3,39 +3,9 @@
 import math
 from dataclasses import dataclass, field
 
-from pslab.runs.fold import ABANDONED, APPLIED, CANCELLED, COMMITTED, DROPPED, Fold
 from pslab.runs.folder import Run
 from pslab.runs.work import COMPUTING, KINDS, UNREPORTED, WASTED, Stretch, Work, WorkFold
 from pswire.decisions import entries as facts
-
-# A ticket's fate by its state. A contribution that the job left without a fate counts as dropped.
-FATES = {APPLIED: "applied", DROPPED: "dropped", COMMITTED: "dropped", CANCELLED: "lost", ABANDONED: "lost"}
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The time from a ticket's grant to its commit or other end, in seconds from the first grant.
-
-    `fate`: "applied", "dropped" or "lost" (cancelled or abandoned). Between two spans the worker waited, or was away.
-    """
-
-    worker: str
-    begin: float
-    end: float
-    fate: str
-
-
-def spans(run: Run) -> list[Span]:
-    """Return one span per ticket that ended, in the order of their grants."""
-    begun, log = run.first_grant(), Fold(remember=True)
-    for entry in run.decisions():
-        log.see(entry.fact, entry.t)
-    return [
-        Span(ticket.worker, ticket.granted - begun, ticket.ended - begun, FATES[ticket.state])
-        for ticket in log.tickets.values()
-        if ticket.base is not None and ticket.ended is not None
-    ]
-
 
 # The first tickets of each worker, whose stretches are kept; seconds are of all tickets.
 KEPT = 200
@@ -67,10 +37,9 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The lanes of all workers. `reported`: some worker reported times. `seconds`: from first grant to last commit."""
+    """The lanes of all workers. `seconds`: from first grant to last commit."""
 
     lanes: tuple[Lane, ...]
-    reported: bool
     seconds: float
 
     @property
@@ -92,7 +61,7 @@ def timeline(run: Run) -> Timeline:
     reader = _LogReader()
     for entry in run.decisions():
         reader.see(entry.fact, max(0.0, entry.t - begun))
-    return Timeline(tuple(reader.lanes.values()), reader.reported, reader.seconds)
+    return Timeline(tuple(reader.lanes.values()), reader.seconds)
 
 
 class _LogReader:
@@ -100,7 +69,6 @@ class _LogReader:
 
     def __init__(self) -> None:
         self.lanes: dict[str, Lane] = {}
-        self.reported = False
         self.seconds = 0.0
         self._log = WorkFold()
         # Ticket without a fate -> lane and number of its commit there.
@@ -126,7 +94,6 @@ class _LogReader:
                 if not lane.full:
                     lane.stretches.append(stretch)
         if work.commit is not None:
-            self.reported |= work.commit.pull is not None
             if not lane.full:
                 self._pending[work.ticket] = lane, len(lane.commits)
                 lane.commits.append((now, "pending"))

@@ -136,8 +136,6 @@ class Recorder:
             "name": job.job,
             "policy": job.policy,
             "optimizer": job.optimizer,
-            "servers": job.servers,
-            "workers": job.workers,
             "seed": job.seed,
         }
 

@@ -1,6 +1,5 @@
-"""What charts are made of: curves, histograms, maps; and sentences below the table."""
+"""What charts are made of: curves and maps; and sentences below the table."""
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -9,23 +8,11 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from pslab.compare.charts import write_picture
-from pslab.compare.charts.figures import MANY, TAIL, binned, curve, histograms, shares, smoothed, staleness
-from pslab.compare.group_table import NAMED, drops, starving
+from pslab.compare.charts.figures import NAMED, curve, histograms, share_chart, smoothed, staleness_chart
+from pslab.compare.group_table import NAMED as STARVING
+from pslab.compare.group_table import drops, starving
 from pslab.compare.groups import Goals, grouped, measured
-from pslab.compare.timeline import spans
 from tests.replay.simulated import simulate
-
-
-def test_spans_cover_what_each_worker_did(tmp_path: Path) -> None:
-    run = simulate(tmp_path / "run", "k-sync", {"aggregate": 2})
-    found = spans(run)
-    counts = run.summary.contributions
-    for worker, count in counts.items():
-        mine = [span for span in found if span.worker == worker]
-        assert sum(span.fate == "applied" for span in mine) == count.applied
-        assert all(a.end <= b.begin for a, b in zip(mine, mine[1:], strict=False))
-        assert all(0 <= span.begin <= span.end for span in mine)
-    assert any(span.fate == "lost" for span in found)
 
 
 def test_a_curve_has_one_point_per_version(tmp_path: Path) -> None:
@@ -36,22 +23,25 @@ def test_a_curve_has_one_point_per_version(tmp_path: Path) -> None:
     assert found.seconds[-1] == pytest.approx(run.summary.wall_seconds, abs=1e-6)
 
 
-def test_many_workers_are_one_map_and_one_curve(tmp_path: Path) -> None:
-    workers = 4 * MANY
+@pytest.mark.parametrize("workers", [1, NAMED, 4 * NAMED])
+def test_every_worker_has_a_row_and_a_bar_and_few_are_named(tmp_path: Path, workers: int) -> None:
     run = simulate(
         tmp_path / "run",
-        "async",
+        "ssp",
+        {"slack": 3},
         run={"versions": 5 * workers},
         cluster={"workers": workers},
         simulation={"problem": "none"},
     )
     groups = grouped([measured(run, Goals())])
-    (panel, bar) = staleness(groups).axes
-    assert panel.images[0].get_array().shape[0] == workers and bar.get_ylabel() == "share %"
-    (axes,) = shares(groups).axes
-    heights = axes.lines[0].get_ydata()
+    (axes,) = share_chart(groups).axes
+    heights = [bar.get_height() for bar in axes.patches]
     assert len(heights) == workers and sum(heights) == pytest.approx(100)
-    assert list(heights) == sorted(heights, reverse=True)
+    assert len(axes.get_xticks()) == min(workers, NAMED)
+    panel, *bars = staleness_chart(groups).axes
+    if workers > 1:
+        assert panel.images[0].get_array().shape[0] == workers and bars[0].get_ylabel() == "share %"
+        assert len(panel.get_yticks()) == min(workers, NAMED)
 
 
 def test_where_all_staleness_is_the_same_it_is_said_and_so_is_why_something_was_dropped(
@@ -62,11 +52,11 @@ def test_where_all_staleness_is_the_same_it_is_said_and_so_is_why_something_was_
         "bounded",
         {"aggregate": 1, "max_staleness": 0, "on_stale": "drop"},
         run={"versions": 40},
-        cluster={"workers": 2 * MANY},
+        cluster={"workers": 2 * NAMED},
         simulation={"problem": "none"},
     )
     groups = grouped([measured(run, Goals())])
-    (panel,) = staleness(groups).axes
+    (panel,) = staleness_chart(groups).axes
     assert [text.get_text() for text in panel.texts] == ["all had staleness 0"] and not panel.images
     counted = sum(1 for entry in run.decisions() if entry.kind == "drop")
     (line,) = drops(groups)
@@ -99,13 +89,9 @@ def test_many_that_starve_are_counted(tmp_path: Path) -> None:
         simulation={"problem": "none", "factors": slow},
     )
     lines = starving(grouped([measured(run, Goals())]))
-    assert len(lines) == NAMED + 1 and lines[-1] == "async: 3 more of 10 workers starve"
+    assert len(lines) == STARVING + 1 and lines[-1] == "async: 3 more of 10 workers starve"
 
 
 def test_smoothing_keeps_a_constant_and_has_no_bias_at_the_start() -> None:
     assert np.allclose(smoothed(np.full(100, 3.0)), 3.0)
     assert smoothed(np.array([5.0, 1.0, 1.0]))[0] == 5.0
-
-
-def test_the_tail_shares_a_bin() -> None:
-    assert binned(Counter({0: 3, TAIL: 1, TAIL + 30: 2})) == Counter({0: 3, TAIL: 3})

@@ -54,7 +54,7 @@ def run(accuracy=math.nan, loss=math.nan, seconds=math.nan, success=True):
         "seconds_to_accuracy": seconds,
         "seconds_to_training_loss": seconds,
     }
-    return SimpleNamespace(success=success, measures=Measures(values, {}, {}))
+    return SimpleNamespace(success=success, measures=Measures(values, {}))
 
 
 @pytest.mark.parametrize(

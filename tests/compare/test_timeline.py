@@ -90,7 +90,7 @@ def group(run: Run) -> list[Group]:
 def test_the_stretches_of_a_hand_made_log(tmp_path: Path) -> None:
     found = timeline(three_commits(tmp_path / "run"))
     first, second = found.lanes
-    assert (first.worker, second.worker, found.reported, found.seconds) == ("w0", "w1", True, 19.0)
+    assert (first.worker, second.worker, found.seconds) == ("w0", "w1", 19.0)
     assert stretches(first) == [
         (RECEIVING, 0.0, 1.0),
         (COMPUTING, 1.0, 4.0),
@@ -149,7 +149,7 @@ def test_a_simulated_worker_is_busy_with_one_thing_at_a_time(
 ) -> None:
     """And with something at every moment, up to its last ticket."""
     found = timeline(simulate(tmp_path / "run", policy, knobs, simulation=TIMED, links=LINKS))
-    assert found.reported and len(found.lanes) == 4
+    assert len(found.lanes) == 4
     for lane in found.lanes:
         assert lane.stretches[0].begin == 0
         # Times are written in whole microseconds.
@@ -248,17 +248,16 @@ def test_the_slowest_of_many_workers_are_always_shown(tmp_path: Path) -> None:
 
 
 def without_times(commit: Record) -> None:
-    """As of a release whose workers did not say what they did."""
+    """As of a worker that does not say what it did."""
     for key in ("pull", "compute", "before"):
         commit.pop(key, None)
 
 
 def test_a_run_without_times_has_a_bar_for_each_ticket(tmp_path: Path) -> None:
     run = three_commits(tmp_path / "run", without_times)
-    assert not timeline(run).reported
     words = set(drawn(timeline_chart(group(run))))
-    assert {"applied", "dropped", "lost", "w0", "w1"} <= words and COMPUTING not in words
+    assert {"applied", "dropped", UNREPORTED, "w0", "w1"} <= words and COMPUTING not in words
 
 
 def test_a_run_without_commits_has_an_empty_timeline() -> None:
-    assert Timeline((Lane("w0"),), False, 0.0).until(15) == 0
+    assert Timeline((Lane("w0"),), 0.0).until(15) == 0

@@ -14,8 +14,8 @@ CHARTS = {
     "training_loss": charts.loss_chart,
     "band": charts.band_chart,
     "timeline": timeline_chart,
-    "staleness": charts.staleness,
-    "shares": charts.shares,
+    "staleness": charts.staleness_chart,
+    "shares": charts.share_chart,
     "bound": bound_chart,
 }
 # A measure over two settings.

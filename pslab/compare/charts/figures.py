@@ -2,7 +2,6 @@
 
 import io
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +17,8 @@ from pswire.extras import how_to_install
 
 # Okabe and Ito's palette, which any kind of colour vision can distinguish.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-# Staleness from here on has one bar.
-TAIL = 12
+# The most workers of a chart that are named.
+NAMED = 16
 # The most characters of a note in a chart.
 LONGEST_NOTE = 40
 
@@ -146,33 +145,6 @@ def smoothed(values: Array) -> Array:
     return out
 
 
-def binned(histogram: Counter[int]) -> Counter[int]:
-    """Return counts by staleness, with one bin from TAIL on."""
-    bins: Counter[int] = Counter()
-    for tau, count in histogram.items():
-        bins[min(tau, TAIL)] += count
-    return bins
-
-
-def staleness_chart(groups: Sequence[Group]) -> Any:
-    """Draw the staleness of each worker's applied contributions: one row per group, of its first run."""
-    runs = [group.runs[0].run for group in groups]
-    columns = max(1, *(len(run.summary.staleness) for run in runs))
-    figure, table = figure_of(columns, len(runs), width=12, height=2.2 * len(runs), share=True)
-    for group, run, row in zip(groups, runs, table, strict=True):
-        workers = run.summary.staleness
-        for place, worker in zip(row, sorted(workers, key=worker_order), strict=False):
-            histogram = binned(Counter(workers[worker]))
-            total = histogram.total() or 1
-            bins = sorted(histogram)
-            place.bar(bins, [100 * histogram[tau] / total for tau in bins], color=COLOURS[0])
-            dress(place, f"staleness of {worker}", "share %" if place is row[0] else "")
-            place.set_xticks([0, TAIL // 2, TAIL], ["0", str(TAIL // 2), f"{TAIL}+"])
-        if len(runs) > 1:
-            row[0].set_title(group.label, loc="left", fontsize=10)
-    return figure
-
-
 def share_chart(groups: Sequence[Group]) -> Any:
     """Draw each worker's part of the applied contributions; the line is an equal part."""
     figure, ((axes,),) = figure_of(1, 1, width=12, height=3.2)
@@ -184,7 +156,8 @@ def share_chart(groups: Sequence[Group]) -> Any:
         places = np.arange(len(workers)) + (index - (len(groups) - 1) / 2) * width
         axes.bar(places, heights, width * 0.92, color=colour(index), label=group.label)
     axes.axhline(100 / max(1, len(workers)), color="#555555", linewidth=1, linestyle="--")
-    axes.set_xticks(range(len(workers)), workers)
+    named = _named(workers)
+    axes.set_xticks(named, [workers[place] for place in named])
     dress(axes, "", "share of what was applied, %")
     _legend(figure, axes)
     return figure
@@ -242,27 +215,16 @@ def png(figure: Any) -> bytes:
     return out.getvalue()
 
 
-# The most workers that have a panel, or bars, of their own.
-MANY = 16
 # The most rows of a map of staleness, where many workers share rows, and its most columns.
 ROWS, COLUMNS = 200, 60
 
 
-def staleness(groups: Sequence[Group]) -> Any:
-    """Draw a histogram for each worker, or a map if there are many."""
-    return staleness_map(groups) if _most(groups) > MANY else staleness_chart(groups)
+def _named(workers: Sequence[str]) -> range:
+    """Return the places of the workers that are named: all, or an even selection of many."""
+    return range(0, len(workers), math.ceil(len(workers) / NAMED) or 1)
 
 
-def shares(groups: Sequence[Group]) -> Any:
-    """Draw a bar for each worker, or a curve if there are many."""
-    return share_curves(groups) if _most(groups) > MANY else share_chart(groups)
-
-
-def _most(groups: Sequence[Group]) -> int:
-    return max(len(group.runs[0].run.summary.staleness) for group in groups)
-
-
-def staleness_map(groups: Sequence[Group]) -> Any:
+def staleness_chart(groups: Sequence[Group]) -> Any:
     """Draw a map of staleness: a panel per group, of its first run; a row per worker.
 
     The darker a cell, the larger its part of the worker's contributions. Raises RunError without matplotlib.
@@ -294,8 +256,8 @@ def _map(figure: Any, axes: Any, workers: Mapping[str, Mapping[int, int]]) -> No
         extent=(-0.5, width * parts.shape[1] - 0.5, len(names), 0),
     )
     figure.colorbar(picture, ax=axes, label="share %")
-    places = np.linspace(0, len(names) - 1, 6).astype(int)
-    axes.set_yticks(places + 0.5, [names[place] for place in places])
+    named = _named(names)
+    axes.set_yticks([place + 0.5 for place in named], [names[place] for place in named])
     dress(axes, "staleness", "")
     axes.grid(visible=False)
 
@@ -314,17 +276,3 @@ def histograms(workers: Sequence[Mapping[int, int]]) -> tuple[Array, int]:
             row[tau // width] += count / sum(counts.values())
     blocks = np.array_split(parts, min(ROWS, len(workers)))
     return np.array([block.mean(axis=0) for block in blocks]), width
-
-
-def share_curves(groups: Sequence[Group]) -> Any:
-    """Draw the workers' parts of the applied contributions in falling order; the line is an equal part."""
-    figure, ((axes,),) = figure_of(1, 1, width=12, height=3.2)
-    count = max((len(group.shares()) for group in groups), default=0)
-    for index, group in enumerate(groups):
-        heights = sorted((100 * share.mean for share in group.shares().values()), reverse=True)
-        axes.plot(range(1, len(heights) + 1), heights, color=colour(index), linewidth=1.8, label=group.label)
-    axes.axhline(100 / max(1, count), color="#555555", linewidth=1, linestyle="--")
-    axes.set_ylim(bottom=0)
-    dress(axes, "workers, the most applied first", "share of what was applied, %")
-    _legend(figure, axes)
-    return figure

@@ -6,9 +6,7 @@ from typing import Any
 from pslab.compare import timeline as tl
 from pslab.compare.charts.figures import dress, figure_of
 from pslab.compare.groups import Group
-from pslab.compare.timeline import spans
 from pslab.runs import work
-from pslab.runs.folder import Run
 from pslab.runs.labels import worker_order
 
 # Okabe and Ito's palette, which any kind of colour vision can distinguish. Wasted time is hatched as well.
@@ -21,8 +19,6 @@ PALETTE = {
     work.WASTED: "#FFFFFF",
     work.UNREPORTED: "#999999",
 }
-# For a run whose workers report no times: bars from grant to commit.
-FATES = {"applied": "#009E73", "dropped": "#D55E00", "lost": "#BBBBBB"}
 # The fate of a contribution, at its commit.
 MARKS: Mapping[str, Mapping[str, Any]] = {
     "applied": {"marker": "|", "s": 190, "color": "#000000", "linewidths": 1.2},
@@ -45,10 +41,7 @@ def timeline_chart(groups: Sequence[Group]) -> Any:
     heights = [0.9 + 0.28 * max(1, len(lanes)) for lanes in rows]
     figure, table = figure_of(1, len(groups), width=12, height=sum(heights) + 0.2, ratios=heights)
     for group, one, lanes, (axes,) in zip(groups, found, rows, table, strict=True):
-        if one.reported:
-            _reported(axes, lanes, until)
-        else:
-            _held(axes, group.runs[0].run, [lane.worker for lane in lanes], until)
+        _draw(axes, lanes, until)
         axes.set_yticks(range(len(lanes)), [lane.worker for lane in lanes])
         axes.set_ylim(max(1, len(lanes)) - 0.5, -0.5)
         axes.set_xlim(0, until or None)
@@ -94,7 +87,7 @@ def _number(seconds: float) -> str:
     return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.3g}"
 
 
-def _reported(axes: Any, lanes: Sequence[tl.Lane], until: float) -> None:
+def _draw(axes: Any, lanes: Sequence[tl.Lane], until: float) -> None:
     for kind, paint in PALETTE.items():
         for place, lane in enumerate(lanes):
             bars = [(s.begin, s.end - s.begin) for s in lane.stretches if s.kind == kind and s.begin < until]
@@ -117,23 +110,13 @@ def _look(kind: str, paint: str) -> dict[str, Any]:
     return {"facecolors": paint, "linewidth": 0}
 
 
-def _held(axes: Any, run: Run, workers: Sequence[str], until: float) -> None:
-    found = [span for span in spans(run) if span.begin < until]
-    for fate, paint in FATES.items():
-        for place, worker in enumerate(workers):
-            bars = [(s.begin, s.end - s.begin) for s in found if s.worker == worker and s.fate == fate]
-            look = {"facecolors": paint, "edgecolor": "white", "linewidth": 0.8}
-            if bars:
-                axes.broken_barh(bars, (place - 0.38, 0.76), label=fate, **look)
-
-
 def _legend(figure: Any, panels: Sequence[Any]) -> None:
     """Draw a legend with each label once, in a fixed order."""
     handles: dict[str, Any] = {}
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    order = [name for name in (*PALETTE, *FATES) if name in handles]
+    order = [name for name in (*PALETTE, *MARKS) if name in handles]
     names = list(dict.fromkeys(order))
     if names:
         figure.legend(
