@@ -36,6 +36,7 @@ def test_a_rate_needs_a_unit() -> None:
     assert "expected a rate such as 100mbit" in told.output
 
 
+@pytest.mark.nightly
 def test_steps_over_a_link_move_two_percent_more_than_they_need_at_most(tmp_path) -> None:
     reason = network.reason_against()
     if reason is not None:

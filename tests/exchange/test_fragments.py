@@ -31,12 +31,19 @@ from psworker.data.changes import KnownGroups
 from tests.checkpoint.test_simulated import EVERY, cut_off, forgotten, kinds, play
 from tests.exchange.streaming_twin import NESTEROV, ROUNDS, WORKERS, Stateful, simulated, trained, twin
 from tests.promises import promise
+from tests.repetitions import usually
 from tests.replay.simulated import edit_log, simulate
 from tests.sentences import Recorder
 from tests.service.serving import serving
 
 
-@pytest.mark.parametrize(("wire", "fragments"), list(product(("float32", "int4", "int4/int4"), (1, 2, 4))))
+@pytest.mark.parametrize(
+    ("wire", "fragments"),
+    usually(
+        [("float32", 4), ("int4", 1), ("int4/int4", 2)],
+        soak=list(product(("float32", "int4", "int4/int4"), (1, 2, 4))),
+    ),
+)
 def test_simulated_runs_have_the_bits_of_a_twin_in_one_process(
     tmp_path: Path, wire: str, fragments: int
 ) -> None:
@@ -158,7 +165,7 @@ ROUGH = {
 }
 
 
-@pytest.mark.parametrize("wire", ["float32", "int4", "top-k", "int8/int4"])
+@pytest.mark.parametrize("wire", usually(["top-k", "int8/int4"], soak=["float32", "int4"]))
 def test_a_rough_run_is_replayed_to_the_bit(tmp_path: Path, wire: str) -> None:
     """Workers are lost, come back without memory, and miss rounds; contributions are dropped."""
     run = simulate(
@@ -178,7 +185,7 @@ def test_a_rough_run_is_replayed_to_the_bit(tmp_path: Path, wire: str) -> None:
     assert run.summary.versions > 10
 
 
-@pytest.mark.parametrize("wire", ["float32", "int4/int4"])
+@pytest.mark.parametrize("wire", usually(["int4/int4"], soak=["float32"]))
 def test_a_job_that_resumes_on_other_servers_is_replayed_to_the_bit(tmp_path: Path, wire: str) -> None:
     """Workers begin anew at the restored version; each group goes on with its own momentum, and what was left out."""
     settings = {

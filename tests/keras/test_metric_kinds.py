@@ -46,7 +46,10 @@ def assert_logged(history: dict[str, Any], epoch: int, expected: dict[str, Any],
         )
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize(
+    "group",
+    ["binary", *(pytest.param(group, marks=pytest.mark.nightly) for group in GROUPS if group != "binary")],
+)
 def test_three_workers(group: str) -> None:
     """At a rate of 0 the weights stay, so that an epoch's logs are those of one evaluation on all data."""
     targets = GROUPS[group][3]

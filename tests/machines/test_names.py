@@ -17,7 +17,7 @@ from tests.promises import promise
 from tests.repetitions import usually
 from tests.security.identities import Identities
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster, pytest.mark.timeout(600)]
 
 NAMES = ("ps0", "ps1")
 HOSTS = ",".join(f"{name}:7070" for name in NAMES)

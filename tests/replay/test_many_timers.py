@@ -10,7 +10,7 @@ from pswire.decisions import entries
 from tests.repetitions import repetitions
 from tests.replay.simulated import simulate
 
-TIMERS = repetitions(300, soak=10_000)
+TIMERS = repetitions(150, soak=10_000)
 KNOBS: dict[str, dict[str, object]] = {
     "fedbuff-timeout": {"aggregate": 1000, "timeout": 0.2},
     "deadline-sync": {"grace": 0.2, "share": 0.0, "budget": 1.0, "patience": 0},

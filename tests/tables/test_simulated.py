@@ -72,6 +72,7 @@ def test_the_same_bits_on_any_number_of_servers(tmp_path: Path) -> None:
     assert len(found) == 1
 
 
+@pytest.mark.nightly
 def test_training_comes_near_the_best_area_that_there_is(tmp_path: Path) -> None:
     run = simulate(
         tmp_path,
@@ -118,7 +119,7 @@ def test_options_of_clicks_are_checked() -> None:
 
 
 @promise("Runs replay to the bit, with admission and eviction, too.")
-@pytest.mark.parametrize(("servers", "policy"), [(1, "async"), (2, "dc-asgd")])
+@pytest.mark.parametrize(("servers", "policy"), usually([(2, "dc-asgd")], soak=[(1, "async")]))
 def test_a_real_run_with_tables_replays_to_the_bit(tmp_path: Path, servers: int, policy: str) -> None:
     """Two workers in threads, by the loop of `ps-worker`."""
     overrides = ["optimizer.name=adagrad", "optimizer.learning_rate=0.1"]
