@@ -55,6 +55,7 @@ POLICIES = usually(
 )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "workers", "wire_dtype"), POLICIES)
 def test_dropout_and_batch_normalisation_in_a_narrow_dtype(
     tmp_path: Path, name: str, workers: int, wire_dtype: str
