@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from pslab.predict.simulation import seconds_of
+from pslab.predict.simulation import BATCH, seconds_of
 from pslab.theory.measured import Claim
 from psserver.codec_rules import check_codec
 from psserver.optimizers import build as build_optimizer
@@ -18,7 +18,6 @@ from pswire.transport.wire import wire_named
 
 UP: Final = "MB up a contribution"
 DOWN: Final = "MB down a contribution"
-BATCH: Final = "seconds per batch"
 
 
 def link_laws(experiment: Experiment, plan: Plan) -> list[Claim]:

@@ -1,21 +1,20 @@
 """A prediction: the measured, the simulated and the theoretical numbers of runs, or of an experiment."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pslab.compare.groups import Group, Spread, spread
 from pslab.launch.simulated import model_plan
-from pslab.predict.link import BATCH, link_laws
+from pslab.predict.link import link_laws
 from pslab.predict.simulation import VERSIONS, Numbers, Straggler, numbers_of, play
 from pslab.predict.steps import StepTimes, step_times_of
 from pslab.runs.fold import Fold
 from pslab.runs.folder import EXPERIMENT, SIMULATED, Run, RunError
 from pslab.simulator import SimulationError
-from pslab.theory.measured import LARGEST, Claim, claims_of
+from pslab.theory.measured import Claim, claims_of
 from psserver.optimizers import OptimizerError
 from psserver.policies import PolicyError
 from psserver.policies import build as build_policy
@@ -78,33 +77,16 @@ class Prediction:
         object.__setattr__(self, "rows", _rows(self.measured, self.plays, self.laws))
 
 
-_NUMBERS: Mapping[str, Callable[[Numbers], float]] = {
-    "seconds per version": lambda n: n.seconds_per_version,
-    BATCH: lambda n: n.seconds_per_batch,
-    "versions": lambda n: n.versions,
-    "mean staleness": lambda n: n.mean_staleness,
-    LARGEST: lambda n: n.largest_staleness,
-    "dropped": lambda n: n.dropped,
-}
-
-
 def _rows(measured: Sequence[Numbers], plays: Sequence[Numbers], laws: Sequence[Claim]) -> list[Row]:
     by_name = {law.what: law for law in laws}
-    numbers = dict(_NUMBERS)
-    if any(each.dropped for each in (*measured, *plays)):
-        workers = sorted({worker for each in (*measured, *plays) for worker in each.drops})
-        numbers |= {f"dropped of {worker}": partial(_dropped_of, worker) for worker in workers}
-    rows = [
-        Row(what, tuple(map(number, measured)), tuple(map(number, plays)), by_name.pop(what, None))
-        for what, number in numbers.items()
-    ]
-    return [row for row in rows if row.measured or row.simulated or row.law] + [
-        Row(law.what, (law.measured,), (), law) for law in by_name.values()
-    ]
+    names = dict.fromkeys(name for each in (*measured, *plays) for name in each)
+    rows = [Row(name, _each(measured, name), _each(plays, name), by_name.pop(name, None)) for name in names]
+    return rows + [Row(law.what, (law.measured,), (), law) for law in by_name.values()]
 
 
-def _dropped_of(worker: str, numbers: Numbers) -> float:
-    return numbers.drops.get(worker, 0)
+def _each(numbers: Sequence[Numbers], name: str) -> tuple[float, ...]:
+    """Return one number of each; 0 for drops of a worker where nothing was dropped."""
+    return tuple(each.get(name, 0.0) for each in numbers)
 
 
 # Why an experiment cannot be simulated, or has no floor.

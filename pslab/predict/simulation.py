@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, Final
 
 from pslab.predict.steps import StepTimes, factors_of
 from pslab.runs.folder import SUMMARY, Summary
 from pslab.simulator import SimulationError, build
 from pslab.simulator.store import SizedStore
 from pslab.simulator.worker import Worker
+from pslab.theory.measured import LARGEST
 from psserver.policies import build as build_policy
 from pswire.config.distributions import parse
 from pswire.config.experiment import Experiment
@@ -38,34 +39,27 @@ STRAGGLES = 1.25
 _SEEDS = 2**63
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """The numbers that are predicted. Staleness in versions; `drops` by worker."""
-
-    seconds_per_version: float
-    seconds_per_batch: float
-    versions: int
-    mean_staleness: float
-    largest_staleness: int
-    drops: Mapping[str, int]
-
-    @property
-    def dropped(self) -> int:
-        return sum(self.drops.values())
+# By name, as the table shows them.
+Numbers = Mapping[str, float]
+VERSION: Final = "seconds per version"
+BATCH: Final = "seconds per batch"
 
 
 def numbers_of(summary: Summary, batches: int) -> Numbers:
-    """Return the numbers of a run whose contributions have `batches` batches each."""
-    committed = sum(counts.committed for counts in summary.contributions.values())
-    worked = summary.wall_seconds * len(summary.contributions)
-    return Numbers(
-        seconds_per_version=summary.seconds_per_version,
-        seconds_per_batch=worked / (committed * batches) if committed else math.nan,
-        versions=summary.versions,
-        mean_staleness=summary.mean_staleness,
-        largest_staleness=max(summary.histogram, default=0),
-        drops={worker: counts.dropped for worker, counts in summary.contributions.items()},
-    )
+    """Return the numbers of a run whose contributions have `batches` batches each; drops by worker if there are any."""
+    counts = summary.contributions
+    committed = sum(own.committed for own in counts.values())
+    worked = summary.wall_seconds * len(counts)
+    drops = {f"dropped of {worker}": float(counts[worker].dropped) for worker in sorted(counts)}
+    found = {
+        VERSION: summary.seconds_per_version,
+        BATCH: worked / (committed * batches) if committed else math.nan,
+        "versions": float(summary.versions),
+        "mean staleness": summary.mean_staleness,
+        LARGEST: float(max(summary.histogram, default=0)),
+        "dropped": sum(drops.values()),
+    }
+    return found | drops if found["dropped"] else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +95,11 @@ def play(
     """
     with _timed(experiment, pace) as timed:
         plays = _plays(timed, repeat, plan, batches or {})
-        now, straggler = fmean(each.seconds_per_version for each in plays), None
+        now, straggler = fmean(each[VERSION] for each in plays), None
         if found := _slowest(timed):
             worker, like, seconds, others = found
             even = _plays(_evened(timed, worker, like), repeat, plan, batches or {})
-            straggler = Straggler(
-                worker, seconds, others, now, fmean(each.seconds_per_version for each in even)
-            )
+            straggler = Straggler(worker, seconds, others, now, fmean(each[VERSION] for each in even))
     return plays, straggler
 
 

@@ -42,11 +42,12 @@ def test_measured_on_one_run_it_predicts_another_within_ten_percent(tmp_path: Pa
     assert abs(row[SECONDS].error) < 0.1
     stale = row["mean staleness"]
     assert abs(stale.predicted.mean - stale.real.mean) <= 0.1 * max(1, stale.real.mean)
-    assert abs(row["largest staleness"].predicted.mean - real.largest_staleness) <= max(
-        2, 0.3 * real.largest_staleness
+    assert abs(row["largest staleness"].predicted.mean - real["largest staleness"]) <= max(
+        2, 0.3 * real["largest staleness"]
     )
-    assert real.dropped == 0 or abs(row["dropped"].error) < 0.2
-    assert all(sorted(play.drops) == ["w0", "w1", "w2", "w3"] for play in found.plays)
+    assert real["dropped"] == 0 or abs(row["dropped"].error) < 0.2
+    drops = {f"dropped of w{number}" for number in range(4)}
+    assert all(not play["dropped"] or drops <= play.keys() for play in found.plays)
 
 
 def predict(run: Run, pace: Experiment | StepTimes | None, repeat: int = REPEAT) -> Prediction:
@@ -98,7 +99,7 @@ def test_declared_times_and_the_own_seed_predict_the_simulation_itself_exactly(t
     assert found.plays[0] == found.measured[0]
     assert all(row.within for row in found.rows if row.simulated)
     # Every other play is another throw of the dice.
-    assert len({play.seconds_per_version for play in found.plays}) == 4
+    assert len({play["seconds per version"] for play in found.plays}) == 4
 
 
 def test_what_another_experiment_declares_is_still_about_this_run(tmp_path: Path) -> None:
@@ -170,7 +171,7 @@ def test_a_single_play_has_no_spread(tmp_path: Path) -> None:
 def test_a_run_that_ends_at_a_version(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async", simulation=TIMING, run={"versions": 50}, **DELAYS)
     found = predict(run, step_times_of(run))
-    assert {play.versions for play in found.plays} == {found.measured[0].versions} == {50}
+    assert {play["versions"] for play in found.plays} == {found.measured[0]["versions"]} == {50}
 
 
 def test_relative_errors() -> None:
