@@ -9,7 +9,7 @@ import pytest
 from psserver.optimizers import blocks
 from psserver.optimizers.formulas import ZERO, Formula, Value, maximum, mix, pick, sign, sqrt
 from psserver.optimizers.magnitudes import LIMIT, ROUNDING, Magnitudes
-from tests.repetitions import seeds
+from tests.repetitions import repetitions, seeds
 
 SLOTS, POSITIVE, SCALARS = ("mean", "square"), ("square",), ("rate", "decay", "gain", "flag")
 SIZE = 23
@@ -104,7 +104,7 @@ def test_drawn_formulas() -> None:
             bounded += 1
             for name, array in expected.items():
                 assert np.abs(array).max() <= largest[name] * ROUNDING, (name, seed)
-    assert bounded > 100
+    assert bounded > repetitions(300, soak=5000) // 3
 
 
 def test_a_step_gives_all_slots_and_no_other() -> None:
