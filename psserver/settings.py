@@ -83,6 +83,11 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
     policy = build_policy(experiment.policy.name, experiment.policy.knobs, cluster.workers, cluster.parts)
     if optimizer is not None:
         optimizer.check_aggregator(policy.tensors.aggregator)
+    if experiment.job.patience and policy.tensors.tolerated(cluster.workers):
+        raise SettingsError(
+            f"job.patience: worker 0 alone evaluates, and {policy.name} tolerates bad workers, of which one could end "
+            "the job with it; expected 0, or another policy"
+        )
     check_fragments(policy.tensors.fragments, optimizer, replicas=cluster.replicas)
     source = "TF_CONFIG" if options.ps_hosts is None else "--ps-hosts"
     bind = _bind(options.bind, hosts[index], source)

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -10,7 +11,6 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from pswire import running
 from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.messages import EVENTS
@@ -584,7 +584,7 @@ def _known_of(member: Member, lane: Lane) -> KnownVersion | KnownGroups | None:
 
 def _noticed(answer: Answer) -> tuple[float, list[Event], Grant | None]:
     """Return when an answer's notices came, these, and the first grant among them."""
-    now, events = running.now(), list[Event]()
+    now, events = time.monotonic(), list[Event]()
     granted: Grant | None = None
     for message in answer[0].events:
         known = EVENTS.from_wire(message)

@@ -1,5 +1,6 @@
 """The times that a training loop reports: every second of it once, and none that the coordinator did not see pass."""
 
+import ctypes
 from dataclasses import dataclass, field
 
 import pytest
@@ -49,6 +50,17 @@ def test_pull_compute_and_what_came_before() -> None:
     loop.now += 11
     loop.granted(2, way=7)
     assert loop.step(2, pull=2, compute=3, push=5) == pytest.approx((2, 3, 11))
+
+
+def test_a_computation_that_keeps_the_interpreter_counts_whole() -> None:
+    """The clock of deadlines takes it for a pause of the process."""
+    watch = Stopwatch()
+    watch.ask()
+    watch.begin(Grant(1, 0, 0, received_at=watch.now()))
+    ctypes.PyDLL(None).usleep(600_000)
+    watch.push(1)
+    times = watch.times(1)
+    assert times is not None and times.compute >= 0.6
 
 
 def test_waiting_for_the_grant_is_nobodys_time() -> None:

@@ -296,7 +296,7 @@ class Contributions:
         return False, True
 
     def _vote(self, member: Member, ends: str, now: float) -> None:
-        """End the job for all if rank 0 asks, or more members than the aggregator tolerates to be dishonest.
+        """End the job for all if more members ask than the aggregator tolerates to be dishonest.
 
         This also applies to the last worker, whose Done would end the job anyway.
         """
@@ -306,7 +306,7 @@ class Contributions:
         member.ends = ends
         here = ledger.roster.here()
         votes = sum(bool(other.ends) for other in here)
-        if member.rank != 0 and votes <= self._driver.policy.tensors.tolerated(len(here)):
+        if votes <= self._driver.policy.tensors.tolerated(len(here)):
             return
         reason = f"{member.worker} ended the job: {ends}"
         if ledger.version and member.stays:

@@ -193,6 +193,18 @@ class Decider:
     ) -> None:
         """Take a request of that incarnation of a worker; `ordinary` and `norm` as for `Coordinator.handle`."""
         self.input(lambda c, now: c.handle(worker, incarnation, request, now, ordinary=ordinary, norm=norm))
+        robust = self.coordinator.policy.tensors.aggregator != "mean"
+        if (
+            isinstance(request, protocol.Done)
+            and request.ends
+            and robust
+            and self.coordinator.stopped is None
+        ):
+            log.warning(
+                "%s asked to end the job (%s); under %s it goes on until more workers ask than the policy tolerates",
+                *(worker, request.ends, self.coordinator.policy.name),
+                extra=event("end_awaits_others", worker=worker),
+            )
 
     async def take(
         self, worker: str, incarnation: int, commit: protocol.Commit, *, ordinary: bool, norm: float
