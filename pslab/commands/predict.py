@@ -23,6 +23,9 @@ from pswire.config.distributions import DelayError
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment
 from psworker.job.errors import JobError
 
+# Errors whose own text says which input cannot be used.
+READABLE = (DelayError, ExperimentError, JobError, PolicyError, RunError, SimulationError, SweepError)
+
 
 @click.command("predict", epilog=EPILOG)
 @click.argument(
@@ -79,7 +82,7 @@ def predict_command(
       ps-lab predict runs/digits-ssp --pace runs/digits-async
       ps-lab predict large.toml --vary cluster.wire_dtype=float32,int8/bfloat16,top-k/top-k
     """
-    with failures(DelayError, ExperimentError, JobError, PolicyError, RunError, SimulationError, SweepError):
+    with failures(*READABLE):
         runs = [Run(path) for path in paths if not path.is_file()]
         files = [path for path in paths if path.is_file()]
         if not files and (overrides or varied):
@@ -116,7 +119,17 @@ def _of_runs(
         if (run.path / EXPERIMENT).is_file():
             check_trusted(run.experiment.policy.name, trust)
     for group in grouped([measured(run, Goals()) for run in runs]):
-        yield predict(group, pace, repeat)
+        try:
+            found = predict(group, pace, repeat)
+        except READABLE:
+            raise
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            run = group.runs[0].run
+            raise RunError(
+                f"{run.path}: the policy {run.summary.policy} and the optimizer {run.summary.optimizer} cannot be "
+                f"read: {error}"
+            ) from error
+        yield found
 
 
 def _of_files(

@@ -8,7 +8,6 @@ with these, and the workers start last.
 import secrets
 import signal
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty
@@ -38,6 +37,7 @@ from pswire.config.experiment import Experiment
 from pswire.config.run_sections import RECOVER
 from pswire.exits import ExitCode
 from pswire.own_files import write_file
+from pswire.running import now as present
 from pswire.security.secret import Secret
 
 # Default restarts of each process: on this machine where the job takes checkpoints or has replicas, and on nodes, which
@@ -76,7 +76,7 @@ class RealRun:
         self._processes: dict[str, Process] = {}
         # Why each server has stopped that did not end well, as it said.
         self._reasons: dict[str, str] = {}
-        # When each process was started, on the monotonic clock.
+        # When each process was started, on the clock of `pswire.running`.
         self._started: dict[str, float] = {}
         self._addresses: dict[str, str] = {}
         # Servers that start at an address which is not known yet.
@@ -104,7 +104,7 @@ class RealRun:
         self._begun = ""
         # Consecutive status answers by which the job can never start.
         self._too_few = 0
-        # When servers that still run are told that the job is over, on the monotonic clock.
+        # When servers that still run are told that the job is over, on the clock of `pswire.running`.
         self._tell_at = float("inf")
         self._poller: StatusPoller | None = None
 
@@ -215,14 +215,14 @@ class RealRun:
 
     def _start_task(self, task: Task) -> None:
         log = self._folder / LOGS / f"{task.name}.log"
-        self._started[task.name] = time.monotonic()
+        self._started[task.name] = present()
         self._reasons.pop(task.name, None)
         self._processes[task.name] = self._launcher.start(task, log, self._events)
 
     def _await_ready(self, names: Sequence[str]) -> Verdict | None:
         """Wait until these servers listen. Returns a verdict if one does not."""
         allowed = self._daemons.startup + self._launcher.wait
-        deadline = time.monotonic() + allowed
+        deadline = present() + allowed
         while not all(name in self._addresses for name in names):
             verdict = self._step(deadline)
             missing = [name for name in names if name not in self._addresses]
@@ -233,7 +233,7 @@ class RealRun:
                 return Verdict(ExitCode.INTERNAL, f"{ended[0]} ended before it was ready", ended[0])
             if verdict is not None:
                 return verdict
-            if missing and time.monotonic() >= deadline:
+            if missing and present() >= deadline:
                 reason = f"{', '.join(missing)} did not get ready in {allowed:g} s"
                 return Verdict(ExitCode.UNREACHABLE, reason, missing[0])
         return None
@@ -248,9 +248,9 @@ class RealRun:
             if not self._exits.workers_over:
                 deadline = float("inf")
             elif deadline == float("inf"):
-                deadline = time.monotonic() + self._servers_allowed
+                deadline = present() + self._servers_allowed
             verdict = self._step(deadline)
-            if verdict is None and time.monotonic() >= deadline:
+            if verdict is None and present() >= deadline:
                 if self._exits.concluded:
                     # One that stands still holds nothing that another one has not.
                     return Verdict(ExitCode.OK, "the job succeeded")
@@ -275,11 +275,11 @@ class RealRun:
         self._cancel_restarts()
         waits = self._daemons.farewell if verdict.code == ExitCode.OK else self._daemons.linger
         waits = 0.0 if self._signals else waits
-        self._take_until(time.monotonic() + waits, self._running)
+        self._take_until(present() + waits, self._running)
 
     def _step(self, deadline: float) -> Verdict | None:
         """Take one event, waiting until `deadline` and at most a second. Returns a verdict once the run is over."""
-        now = time.monotonic()
+        now = present()
         for name in self._queue.take_due(now):
             self._restart(name)
         if now >= self._tell_at:
@@ -296,7 +296,7 @@ class RealRun:
 
     def _take_one(self, deadline: float) -> None:
         try:
-            event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
+            event = self._events.get(timeout=max(0.0, deadline - present()))
         except Empty:
             return
         self._handle(event)
@@ -318,7 +318,7 @@ class RealRun:
                 self._reserved = event
             case Unplaced(name, reason):
                 # A process that was restarted before may find a place at its next restart.
-                self._started[name] = time.monotonic()
+                self._started[name] = present()
                 if name not in self._rules.restarted:
                     self._unplaced[name] = reason
             case Exited(name, code, lost):
@@ -328,7 +328,7 @@ class RealRun:
                 members = sum(worker.state not in ("left", "lost") for worker in status.workers)
                 self._too_few = self._too_few + 1 if self._exits.too_few(status.phase, members) else 0
                 self._recall_workers(status.phase, status.job)
-                self._display.status(status, time.monotonic())
+                self._display.status(status, present())
             case StatusFailure(reason):
                 self._display.no_status(reason)
             case Signalled(number):
@@ -345,7 +345,7 @@ class RealRun:
     def _record_exit(self, name: str, code: int) -> None:
         self._warn(name, self._exits.exited(name, code))
         if code == ExitCode.OK and name in self._servers and self._experiment.cluster.replicas > 1:
-            self._tell_at = time.monotonic() + TELLING
+            self._tell_at = present() + TELLING
         elif code == ExitCode.OK and name == self._servers[0]:
             self._tell_uninformed()
 
@@ -377,7 +377,7 @@ class RealRun:
         """
         if self._poller is None or self._stopping or self._signals:
             return False
-        now = time.monotonic()
+        now = present()
         names = self._rules.after_exit(name, code, now - self._started[name], lost=lost)
         if not names:
             return False
@@ -432,8 +432,8 @@ class RealRun:
     def _take_until(self, deadline: float, running: Callable[[], Sequence[object]]) -> None:
         """Take events until nothing runs, `deadline`, or another signal."""
         received = len(self._signals)
-        while running() and time.monotonic() < deadline and len(self._signals) == received:
-            self._take_one(min(deadline, time.monotonic() + 1.0))
+        while running() and present() < deadline and len(self._signals) == received:
+            self._take_one(min(deadline, present() + 1.0))
 
     def _stop(self) -> None:
         """Send SIGTERM to all processes, and SIGKILL to those that do not end in time or at a second Ctrl-C.
@@ -443,13 +443,13 @@ class RealRun:
         self._stopping, received, patience = True, len(self._signals), self._daemons.patience
         self._cancel_restarts()
         self._send(signal.SIGTERM, self._running())
-        self._take_until(time.monotonic() + patience, self._running)
+        self._take_until(present() + patience, self._running)
         if self._saves and len(self._signals) == received:
             self._send(signal.SIGKILL, self._running(self._workers))
-            saving = time.monotonic() + self._daemons.saving
+            saving = present() + self._daemons.saving
             self._take_until(saving, lambda: self._running(self._servers))
         self._send(signal.SIGKILL, self._running())
-        self._take_until(time.monotonic() + patience, self._running)
+        self._take_until(present() + patience, self._running)
 
     def _send(self, number: signal.Signals, processes: Sequence[Process]) -> None:
         for process in processes:

@@ -59,6 +59,10 @@ class RunError(ValueError):
     """A run folder cannot be read or made. The text names the file, and the line if there is one."""
 
 
+#: The largest number of anything that a summary counts.
+MOST = 2**62
+
+
 @dataclass(frozen=True, slots=True)
 class Contribution:
     """Counts of one worker's contributions; committed = applied + dropped + pending."""
@@ -142,19 +146,20 @@ class Summary:
         try:
             return cls(
                 job=str(record["job"]),
-                policy=dict(record["policy"]),
-                optimizer=dict(record["optimizer"]),
-                servers=int(record["servers"]),
-                workers=int(record["workers"]),
-                versions=int(record["versions"]),
-                samples=int(record["samples"]),
+                policy=_named(record["policy"]),
+                optimizer=_named(record["optimizer"]),
+                servers=_count(record["servers"]),
+                workers=_count(record["workers"]),
+                versions=_count(record["versions"]),
+                samples=_count(record["samples"]),
                 wall_seconds=float(record["wall_seconds"]),
                 metrics=_numbers(record["metrics"]),
                 contributions={
-                    worker: Contribution(**counts) for worker, counts in record["contributions"].items()
+                    worker: Contribution(**{fate: _count(n) for fate, n in counts.items()})
+                    for worker, counts in record["contributions"].items()
                 },
                 staleness={
-                    worker: {int(tau): int(n) for tau, n in counts.items()}
+                    worker: {int(tau): _count(n) for tau, n in counts.items()}
                     for worker, counts in record["staleness"].items()
                 },
                 weights_sha256=record.get("weights_sha256"),
@@ -168,6 +173,20 @@ class Summary:
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise RunError(f"{file}: is no summary: {_short(error)}") from error
+
+
+def _named(config: Any) -> dict[str, Any]:
+    """Return what a policy or an optimizer is called, and its knobs. Raises ValueError."""
+    if not isinstance(config, dict) or not isinstance(config.get("name"), str):
+        raise ValueError(f"expected an object with a name, got {str(config)[:40]!r}")
+    return config
+
+
+def _count(value: Any) -> int:
+    """Return a whole number. Raises ValueError for what is none, or is out of range."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
+        raise ValueError(f"expected a whole number from 0 to {MOST}, got {str(value)[:40]!r}")
+    return value
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float | None]:

@@ -106,6 +106,24 @@ def test_an_edited_summary_is_reported_with_its_file(tmp_path: Path, text: str, 
     assert any(words in violation.message for violation in check_run(Run(folder)).violations)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("samples", 10**400, "expected a whole number from 0 to"),
+        ("workers", -1, "expected a whole number from 0 to"),
+        ("policy", {}, "expected an object with a name"),
+        ("optimizer", [], "expected an object with a name"),
+        ("contributions", {"w0": {"dropped": "many"}}, "expected a whole number from 0 to"),
+    ],
+)
+def test_a_summary_with_a_value_out_of_range_is_refused(
+    tmp_path: Path, key: str, value: object, words: str
+) -> None:
+    folder = write_run(tmp_path / "a", async_log(), **{key: value})
+    with pytest.raises(RunError, match=f"is no summary: .*{words}"):
+        _ = Run(folder).summary
+
+
 def test_a_bad_line_is_reported_with_file_and_line(tmp_path: Path, sentences: Recorder) -> None:
     folder = write_run(tmp_path / "a", async_log())
     for name in ("decisions.jsonl", "metrics.jsonl"):

@@ -1,6 +1,7 @@
 """Predictions of runs whose truth is known: they were simulated themselves."""
 
 import io
+import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -244,3 +245,16 @@ def test_what_cannot_be_predicted(options: tuple[str, ...], message: str, tmp_pa
     run = simulate(tmp_path / "run", "async", simulation=TIMING)
     said = ps_lab("predict", run.path, *options)
     assert said.code == ExitCode.USAGE and message in said.err
+
+
+@pytest.mark.parametrize("edit", [{"policy": {"aggregate": [[1]]}}, {"optimizer": {"learning_rate": True}}])
+def test_knobs_that_cannot_be_read_are_named(tmp_path: Path, edit: dict[str, Record]) -> None:
+    simulation = {"problem": "quadratic", "compute": "exponential(1)"}
+    run = simulate(tmp_path / "run", "bounded", {"max_staleness": 4}, simulation=simulation)
+    path = run.path / "summary.json"
+    summary = json.loads(path.read_text())
+    for key, knobs in edit.items():
+        summary[key] |= knobs
+    path.write_text(json.dumps(summary))
+    result = ps_lab("predict", str(run.path))
+    assert result.code == ExitCode.USAGE and "cannot be read" in result.err
