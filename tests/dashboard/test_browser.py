@@ -202,6 +202,32 @@ def test_a_lesson_from_its_link(recorded: Page, browser: Any) -> None:
     tab.close()
 
 
+@promise("The playground's sentence follows its sliders: it says what was changed from a lesson.")
+def test_a_lessons_sentence_follows_what_is_changed(recorded: Page, browser: Any) -> None:
+    """And the slow worker that the second run's title names is the slow one."""
+    tab = Tab(browser, f"{recorded.url}#/play?lesson=3-staleness")
+    page = tab.page
+
+    def shows(selector: str, text: str) -> None:
+        page.wait_for_function(
+            "([at, text]) => document.querySelector(at)?.textContent.includes(text)", arg=[selector, text]
+        )
+
+    title, sentence = ".stage .side.b h2", ".stage .headline"
+    shows(title, "async, w7 10 times as slow")
+    shows(sentence, "n - 1 = 7 in both")
+    page.locator("#workers").fill("20")
+    shows(title, "async, w19 10 times as slow")
+    shows(sentence, 'Changed from the lesson "Staleness": 20 workers; below ')
+    page.locator("#lesson").select_option("3-staleness")
+    shows(sentence, "n - 1 = 7 in both")
+    page.locator("#a-policy").select_option("sync")
+    shows(sentence, 'Changed from the lesson "Staleness": ')
+    page.click("#second")
+    shows(sentence, "one run only")
+    tab.close()
+
+
 @pytest.fixture(scope="module")
 def long(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run whose log is longer than two parts; nothing is learned."""

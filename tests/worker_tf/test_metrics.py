@@ -91,8 +91,13 @@ def assert_evaluations(make, data, plain, **attributes):
         assert_equal(trainer.evaluate(plan.scatter(arrays)), plainly(plain, arrays, data))
 
 
-@pytest.mark.parametrize("by_user", usually([True], soak=[False]))
-@pytest.mark.parametrize("group", GROUPS)
+# Of a Job with metric objects one group is tried daily.
+CASES = [(group, True) for group in GROUPS] + [("binary", False)]
+
+
+@pytest.mark.parametrize(
+    ("group", "by_user"), usually(CASES, soak=[(group, by) for group in GROUPS for by in (True, False)])
+)
 def test_three_evaluations_of_every_metric(group, by_user):
     _, _, loss, targets = GROUPS[group]
 
