@@ -125,7 +125,7 @@ def connect(
             credentials=credentials,
             phase=phase,
             computes=computes,
-            function=function or ("" if server is not None else function_of(variables)),
+            function=function or ("" if server is not None else _compared(variables)),
             tables=tables,
             replicas=place is not None and place.replicas,
         )
@@ -180,6 +180,11 @@ def specified(variables: Variables, state: Collection[str] | None) -> list[tuple
         (VariableSpec(name, a.shape, str(a.dtype), "trainable" if name in trained else "state"), a)
         for name, a in arrays.items()
     ]
+
+
+def _compared(variables: Variables) -> str:
+    """Return the function of a model; arrays have none."""
+    return function_of(variables) if hasattr(variables, "trainable_weights") else ""
 
 
 def _no_state_beside(state: Collection[str] | None, what: str) -> None:

@@ -21,6 +21,7 @@ from psworker.backends import Model, computes, cut, log_backend, payloads
 from psworker.connecting import connect
 from psworker.engine import Grant
 from psworker.errors import Diverged, JobOver, PayloadRefused, Unsupported, Voided
+from psworker.function import function_of
 from psworker.local import NONFINITE_LIMIT
 from psworker.servers import EmbeddedServer, find_servers
 from psworker.session import Session
@@ -75,6 +76,7 @@ class Remote:
                 transport=transport or (place.transport if place is not None else "") or "auto",
                 optimizer=self.config,
                 computes=computes(model.backend, model.device),
+                function="" if server is not None else function_of(self._compared(model)),
             )
         except BaseException:
             if server is not None:
@@ -93,6 +95,10 @@ class Remote:
         # Gradients in a row that were not finite.
         self._bad = 0
         self._closed = False
+
+    def _compared(self, model: Model) -> Any:
+        """Return what is compared with the other workers' models."""
+        return model
 
     def pull(self) -> int | None:
         """Load the granted version into the model and return its number; None when the job is over.

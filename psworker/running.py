@@ -25,7 +25,6 @@ from psworker.connecting import connect
 from psworker.engine import Disposition
 from psworker.errors import Diverged, JobOver, Refused, SessionError, Unreachable, Untrusted
 from psworker.evaluating import Evaluations, Every, MonitorError, Plateau, Watched
-from psworker.function import function_of
 from psworker.job import JobError
 from psworker.local import tables_of
 from psworker.loop import Outcome, no_pause, train
@@ -217,7 +216,7 @@ def _train(
         optimizer=optimizer,
         credentials=credentials,
         computes=computes("tensorflow", trainer.device),
-        function=function_of(trainer.model),
+        function=trainer.function,
         tables=tables_of(trainer),
     ) as session:
         if optimizer is not None:

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 
 import psworker.remote
+from psworker.backends import Model
 from psworker.backends.keras import KerasModel, backend, collect
 from psworker.backends.lookups import tables_of
 from psworker.keras.translate import translate, warn_of_clipping, worker_clips
@@ -51,6 +52,9 @@ class Remote(psworker.remote.Remote):
         )
         self._clips = worker_clips(self._optimizer, self.config)
         warn_of_clipping(self._optimizer, self.config, self.session.worker_count)
+
+    def _compared(self, model: Model) -> Any:
+        return self.model
 
     def apply(self, gradients: Sequence[Any], *, samples: int = 1, loss: float = math.nan) -> bool:
         """Contribute gradients for `model.trainable_variables`, in order (None: zero), to the pulled version.

@@ -23,6 +23,7 @@ from psworker.backends.tensorflow.rows import Finder, Tables
 from psworker.backends.tensorflow.specs import Body, Traces
 from psworker.backends.tensorflow.step import Flat, FlatStep
 from psworker.backends.tensorflow.variables import collect, remote_layers
+from psworker.function import function_of
 from psworker.job import Job
 from psworker.job.errors import JobError, blame
 from psworker.job.job import OptimizerState
@@ -103,6 +104,11 @@ class Trainer:
     def begin_with(self, path: Path) -> None:
         """Load the values in this file, before `specs` are asked for: see `initial.load`."""
         load(path, self._variables)
+
+    @property
+    def function(self) -> str:
+        """What decides the model's function beside its variables: see `psworker.function`."""
+        return function_of(self.model, self.job.loss)
 
     @property
     def optimizer(self) -> Any:

@@ -1,28 +1,31 @@
 """Workers whose models compute something else are refused, and only these."""
 
 import json
+import math
+from typing import Any
 
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import Coordinator, CoordinatorState, JoinRefused
 from psserver.policies import build
+from tests.promises import promise
 from tests.sentences import Recorder
 
-LAYERS = [
-    ["Functional 'functional'", "a0", ""],
-    ["StringLookup 'words'", "b0", "c0"],
-    ["Dense 'dense'", "d0", ""],
+LAYERS: list[list[Any]] = [
+    ["Functional 'functional'", "a0", "", []],
+    ["StringLookup 'words'", "b0", "c0", [0.5, -1.0]],
+    ["Dense 'dense'", "d0", "", []],
 ]
 
 
-def text(*layers: list[str]) -> str:
+def text(*layers: list[Any]) -> str:
     return json.dumps(layers or LAYERS)
 
 
-def other(layer: int, part: int) -> str:
+def other(layer: int, part: int, value: Any = "f1") -> str:
     layers = [list(each) for each in LAYERS]
-    layers[layer][part] = "f1"
+    layers[layer][part] = value
     return text(*layers)
 
 
@@ -41,8 +44,14 @@ def begun() -> CoordinatorHarness:
 
 @pytest.mark.parametrize(
     "function",
-    [other(1, 2), other(2, 1), text(*LAYERS[:2]), "[" * 5000, "{}", '"a"', "[[1, 2], [3]]"],
-    ids=["vocabulary", "configuration", "fewer layers", "deep", "object", "text", "numbers"],
+    [
+        *(other(1, 2), other(2, 1), other(1, 3, [0.5, -1.01]), text(*LAYERS[:2])),
+        *("[" * 5000, "{}", '"a"', "[[1, 2], [3]]", other(1, 3, [10**400, 0]), other(1, 3, [math.nan, 0])),
+    ],
+    ids=[
+        *("vocabulary", "configuration", "mean", "fewer layers"),
+        *("deep", "object", "text", "numbers", "large", "nan"),
+    ],
 )
 def test_another_function_is_refused_with_its_layer_and_nothing_changes(
     function: str, sentences: Recorder
@@ -67,6 +76,13 @@ def test_names_of_layers_decide_nothing() -> None:
     """Keras numbers the layers that a process has made: a notebook that builds its model twice has other names."""
     harness = begun()
     join(harness, "w1", text(*([f"{name[:-1]}_1'", *digests] for name, *digests in LAYERS)))
+    assert set(harness.coordinator.roster.present) == {"w0", "w1"}
+
+
+@promise("Models whose numbers differ by how a machine rounds train together.")
+def test_numbers_that_are_near_decide_nothing() -> None:
+    harness = begun()
+    join(harness, "w1", other(1, 3, [0.5001, -1.0009]))
     assert set(harness.coordinator.roster.present) == {"w0", "w1"}
 
 

@@ -47,9 +47,8 @@ def test_of_a_job_that_did_not_succeed_it_is_told_that_a_restart_may_help(
 ) -> None:
     """Exit code 3, as of those who were there when it ended: not 5, after which nobody starts a worker again."""
     words = "the job is over: stopped by SIGTERM"
-    trainer = SimpleNamespace(specs=INITIAL, work=None, optimizer=None, device="cpu:0", model=None)
+    trainer = SimpleNamespace(specs=INITIAL, work=None, optimizer=None, device="cpu:0", function="")
     monkeypatch.setattr(running, "_trainer", lambda *_: trainer)
-    monkeypatch.setattr(running, "function_of", lambda _: "")
     with serving(workers=2) as cluster:
         with Peer(cluster, "w0") as peer:
             cluster.servers[0].interrupt()
@@ -69,9 +68,8 @@ def test_of_a_job_that_did_not_succeed_it_is_told_that_a_restart_may_help(
 def test_ps_worker_exits_0(
     over: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trainer = SimpleNamespace(specs=INITIAL, work=None, optimizer=None, device="cpu:0", model=None)
+    trainer = SimpleNamespace(specs=INITIAL, work=None, optimizer=None, device="cpu:0", function="")
     monkeypatch.setattr(running, "_trainer", lambda *_: trainer)
-    monkeypatch.setattr(running, "function_of", lambda _: "")
     place = Place(parse_hosts(over.hosts), 0)
     code = running.run(Experiment(), place, WorkerOptions(server_timeout=PATIENCE), Reporter(as_json=False))
     assert code == ExitCode.OK

@@ -2,12 +2,18 @@
 
 import json
 from dataclasses import dataclass
+from typing import Any, Final
+
+# How far the numbers of a layer may lie from one another: machines round differently, and data comes in other orders.
+NEAR: Final = 2e-3
+# No number is larger, and no layer has more of them.
+LARGEST, MOST = 1e9, 8
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """`text`: a JSON list of [layer, digest of its configuration, digest of what it has learned], of the worker `by`,
-    which was the first to name one; empty: nobody has."""
+    """`text`: a JSON list of [layer, digest of its configuration, digest of what it has learned, numbers that stand for
+    arrays], of the worker `by`, which was the first to name one; empty: nobody has."""
 
     by: str = ""
     text: str = ""
@@ -18,7 +24,9 @@ def same(ours: Function, theirs: Function) -> bool:
     if ours.text == theirs.text:
         return True
     one, other = _layers(ours.text), _layers(theirs.text)
-    return bool(one) and [each[1:] for each in one] == [each[1:] for each in other]
+    if not one or len(one) != len(other):
+        return False
+    return all(mine[1] == its[1] and _learned_alike(mine, its) for mine, its in zip(one, other, strict=True))
 
 
 def difference(ours: Function, theirs: Function) -> str:
@@ -29,14 +37,14 @@ def difference(ours: Function, theirs: Function) -> str:
     )
 
 
-def _first(ours: list[list[str]], theirs: list[list[str]], by: str) -> str:
+def _first(ours: list[list[Any]], theirs: list[list[Any]], by: str) -> str:
     for number, (one, other) in enumerate(zip(ours, theirs, strict=False)):
         if one[1] != other[1]:
             return (
                 f"layer {number} is {other[0]}, and {one[0]} on {by!r}, with another configuration or other inputs: "
                 "start all workers with the same script"
             )
-        if one[2] != other[2]:
+        if not _learned_alike(one, other):
             return (
                 f"layer {number}, {other[0]}, has another vocabulary, other bin edges, another mean and variance, or "
                 f"another constant than on {by!r}: adapt it on the same data in every worker, or adapt it once, save "
@@ -45,12 +53,26 @@ def _first(ours: list[list[str]], theirs: list[list[str]], by: str) -> str:
     return f"it has {len(theirs)} layers, and {len(ours)} on {by!r}: start all workers with the same script"
 
 
-def _layers(text: str) -> list[list[str]]:
+def _learned_alike(one: list[Any], other: list[Any]) -> bool:
+    mine, its = one[3], other[3]
+    near = len(mine) == len(its) and all(abs(a - b) <= NEAR for a, b in zip(mine, its, strict=True))
+    return bool(one[2] == other[2]) and near
+
+
+def _layers(text: str) -> list[list[Any]]:
     """Return the layers of a text from a worker; a text of another form has none."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
         return []
-    if not isinstance(found, list) or not all(isinstance(each, list) and len(each) == 3 for each in found):
+    if not isinstance(found, list) or not all(_is_layer(each) for each in found):
         return []
-    return [[str(part)[:64] for part in each] for each in found]
+    return [[*(str(part)[:64] for part in each[:3]), each[3]] for each in found]
+
+
+def _is_layer(found: object) -> bool:
+    if not isinstance(found, list) or len(found) != 4 or not isinstance(found[3], list):
+        return False
+    return len(found[3]) <= MOST and all(
+        isinstance(each, int | float) and abs(each) <= LARGEST for each in found[3]
+    )
