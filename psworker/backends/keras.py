@@ -136,7 +136,7 @@ def kept_outside(model: Any, kinds: tuple[type[Any], ...] = (keras.Variable,)) -
 
 def warn_of_lost(model: Any, kinds: tuple[type[Any], ...] = (keras.Variable,)) -> None:
     """Warn, where a worker goes on in the middle of its data, of what only its earlier process has kept."""
-    found = kept_outside(model, kinds) if isinstance(model, keras.Layer) else []
+    found = [*kept_outside(model, kinds), *_counters(model)] if isinstance(model, keras.Layer) else []
     layers = sorted({name.partition("/")[0] for name, _ in found})
     if layers:
         log.warning(
@@ -145,6 +145,17 @@ def warn_of_lost(model: Any, kinds: tuple[type[Any], ...] = (keras.Variable,)) -
             ", ".join(layers),
             extra=event("state_lost", layers=layers),
         )
+
+
+def _counters(model: Any) -> list[tuple[str, Any]]:
+    """(name, variable) of the integers that layers of a user's own keep; Keras' own count nothing in training."""
+    return [
+        (f"{layer.name}/{variable.name}", variable)
+        for layer in model._flatten_layers()
+        if not type(layer).__module__.startswith("keras.")
+        for variable in layer._non_trainable_variables
+        if variable.name != _SEED and not keras.backend.is_float_dtype(variable.dtype)
+    ]
 
 
 def _leaves(value: Any) -> list[Any]:

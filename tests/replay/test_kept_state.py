@@ -51,6 +51,27 @@ def test_what_cannot_be_captured_is_named(tmp_path: Path, caplog: pytest.LogCapt
     assert found.fields["operations"] == ["PyFunc", "RandomStandardNormal", "tf.random.Generator"]  # type: ignore[attr-defined]
 
 
+class Numbered(keras.layers.Layer):
+    """Counts its batches in an integer variable, which stays with its worker."""
+
+    def __init__(self) -> None:
+        super().__init__(name="numbered")
+        self.batches = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False)
+        self.dice = keras.random.SeedGenerator(3)
+
+    def call(self, x: object) -> object:
+        self.batches.assign_add(1)
+        return x
+
+
+@promise("A worker that goes on in a new process names the layers whose integer variables begin again.")
+def test_integers_that_ended_with_their_process_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    scaled = keras.layers.Normalization()
+    warn_of_lost(keras.Sequential([keras.Input((3,)), scaled, Numbered(), keras.layers.Dense(1)]))
+    (found,) = [each for each in caplog.records if getattr(each, "event", "") == "state_lost"]
+    assert found.fields["layers"] == ["numbered"]  # type: ignore[attr-defined]
+
+
 def test_what_ended_with_its_process_is_named(caplog: pytest.LogCaptureFixture) -> None:
     recurrent = keras.layers.LSTM(3, stateful=True, name="lstm")
     model = keras.Sequential([keras.Input(batch_shape=(2, 3, 1)), recurrent, keras.layers.Dense(1)])
