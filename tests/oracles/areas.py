@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from pslab.verify.trace_format import replay
-from tests.oracles import recorded, runs, wire
+from tests.oracles import outcomes, recorded, runs, wire
 from tests.oracles.frozen import Value
 
 AREAS: Mapping[str, Callable[[], dict[str, Value]]] = {
@@ -17,6 +17,9 @@ AREAS: Mapping[str, Callable[[], dict[str, Value]]] = {
     "check": recorded.checks,
     "reports": recorded.reports,
 }
+
+# Real processes, some minutes: only where they are asked for.
+SLOW: Mapping[str, Callable[[], dict[str, Value]]] = {"outcomes": outcomes.outcomes}
 
 
 def moved_traces() -> list[str]:

@@ -2,13 +2,14 @@
 
 import pytest
 
-from tests.oracles.areas import AREAS
+from tests.oracles.areas import AREAS, SLOW
 from tests.oracles.frozen import load, moved, write
 
 
-@pytest.mark.parametrize("area", AREAS)
+@pytest.mark.parametrize("area", [*AREAS, *(pytest.param(each, marks=pytest.mark.nightly) for each in SLOW)])
+@pytest.mark.timeout(900)
 def test_nothing_has_moved(area: str, regenerate: bool) -> None:
-    found = AREAS[area]()
+    found = {**AREAS, **SLOW}[area]()
     if regenerate:
         write({area: found})
     lines = moved(area, found)
@@ -16,4 +17,4 @@ def test_nothing_has_moved(area: str, regenerate: bool) -> None:
 
 
 def test_every_frozen_area_is_compared() -> None:
-    assert load().keys() == AREAS.keys()
+    assert load().keys() == {**AREAS, **SLOW}.keys()
