@@ -1,0 +1,65 @@
+"""Rows that nobody has ask a whole server for no more memory than its limit, and chosen ids lie as others do."""
+
+import tracemalloc
+from contextlib import suppress
+
+import numpy as np
+
+import psworker
+from pswire.model.plan import VariableSpec
+from pswire.model.tables import TableSpec, unmix
+from psworker.errors import SessionError
+from tests.promises import promise
+from tests.service.serving import Cluster, granted, serving, wait_until
+from tests.tables.test_chosen_ids import longest_run
+
+ROWS = TableSpec("rows", 64, "normal", (0.0, 0.05))
+VARIABLES = [(VariableSpec("bias", (2,)), np.zeros(2, np.float32))]
+LIMIT, MANY, CHOSEN = 128 << 20, 30_000, 20_000
+# What the worker takes, which is in this process too.
+OWN = 40 << 20
+
+
+def connected(cluster: Cluster) -> psworker.Session:
+    return psworker.connect(cluster.hosts, VARIABLES, tables=[ROWS])
+
+
+def step(session: psworker.Session, ids: np.ndarray) -> None:
+    grant = granted(session)
+    try:
+        session.push(grant, {}, rows={"rows": (ids, np.ones((ids.size, 64), np.float32))})
+    except SessionError:
+        session.abandon(grant, "no room")
+        raise
+    session.commit(grant, samples=1)
+
+
+@promise(
+    "Updates and reads of rows that nobody has are refused before they take more memory than `--memory-limit`."
+)
+def test_updates_and_reads_of_unknown_rows_stay_below_the_limit() -> None:
+    with serving(memory_limit=LIMIT) as cluster, connected(cluster) as session:
+        tracemalloc.start()
+        try:
+            made = 0
+            with suppress(SessionError):
+                while made < 100 * MANY:
+                    step(session, np.arange(made, made + MANY))
+                    made += MANY
+            for turn in range(3):
+                with suppress(SessionError):
+                    session.lookup("rows", np.arange(MANY) - (turn + 1) * MANY)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert 0 < made < 100 * MANY and peak < LIMIT + OWN, f"{made} rows, {peak / 2**20:.0f} MiB"
+        # The job goes on.
+        step(session, np.arange(8))
+
+
+def test_chosen_ids_lie_as_others_do_on_a_server() -> None:
+    with serving() as cluster, connected(cluster) as session:
+        step(session, unmix((np.uint64(77) << np.uint64(52)) + np.arange(CHOSEN, dtype=np.uint64)))
+        [table] = cluster.servers[0].probe.shard.tables.tables
+        wait_until(lambda: table.count == CHOSEN, "the update")
+        assert longest_run(table._index) < CHOSEN // 20
