@@ -185,8 +185,11 @@ def test_two_workers_are_one_process_with_both_batches(tmp_path: Path) -> None:
         nn.utils.clip_grad_norm_(plain.parameters(), 0.7)
         oracle.step()
 
+    # Torch's generator is one for all threads.
+    models = [net(), net()]
+
     def work(index: int) -> Any:
-        model = net()
+        model = models[index]
         made = optim.SGD(model.parameters(), 0.1, momentum=0.9)
         with pt.distribute(made, model, hosts, task_index=index, clip_norm=0.7) as optimizer:
             if index:
@@ -197,11 +200,9 @@ def test_two_workers_are_one_process_with_both_batches(tmp_path: Path) -> None:
                 optimizer.zero_grad()
                 backward(model, batch(2 * k + index))
                 optimizer.step(samples=8)
-        return model
 
-    models = [net(), net()]
     with servers(workers=2, out=tmp_path / "run") as hosts:
-        models = in_threads(work, 2)
+        in_threads(work, 2)
     for model in models:
         assert_near(plain, model)
     checked = CliRunner().invoke(pslab.cli.cli, ["check", str(tmp_path / "run")])
