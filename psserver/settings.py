@@ -83,7 +83,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
     policy = build_policy(experiment.policy.name, experiment.policy.knobs, cluster.workers, cluster.parts)
     if optimizer is not None:
         optimizer.check_aggregator(policy.tensors.aggregator)
-    if experiment.job.patience and policy.tensors.tolerated(cluster.workers):
+    if experiment.job.patience and policy.tensors.aggregator != "mean":
         raise SettingsError(
             f"job.patience: worker 0 alone evaluates, and {policy.name} tolerates bad workers, of which one could end "
             "the job with it; expected 0, or another policy"

@@ -33,6 +33,8 @@ _READ: Final = frozenset(
 )
 # What Keras' preprocessing layers learn from data, or derive from what they learned.
 _LEARNED: Final = ("get_vocabulary", "bin_boundaries", "mean", "variance", "idf_weights_const")
+# Classes of Keras whose `get_config` says what the constructor of a subclass was given.
+_PLAIN: Final = ("Layer", "Operation", "Model")
 _SEED = "seed_generator_state"
 # Numbers that stand for the floating arrays of a layer; elements of an array that are read at once.
 _NUMBERS, _CHUNK = 3, 2**16
@@ -51,12 +53,14 @@ def function_of(model: Any, loss: Any = None) -> str:
     if layers is None:
         _warn(["the model, which is no Keras model,"])
         return ""
-    described = [_Part(each, of_model=each is model) for each in layers(include_self=True, recursive=True)]
-    described.append(_loss(model, loss))
-    undecided = [name for each in described for name in each.undecided]
+    undecided, rows = list[str](), list[list[Any]]()
+    # One after the other: a part holds copies of its arrays.
+    for each in [*layers(include_self=True, recursive=True), None]:
+        part = _loss(model, loss) if each is None else _Part(each, of_model=each is model)
+        undecided += part.undecided
+        rows.append(part.row())
     if undecided:
         _warn(list(dict.fromkeys(undecided)))
-    rows = [each.row() for each in described]
     if len(rows) > LAYERS:
         rest = rows[LAYERS:]
         rows = [*rows[:LAYERS], [f"{len(rest)} more layers", _digest([each[1:3] for each in rest]), "", []]]
@@ -105,6 +109,9 @@ class _Part:
     def _config(self, layer: Any) -> object:
         if hasattr(layer, "_nodes_by_depth") or type(layer).__name__ == "Sequential":
             # Its layers and its graph describe it.
+            return None
+        if not _configures(type(layer)):
+            # Keras would take whatever the constructor got: a folder for logs, say.
             return None
         try:
             found = layer.get_config()
@@ -198,10 +205,13 @@ class _Part:
             return False
         if _is_real(array):
             finite = np.isfinite(array)
-            # A mask with -inf.
-            pattern = np.where(finite, 0, np.nan_to_num(array, nan=2, posinf=1, neginf=-1)).astype(np.int8)
-            self.exact.append([array.shape, "" if finite.all() else _hash([pattern.tobytes()])])
-            self.near.append(np.where(finite, array, 0).clip(-_LARGEST, _LARGEST).reshape(-1))
+            pattern = ""
+            if not finite.all():
+                # A mask with -inf.
+                kinds = np.where(finite, 0, np.nan_to_num(array, nan=2, posinf=1, neginf=-1)).astype(np.int8)
+                pattern, array = _hash([kinds.tobytes()]), np.where(finite, array, 0)
+            self.exact.append([array.shape, pattern])
+            self.near.append(array.clip(-_LARGEST, _LARGEST).reshape(-1))
         elif array.dtype.kind in "US":
             self.exact.append([array.shape, _digest(array.reshape(-1).tolist())])
         else:
@@ -224,6 +234,12 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
     return {names.get(key, key): each for key, each in value.items()} if isinstance(value, Mapping) else value
 
 
+def _configures(kind: type) -> bool:
+    """Return whether a class, or one that it is made from, says what its configuration is."""
+    definer = next((each for each in kind.__mro__ if "get_config" in vars(each)), None)
+    return _known(kind.__module__) or (definer is not None and definer.__name__ not in _PLAIN)
+
+
 def _known(module: str) -> bool:
     return module.partition(".")[0] in ("keras", "psworker")
 
@@ -235,13 +251,13 @@ def _arguments(node: Any) -> tuple[Any, Any]:
 def _learned(layer: Any) -> Iterator[Any]:
     """Yield what a layer has learned from data."""
     for name in _LEARNED:
-        found = getattr(layer, name, None)
-        if name == "get_vocabulary" and found is not None:
-            try:
+        try:
+            found = getattr(layer, name, None)
+            if name == "get_vocabulary" and found is not None:
                 found = found()
-            except Exception:
-                # Nothing is adapted yet.
-                found = None
+        except Exception:
+            # Nothing is adapted yet.
+            found = None
         if found is None or callable(found) or hasattr(found, "assign"):
             continue
         array = _as_array(found)
@@ -254,17 +270,24 @@ def _learned(layer: Any) -> Iterator[Any]:
 def _stays(layer: Any, *, known: bool) -> Iterator[Any]:
     """Yield the values of variables that do not travel: infinite constants, and integers that no training changes."""
     for variable in layer._non_trainable_variables:
-        value = _as_array(variable)
-        if value is None or variable.name == _SEED:
+        if variable.name == _SEED or not (_infinite(variable) or (known and _counts(variable))):
             continue
-        if not np.isfinite(value).all() if _is_real(value) else known:
-            yield value
+        yield variable
+
+
+def _infinite(variable: Any) -> bool:
+    return "float" in str(variable.dtype) and not bool(np.isfinite(_host(variable)).all())
+
+
+def _counts(variable: Any) -> bool:
+    return "int" in str(variable.dtype) or "bool" in str(variable.dtype)
 
 
 def _constants(layer: Any, *, known: bool) -> Iterator[Any]:
     """Yield the arrays in a layer's attributes that are no variables."""
     for name, found in sorted(vars(layer).items()):
-        if name in _LEARNED or (known and name.startswith("_")):
+        # Keras keeps there what the last call returned.
+        if name in (*_LEARNED, "_losses") or (known and name.startswith("_")):
             continue
         for each in _leaves(found):
             if hasattr(each, "dtype") and hasattr(each, "shape") and not hasattr(each, "assign"):
@@ -281,12 +304,17 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _as_array(found: Any) -> NDArray[Any] | None:
-    """Return floats as float64, integers as int64, texts as texts; None for what is none of these."""
+def _host(found: Any) -> NDArray[Any]:
+    """Return a variable or an array of any framework as numpy's, in its own dtype."""
     value = getattr(found, "value", None)
     found = found if value is None or callable(value) else value
+    return np.asarray(found.detach().cpu() if hasattr(found, "detach") else found)
+
+
+def _as_array(found: Any) -> NDArray[Any] | None:
+    """Return floats as float64, integers as int64, texts as texts; None for what is none of these."""
     try:
-        array = np.asarray(found.detach().cpu() if hasattr(found, "detach") else found)
+        array = _host(found)
     except Exception:
         # A tensor that is only traced.
         return None

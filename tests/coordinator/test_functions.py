@@ -136,3 +136,16 @@ def test_a_further_phase_may_train_with_another_loss() -> None:
     harness.done("w0")
     assert harness.coordinator.phase == 1
     join(harness, "w0", other(2, 1), session="B")
+
+
+@pytest.mark.parametrize("kept", ["[]", "{", json.dumps([["Dense 'dense'", "a0", ""]])])
+def test_a_text_of_another_form_in_a_checkpoint_refuses_nobody(kept: str) -> None:
+    harness = begun()
+    plain = json.loads(json.dumps(harness.coordinator.state().to_json()))
+    plain["function"]["text"] = kept
+    made = Coordinator(harness.coordinator.terms, build("async", {}, 2), harness.now)
+    made.restore(CoordinatorState.from_json(plain))
+    harness.coordinator = made
+    join(harness, "w1", text())
+    with pytest.raises(JoinRefused):
+        join(harness, "w0", other(1, 2), session="B")

@@ -287,3 +287,31 @@ def test_plain_values_have_none_and_large_models_are_short() -> None:
     assert function_of({"w": np.zeros(3)}) == ""
     made = keras.Sequential([keras.Input((2,)), *(keras.layers.Dense(2) for _ in range(LAYERS + 50))])
     assert len(layers(made)) == LAYERS + 1 and len(function_of(made)) < 65536
+
+
+class Leaving(keras.layers.Layer):
+    """Its calls leave a loss behind, its folder is its own, and one of its properties is not ready yet."""
+
+    def __init__(self, folder: str = "", strength: float = 1.0) -> None:
+        super().__init__()
+        self.folder = folder
+        self.strength = strength
+
+    @property
+    def mean(self) -> float:
+        raise ValueError("nothing is fitted")
+
+    def call(self, x: Any) -> Any:
+        self.add_loss(keras.ops.mean(keras.ops.abs(x)))
+        return x
+
+
+@promise("A worker is not refused for what its own calls or folders are.")
+def test_what_a_call_leaves_and_where_a_worker_writes_decide_nothing() -> None:
+    def made(folder: str, data: float) -> Any:
+        found = keras.Sequential([Leaving(folder), keras.layers.Dense(1)])
+        found(np.full((2, 3), data, np.float32))
+        return found
+
+    assert made("logs/0", 1.0).losses
+    assert alike(made("logs/0", 1.0), made("logs/1", 1.3))

@@ -1,6 +1,7 @@
 """What workers say of their time, from a training loop to the log's entries."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,6 +57,12 @@ class Trainer:
 
     def evaluate(self, flats: list[np.ndarray]) -> dict[str, float]:
         return {}
+
+
+@pytest.fixture(autouse=True)
+def one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Server and worker are one process: where it is starved, the server's clock counts less than the system's."""
+    monkeypatch.setattr("pswire.running.now", time.monotonic)
 
 
 def pause() -> None:

@@ -29,6 +29,11 @@ def same(ours: Function, theirs: Function) -> bool:
     return all(mine[1] == its[1] and _learned_alike(mine, its) for mine, its in zip(one, other, strict=True))
 
 
+def readable(text: str) -> bool:
+    """Return whether a text describes layers as workers do now: one in a checkpoint may be older."""
+    return bool(_layers(text))
+
+
 def difference(ours: Function, theirs: Function) -> str:
     """Return why the worker of `theirs` cannot take part in the job of `ours`."""
     return (

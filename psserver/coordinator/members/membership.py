@@ -2,7 +2,7 @@
 
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
-from psserver.coordinator.members.functions import Function, difference, same
+from psserver.coordinator.members.functions import Function, difference, readable, same
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.members.waits import waits
 from psserver.coordinator.outputs import JobOver, JobStopped, JoinRefused
@@ -77,7 +77,7 @@ class Membership:
         if not function or same(ours, theirs):
             return ours
         trained = any(tally.committed for tally in roster.tallies.values())
-        if not ours.text or not (trained or any(each.worker != worker for each in roster.here())):
+        if not readable(ours.text) or not (trained or any(each.worker != worker for each in roster.here())):
             return theirs
         raise JoinRefused(difference(ours, theirs))
 

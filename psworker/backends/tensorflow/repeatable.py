@@ -21,7 +21,11 @@ _GENERATOR = "RngReadAndSkip"
 
 def warn_of_sources(graphs: Iterable[Any], model: ModelVariables) -> None:
     """Warn where the steps of `graphs` hold operations of `unrepeatable`."""
-    found = sorted({name for graph in graphs for name in unrepeatable(graph, model)})
+    try:
+        found = sorted({name for graph in graphs for name in unrepeatable(graph, model)})
+    except Exception:
+        # A graph whose constants are beyond what protobuf can hold.
+        return
     if found:
         log.warning(
             "the step calls %s, whose state is in none of the model's variables: ps-lab replay will not compute these "
