@@ -144,7 +144,7 @@ function rates() {
     const wanted = Math.max(8, Math.min(60, Math.round(model.updates.length / 5)));
     const width = Math.max((range[1] - range[0]) / wanted, 1e-9);
     const counts = binned(seen, range[0], width);
-    const bins = Math.max(0, Math.floor((clock.t - range[0]) / width));
+    const bins = Math.min(wanted, Math.max(0, Math.floor((clock.t - range[0]) / width)));
     const middle = (bin) => range[0] + (bin + 0.5) * width;
     const points = (place) =>
       Array.from({ length: bins }, (_, bin) => [middle(bin), (counts.get(bin)?.[place] ?? 0) / width]);

@@ -431,16 +431,17 @@ export function playground(context) {
         unit: " ×",
         changed: (value) => put1(straggler, value),
       }),
-      problemOf(state.settings) !== "none" &&
-        slider({
-          id: "if-rate",
-          label: "learning rate",
-          value: rate(now),
-          least: 0.001,
-          most: 2,
-          scale: "log",
-          changed: (value) => put1("optimizer.learning_rate", value),
-        }),
+      problemOf(state.settings) === "none"
+        ? ""
+        : slider({
+            id: "if-rate",
+            label: "learning rate",
+            value: rate(now),
+            least: 0.001,
+            most: 2,
+            scale: "log",
+            changed: (value) => put1("optimizer.learning_rate", value),
+          }),
       slider({
         id: "if-latency",
         label: "latency",
