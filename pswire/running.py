@@ -74,5 +74,8 @@ class _Watched:
 _watched = _Watched()
 os.register_at_fork(after_in_child=_watched.forked)
 
+system = time.monotonic
+"""The system's clock, for how long work took: a computation that keeps the interpreter is no pause."""
+
 now = _watched.now
 """Return the seconds that this process has run. Only differences mean anything, and only within one process."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pswire import running
 from psworker.engine import Grant
 from psworker.errors import SessionError
 from psworker.local import ReadRows, evaluated
@@ -128,7 +128,7 @@ class Evaluations:
         trainer: Any,
         report: Callable[[int, Mapping[str, float]], object],
         keep: Callable[[list[Floats]], object] | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = running.system,
         plateau: Plateau | None = None,
         rate: Callable[[], float | None] = lambda: None,
         lowered: Callable[[int, float], object] = lambda version, rate: None,

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
+from pswire import running
 from pswire.config.distributions import DelayError, parse, stream
 from pswire.config.experiment import Experiment
 from pswire.config.flags import WORKER, Flag
@@ -75,7 +76,7 @@ class Reporter:
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
-        self._last = time.monotonic()
+        self._last = running.system()
         self._steps = 0
         self._counts: dict[str, int] = {}
 
@@ -92,7 +93,7 @@ class Reporter:
     def progress(self, steps: int, loss: float, fates: list[Disposition]) -> None:
         for fate in fates:
             self._counts[fate.fate] = self._counts.get(fate.fate, 0) + 1
-        now = time.monotonic()
+        now = running.system()
         if now - self._last < PROGRESS_EVERY:
             return
         rate = (steps - self._steps) / (now - self._last)

@@ -6,7 +6,6 @@ One step is `ready` -> `pull` -> compute -> `push` -> `commit`. Only numpy is ne
 import json
 import logging
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -16,6 +15,7 @@ import grpc
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pswire import running
 from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.model.plan import VariableSpec, make_plan, parts_of
@@ -520,7 +520,7 @@ class Session(Facts):
                 ahead=ahead,
             )
             if result.granted is not None and result.version is not None:
-                delay = time.monotonic() - result.received
+                delay = running.system() - result.received
                 self._reader.store_ahead(result.granted, result.version, delay)
         return result
 

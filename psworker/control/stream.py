@@ -3,11 +3,11 @@
 import logging
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import grpc
 
+from pswire import running
 from pswire.logs.events import event
 from pswire.messages import EVENTS, REQUESTS
 from pswire.patience import UNKNOWN_TIMEOUT, longest_pause
@@ -327,7 +327,7 @@ class SessionStream:
         sender.put(pb.SessionRequest(hello=self.joined.hello))
         try:
             for reply in self.stub.Session(_until_none(sender)):
-                received_at = time.monotonic()
+                received_at = running.system()
                 events = bounded(reply).events
                 with self._lock:
                     self._receive_all(events, sender, received_at)

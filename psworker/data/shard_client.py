@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from pswire import running
 from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.messages import EVENTS
@@ -584,7 +584,7 @@ def _known_of(member: Member, lane: Lane) -> KnownVersion | KnownGroups | None:
 
 def _noticed(answer: Answer) -> tuple[float, list[Event], Grant | None]:
     """Return when an answer's notices came, these, and the first grant among them."""
-    now, events = time.monotonic(), list[Event]()
+    now, events = running.system(), list[Event]()
     granted: Grant | None = None
     for message in answer[0].events:
         known = EVENTS.from_wire(message)

@@ -1,8 +1,8 @@
 """Times of a training loop by ticket, for the `times` of its commits."""
 
-import time
 from collections.abc import Callable
 
+from pswire import running
 from psworker.engine import Grant, Times
 
 Clock = Callable[[], float]
@@ -10,13 +10,13 @@ Clock = Callable[[], float]
 
 class Stopwatch:
     """Measures one training loop. That loop's thread calls it; `clock` returns monotonic seconds: those of
-    the system, because a computation that keeps the interpreter counts whole (`pswire.running` takes it for a pause).
+    the system, because a computation that keeps the interpreter counts whole.
 
     A ticket begins when its grant is received or, if the grant came ahead, when the previous ticket ends. Until its
     push begins the loop computes, except while it waits for the version. Fetching beside a computation is thus free.
     """
 
-    def __init__(self, clock: Clock = time.monotonic) -> None:
+    def __init__(self, clock: Clock = running.system) -> None:
         self._clock = clock
         # When the last ticket was committed or abandoned; None before the first.
         self._ended: float | None = None

@@ -205,17 +205,3 @@ def test_a_job_in_which_nothing_was_applied_is_no_success(dealt: bool, sentences
     harness.passes(100.0)
     assert harness.coordinator.version == 0 and cause(harness) == "missing"
     sentences.check(harness.stopped)
-
-
-@promise("Under a robust policy no worker alone ends the job, the first one neither.")
-@pytest.mark.parametrize(("policy", "knobs"), ROBUST)
-def test_as_many_as_the_policy_tolerates_do_not_end_the_job(policy: str, knobs: dict[str, object]) -> None:
-    harness = job(policy, 5, knobs=knobs, units=60, batches=5)
-    tolerated = harness.coordinator.policy.tensors.tolerated(5)
-    for n in range(5):
-        harness.commits(f"w{n}")
-    for n in range(tolerated):
-        harness.done(f"w{n}", ends="it has seen enough")
-    assert not harness.stopped
-    harness.done(f"w{tolerated}", ends="it has seen enough")
-    assert harness.stopped and cause(harness) == "done"

@@ -90,8 +90,8 @@ def test_a_float_of_saved_state_is_one() -> None:
 def test_metrics_of_a_summary_are_numbers(value: Any, tmp_path: Path) -> None:
     record = {
         "job": "j",
-        "policy": {},
-        "optimizer": {},
+        "policy": {"name": "sync"},
+        "optimizer": {"name": "sgd"},
         **dict.fromkeys(("servers", "workers", "versions", "samples", "wall_seconds"), 1),
         "metrics": {"loss": value},
         "contributions": {},

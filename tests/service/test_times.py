@@ -1,7 +1,6 @@
 """What workers say of their time, from a training loop to the log's entries."""
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import pytest
 
 import psworker
 from psserver.coordinator.outputs import Record
+from pswire import running
 from pswire.decisions.entries import Commit
 from pswire.v1 import coordinator_pb2 as pb
 from psworker import loop
@@ -62,7 +62,7 @@ class Trainer:
 @pytest.fixture(autouse=True)
 def one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Server and worker are one process: where it is starved, the server's clock counts less than the system's."""
-    monkeypatch.setattr("pswire.running.now", time.monotonic)
+    monkeypatch.setattr("pswire.running.now", running.system)
 
 
 def pause() -> None:
