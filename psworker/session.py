@@ -593,7 +593,8 @@ class Session(Facts):
     def done(self, ends: str = "") -> Stop:
         """Say that there is no more data here, and wait until the whole job is over.
 
-        `ends`: a reason to end the job at once for all workers, as a success, with its present version.
+        `ends`: a reason to end the job at once for all workers, as a success, with its present version. Under a policy
+        that tolerates bad workers, more of them must ask than it tolerates.
         """
         self._tell_unreached(ends=True)
         self._stream.tell(lambda engine: engine.done(ends))

@@ -125,8 +125,8 @@ def kept_outside(model: Any, kinds: tuple[type[Any], ...] = (keras.Variable,)) -
     for layer in model._flatten_layers():
         for name, value in vars(layer).items():
             for leaf in _leaves(value):
-                if not isinstance(leaf, kinds):
-                    # A tf.random.Generator.
+                if type(leaf).__name__ == "Generator":
+                    # TensorFlow's; nothing else is asked, because a property of a user's own may raise.
                     leaf = getattr(leaf, "state", None)
                 if isinstance(leaf, kinds) and not known & {id(leaf), id(native(leaf))}:
                     known |= {id(leaf), id(native(leaf))}

@@ -68,9 +68,18 @@ class Scattering(keras.layers.Layer):
     def __init__(self):
         super().__init__()
         self.dice = tf.random.Generator.from_seed(3)
+        self.helper = Unready()
 
     def call(self, x, training=False):
         return x + self.dice.normal(tf.shape(x)) if training else x
+
+
+class Unready:
+    """An object of a layer that has no state yet."""
+
+    @property
+    def state(self):
+        raise ValueError("nothing is fitted")
 
 
 class Scattered(Averages):

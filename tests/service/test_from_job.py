@@ -109,6 +109,16 @@ def test_nothing_goes_beside_from_job(sentences: Recorder) -> None:
     sentences.check(refused)
 
 
+@pytest.mark.parametrize("policy", ["median", "trimmed-mean", "krum"])
+def test_no_worker_alone_ends_a_job_of_a_robust_policy_by_its_evaluations(policy: str) -> None:
+    overrides = [f"policy.name={policy}", "cluster.workers=5", "job.patience=3"]
+    overrides += ["job.module=digits:Digits", "job.evaluate_every=1 epoch"]
+    with pytest.raises(
+        SettingsError, match=f"job.patience: worker 0 alone evaluates, and {policy} tolerates"
+    ):
+        resolve(Options(ps_hosts="127.0.0.1:0", overrides=overrides), None)
+
+
 def test_a_stray_join_does_not_choose_the_optimizer(tmp_path: Path) -> None:
     """Nobody's session stands behind it: the next one that names another is taken, and entry 0 has only that."""
     with serving(overrides=["optimizer={name='from-job'}"], out=tmp_path / "run", servers=2) as cluster:

@@ -1,7 +1,9 @@
 """Whose work does not count is said while the job runs, and at its end, by the servers and by the worker."""
 
+import numpy as np
 import pytest
 
+import psworker
 from pslab.verify.harness import CoordinatorHarness
 from psserver.service.job.unheeded import Unheeded
 from psserver.summary import summarise
@@ -9,7 +11,10 @@ from pswire.starving import STARVED, uncounted
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.control.fates import Fates
 from psworker.control.joining import Joined
+from tests.keras.in_process import in_threads
+from tests.promises import promise
 from tests.sentences import Recorder
+from tests.service.serving import granted, serving, wait_until
 
 # A policy under which the results of a slow worker never count.
 STARVING = (
@@ -106,3 +111,31 @@ def test_the_end_names_workers_whose_work_did_not_count(sentences: Recorder) -> 
     harness.take(harness.coordinator.stop("enough", harness.now, success=True, cause="versions"))
     found = summarise(harness.coordinator, metrics={}, seconds=1.0, sha256=None)
     assert found["uncounted"].startswith("w2: none of its ")
+
+
+@promise("A worker's wish to end the job that does not count alone is in the server's log.")
+def test_an_end_that_awaits_others_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    start = {"w": np.zeros(3, np.float32)}
+
+    def said() -> list[str]:
+        return [
+            each.fields["worker"]
+            for each in caplog.records
+            if getattr(each, "event", "") == "end_awaits_others"
+        ]
+
+    def work(index: int) -> str:
+        with psworker.connect(cluster.hosts, start, task_index=index) as session:
+            grant = granted(session)
+            session.push(grant, {"w": np.ones(3, np.float32)})
+            session.commit(grant, samples=1)
+            # There is a version, of all three.
+            granted(session)
+            if index == 1:
+                wait_until(lambda: bool(said()), "the first worker's wish")
+            return session.done("it has seen enough" if index < 2 else "").reason
+
+    with serving(workers=3, policy="median") as cluster:
+        reasons = in_threads(work, 3)
+    assert len(said()) == 1
+    assert set(reasons) == {"w1 ended the job: it has seen enough"}

@@ -193,16 +193,17 @@ class Decider:
     ) -> None:
         """Take a request of that incarnation of a worker; `ordinary` and `norm` as for `Coordinator.handle`."""
         self.input(lambda c, now: c.handle(worker, incarnation, request, now, ordinary=ordinary, norm=norm))
-        robust = self.coordinator.policy.tensors.aggregator != "mean"
-        if (
-            isinstance(request, protocol.Done)
-            and request.ends
-            and robust
-            and self.coordinator.stopped is None
-        ):
+        if isinstance(request, protocol.Done) and request.ends:
+            self._told_to_wait(worker, request.ends)
+
+    def _told_to_wait(self, worker: str, ends: str) -> None:
+        """Warn where a worker asked to end the job, and it goes on."""
+        coordinator = self.coordinator
+        robust = coordinator.policy.tensors.aggregator != "mean"
+        if robust and coordinator.stopped is None and not coordinator.resting:
             log.warning(
                 "%s asked to end the job (%s); under %s it goes on until more workers ask than the policy tolerates",
-                *(worker, request.ends, self.coordinator.policy.name),
+                *(worker, ends, coordinator.policy.name),
                 extra=event("end_awaits_others", worker=worker),
             )
 
