@@ -82,19 +82,19 @@ FAULTS: Final = (
         "a gradient is dropped one version too early",
         "if $staleness «<=» $x.bound: return $full return DropVerdict",
         "<",
-        ("policies/test_bounded.py", "policies/test_reference.py"),
+        ("policies/test_reference.py",),
     ),
     Fault(
         "an update ages open tickets by one more than allowed",
         "$oldest is not None and view.version «+ 1» - $oldest > self.bound",
         "",
-        ("policies/test_bounded.py", "policies/test_reference.py"),
+        ("policies/test_reference.py",),
     ),
     Fault(
         "a fast worker runs one clock further ahead than its slack",
         "member.clock - view.slowest_clock() «<=» self.slack",
         "- 1 <=",
-        ("policies/test_ssp.py",),
+        ("policies/test_reference.py",),
     ),
     Fault(
         "an old gradient is weighted as if one version younger",
@@ -106,13 +106,13 @@ FAULTS: Final = (
         "the mean of an update divides by one more than its contributions",
         "scale = 1.0 / «len(parts)» if rules.norm",
         "(len(parts) + 1)",
-        ("policies/test_sync.py", "coordinator/test_traces.py"),
+        ("policies/test_reference.py", "coordinator/test_traces.py"),
     ),
     Fault(
         "contributions are summed as they come, not by rank",
         "if «by_rank»: insort",
         "False",
-        ("policies/test_sync.py", "policies/test_reference.py"),
+        ("policies/test_reference.py",),
     ),
     # Coordinator
     Fault(

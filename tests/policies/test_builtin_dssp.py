@@ -63,13 +63,6 @@ def test_dssp_never_exceeds_its_upper_slack_and_the_literal_one_does() -> None:
         assert harness.version == (50 if literal else 2 + 2 + 4)
 
 
-def test_dssp_with_equal_bounds_is_ssp() -> None:
-    harness = dssp(2, 2)
-    for at in (1.0, 2.0, 3.0):
-        harness.commits("w0", at)
-    assert harness.waits("w0")
-
-
 @pytest.mark.parametrize("leaves", [False, True])
 def test_dssp_forgets_the_times_of_one_that_left(leaves: bool) -> None:
     """Who comes back starts without a past: its first commit says nothing of its pace."""

@@ -71,16 +71,6 @@ def test_k_batch_sync_cancels_what_a_contributor_has_begun_anew() -> None:
     assert [harness.owner[d.ticket] for d in decisions if isinstance(d, Cancel)] == ["w0"]
 
 
-def test_rennala_drops_what_was_begun_before_the_update() -> None:
-    harness = start_policy("rennala", workers=3, aggregate=2)
-    harness.commit("w0")
-    harness.commit("w0")
-    assert harness.version == 1 and not harness.cancelled
-    stale = harness.held["w1"]
-    assert harness.commit("w1") == [Drop(stale, "stale")]
-    assert kinds(harness.commit("w1")) == ["Fold"]
-
-
 def test_k_async_waits_for_other_workers_and_takes_them_however_old() -> None:
     harness = start_policy("k-async", workers=3, aggregate=2)
     for _ in range(3):
@@ -92,16 +82,6 @@ def test_k_async_waits_for_other_workers_and_takes_them_however_old() -> None:
     harness.commit("w0")
     assert harness.staleness[-2:] == [3, 0]
     assert harness.authors(harness.updates[-1]) == ["w2", "w0"]
-
-
-def test_k_batch_async_takes_whatever_comes() -> None:
-    harness = start_policy("k-batch-async", workers=3, aggregate=2)
-    harness.commit("w0")
-    harness.commit("w0")
-    harness.commit("w1")
-    harness.commit("w0")
-    assert harness.staleness == [0, 0, 1, 0]
-    assert [u.scale for u in harness.updates] == [0.5, 0.5]
 
 
 @pytest.mark.parametrize(("workers", "n", "size"), [(4, 1, 4), (4, 2, 2), (4, 3, 1), (4, 4, 1), (7, 2, 3)])
@@ -181,19 +161,6 @@ def test_delay_adaptive_takes_the_number_of_workers_for_m() -> None:
         harness.commit("w0")
     harness.commit("w1")
     assert harness.updates[-1].lr_scale == 0.5
-
-
-def test_ringmaster_ignores_what_is_r_versions_old() -> None:
-    harness = start_policy("ringmaster", workers=2, threshold=2)
-    harness.commit("w0")
-    harness.commit("w1")
-    assert harness.staleness == [0, 1]
-    harness.commit("w0")
-    harness.commit("w0")
-    harness.commit("w0")
-    late = harness.held["w1"]
-    assert harness.commit("w1") == [Drop(late, "stale")]
-    assert max(harness.staleness) == 1
 
 
 def test_ringmaster_stops_what_has_become_r_versions_old() -> None:
