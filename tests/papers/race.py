@@ -17,6 +17,11 @@ from psserver.policies import Apply, Cancel, Commit, Decision, Drop, Event, Gran
 Draw = Callable[[random.Random, int], float]
 
 
+def turns(dice: random.Random, rank: int) -> float:
+    """All take 1 s: they take turns."""
+    return 1.0
+
+
 def exponential(dice: random.Random, rank: int) -> float:
     """Mean 1."""
     return dice.expovariate(1.0)

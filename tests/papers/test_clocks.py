@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.papers.race import Draw, Race, exponential, harmonic, slow_last
+from tests.papers.race import Draw, Race, exponential, harmonic, slow_last, turns
 from tests.promises import promise
 
 pytestmark = pytest.mark.nightly
@@ -10,22 +10,18 @@ pytestmark = pytest.mark.nightly
 P = 8
 
 
-def constant(dice: object, rank: int) -> float:
-    return 1.0
-
-
 @promise("SSP: executing gap <= s under any schedule (Ho et al. 2013).")
 @pytest.mark.parametrize("slack", [0, 1, 3, 16])
 @pytest.mark.parametrize(
     "draw",
-    [exponential, slow_last(3.0, exponential), constant],
+    [exponential, slow_last(3.0, exponential), turns],
     ids=["exponential", "3 x slower", "constant"],
 )
 def test_nobody_executes_more_than_slack_clocks_ahead(slack: int, draw: Draw) -> None:
     """Ho et al. 2013, section 3; and the bound is reached wherever speeds differ."""
     race = Race("ssp", {"slack": slack}, P, draw).until(4000)
     assert race.gap <= slack
-    if draw is not constant:
+    if draw is not turns:
         assert race.gap == slack
 
 
@@ -44,7 +40,7 @@ def test_time_per_clock_falls_with_slack(slack: int, seconds: float) -> None:
 @pytest.mark.parametrize("slack", [0, 1, 4, 16])
 def test_ssp_cannot_beat_a_persistent_straggler(slack: int) -> None:
     """One worker twice as slow: two seconds per clock, whatever the slack. It evens out jitter only."""
-    race = Race("ssp", {"slack": slack}, P, slow_last(2.0, constant)).until(P * 500)
+    race = Race("ssp", {"slack": slack}, P, slow_last(2.0, turns)).until(P * 500)
     # What the others are ahead at the end was made without waiting.
     ahead = sum(race.clocks) - P * min(race.clocks)
     assert ahead <= (P - 1) * (slack + 1)
@@ -55,7 +51,7 @@ def test_ssp_cannot_beat_a_persistent_straggler(slack: int) -> None:
 
 @pytest.mark.parametrize(
     ("draw", "reached"),
-    [(exponential, 20), (slow_last(3.0, constant), 500)],
+    [(exponential, 20), (slow_last(3.0, turns), 500)],
     ids=["exponential", "3 x slower"],
 )
 def test_the_printed_dssp_exceeds_its_upper_bound_and_the_clamp_holds_it(draw: Draw, reached: int) -> None:

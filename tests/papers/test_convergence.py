@@ -8,17 +8,12 @@ import numpy as np
 import pytest
 
 from tests.papers.descent import Descent
-from tests.papers.race import Draw, exponential, total
+from tests.papers.race import Draw, exponential, total, turns
 from tests.promises import promise
 
 pytestmark = pytest.mark.nightly
 
 P = 8
-
-
-def turns(dice: random.Random, rank: int) -> float:
-    """Equally fast: they take turns."""
-    return 1.0
 
 
 def ever_slower(dice: random.Random, rank: int) -> float:

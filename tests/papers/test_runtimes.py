@@ -29,6 +29,19 @@ def mean(draw: Draw) -> float:
 DRAWS = pytest.mark.parametrize("draw", [exponential, shifted, pareto])
 
 
+@promise(
+    "A barrier takes H_P times the mean for exponential times; Delta + H_P when shifted; the greatest of P for"
+    " Pareto (Dutta et al. 2018)."
+)
+@DRAWS
+def test_a_barrier_takes_the_longest_of_all_times(draw: Draw) -> None:
+    """Of Pareto times chance moves the mean more: their variance is infinite."""
+    race = ran("sync", 8000, draw)
+    assert race.time_per_update == pytest.approx(
+        mean_of_kth(P, P, draw), rel=0.05 if draw is pareto else 0.02
+    )
+
+
 @promise("K-sync takes the K-th order statistic (Dutta et al. 2018, lemma 1).")
 @DRAWS
 def test_k_sync_takes_the_kth_order_statistic(draw: Draw) -> None:

@@ -9,7 +9,8 @@ import math
 
 import pytest
 
-from psserver.policies import Apply, Commit, Grant, Join, Ready, build
+from tests.papers.descent import Descent
+from tests.papers.race import turns
 from tests.promises import promise
 
 pytestmark = pytest.mark.nightly
@@ -22,30 +23,10 @@ def limit(tau: int) -> float:
 
 def descend(name: str, knobs: dict[str, object], workers: int, rate: float, updates: int) -> list[float]:
     """x after each version; the workers take turns. Ends early when |x| passes 1e12."""
-    policy = build(name, knobs, workers)
-    held: dict[int, int] = {}
-    gradient: dict[int, float] = {}
+    run = Descent(name, knobs, workers, turns, rate=rate)
     xs = [1.0]
-
-    def tell(event: Join | Ready | Commit) -> None:
-        for decision in policy.step(event):
-            match decision:
-                case Grant(worker, ticket):
-                    held[int(worker[1:])] = ticket
-                    gradient[ticket] = xs[-1]
-                case Apply(parts, scale, lr_scale):
-                    step = scale * sum(part.factor * gradient.pop(part.ticket) for part in parts)
-                    xs.append(xs[-1] - rate * lr_scale * step)
-
-    for rank in range(workers):
-        tell(Join(f"w{rank}", rank))
-        tell(Ready(f"w{rank}", rank))
-    for turn in range(updates):
-        rank = turn % workers
-        tell(Commit(f"w{rank}", held.pop(rank), 1, 0.0, 0.0))
-        tell(Ready(f"w{rank}", workers + turn))
-        if abs(xs[-1]) > 1e12:
-            break
+    while run.version < updates and abs(xs[-1]) <= 1e12:
+        xs.append(float(run.until(run.version + 1).x[0]))
     return xs
 
 

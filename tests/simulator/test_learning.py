@@ -12,7 +12,7 @@ from pslab.simulator.store import ShardStore
 from psserver.optimizers import build as build_optimizer
 from tests.promises import promise
 from tests.repetitions import usually
-from tests.simulator.lab import Outcome, experiment, simulate
+from tests.simulator.lab import Outcome, experiment, long, simulate
 
 
 def learn(policy: str, problem: str, *, workers: int = 4, epochs: int = 3, **more: Any) -> Outcome:
@@ -206,3 +206,32 @@ def test_more_workers_at_a_barrier_than_payloads_are_held() -> None:
     expected = alone(numpy_problem("mlp", options), 10, 0, 2, optimizer)
     found = np.concatenate([array.ravel() for array in weights(run).values()])
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.nightly
+def test_async_with_different_data_has_a_bias() -> None:
+    """x goes to sum r h c / sum r h with push rates r, not to the optimum; sync has no such bias."""
+    centres, speeds = [2.0, 1.5, 0.7, 0.2], [1.0, 2.0, 4.0, 8.0]
+    rates = np.array(speeds)
+    predicted = float(rates @ np.array(centres) / rates.sum())
+
+    def end(policy: str) -> float:
+        run = simulate(
+            experiment(
+                policy,
+                workers=4,
+                run={"versions": long(6000)},
+                job={"module": "none:none", "epochs": 100},
+                optimizer={"name": "sgd", "learning_rate": 0.01},
+                simulation={
+                    "problem": "quadratic",
+                    "options": {"dimensions": 1, "condition": 1.0, "centres": centres, "start": 0.0},
+                    "compute": "exponential(1)",
+                    "factors": {str(worker): 1 / speed for worker, speed in enumerate(speeds)},
+                },
+            )
+        )
+        return float(run.cluster.store.weights()["x"][0])  # type: ignore[attr-defined]
+
+    assert end("async") == pytest.approx(predicted, abs=0.08)
+    assert end("sync") == pytest.approx(float(np.mean(centres)), abs=0.01)
