@@ -4,17 +4,18 @@ import pytest
 
 from pslab.verify.harness import CoordinatorHarness, notices
 from psserver.coordinator.status import explain, holdup, report
-from psserver.policies import Decision, Event, Waiting
+from psserver.policies import Apply, Cancel, Decision, Drop, Event, Fold, Grant, Part, Stop, Waiting
 from pswire import protocol
 from pswire.decisions import entries
 from tests.coordinator import faulty_policies
-from tests.coordinator.faulty_policies import Honest
+from tests.coordinator.faulty_policies import Honest, Second, applied
 from tests.sentences import Recorder
 
 
-def play(policy: type[Honest]) -> CoordinatorHarness:
+def play(breach: Second | type[Honest]) -> CoordinatorHarness:
     """w0 and w1 hold a ticket each; w0 commits until the policy has heard two commits of it, and a third."""
-    harness = CoordinatorHarness(policy(workers=2), workers=2).starts()
+    policy = breach(workers=2) if isinstance(breach, type) else Honest(workers=2, second=breach)
+    harness = CoordinatorHarness(policy, workers=2).starts()
     for _ in range(3):
         if not harness.stopped:
             harness.commits("w0")
@@ -32,60 +33,60 @@ def test_who_keeps_the_contract_goes_on() -> None:
     assert (harness.stopped, harness.version) == ("", 3)
 
 
-@pytest.mark.parametrize(
-    ("policy", "sentence"),
-    [
-        (faulty_policies.GrantsUnknown, "grant of ticket 999, for which w0 does not wait"),
-        (faulty_policies.GrantsToNobody, "grant of ticket 1, for which nobody does not wait"),
-        (faulty_policies.GrantsTwice, "for which w0 does not wait"),
-        (faulty_policies.AppliesTwice, "which is settled or unknown; expected one that is pending"),
-        (faulty_policies.AppliesTwiceAtOnce, "expected at least one, and each once"),
-        (faulty_policies.AppliesNothing, "expected at least one, and each once"),
-        (
-            faulty_policies.AppliesUnknown,
-            "apply of ticket 999, which is settled or unknown; expected one that is pending",
-        ),
-        (faulty_policies.AppliesOpen, "which is settled or unknown; expected one that is pending"),
-        (faulty_policies.AppliesAgainstItsFold, "expected first what was folded, as it was"),
-        (faulty_policies.ForgetsItsFold, "expected first what was folded, as it was"),
-        (faulty_policies.FoldsTwice, "is folded already"),
-        (
-            faulty_policies.FoldsUnknown,
-            "fold of ticket 999, which is settled or unknown; expected one that is pending",
-        ),
-        (faulty_policies.DropsFolded, "which is folded: expected it in an apply"),
-        (faulty_policies.DropsTwice, "which is settled or unknown; expected one that is pending"),
-        (faulty_policies.CancelsCommitted, "which is pending; expected one that is open"),
-        (faulty_policies.WeighsNaN, "expected weights within 3.40282e"),
-        (faulty_policies.ScalesToInfinity, "expected a scale and a scale of the learning rate within"),
-        (faulty_policies.CompensatesWithoutBases, "expected a policy whose tensors name a compensator"),
-        (faulty_policies.FoldsForAList, "median needs all contributions of an update at once"),
-        (faulty_policies.ListsTwoOfOne, "krum needs at least 3, each of another worker"),
-        (faulty_policies.AppliesNumbers, "expected Part(ticket, factor)"),
-        (faulty_policies.AppliesOne, "expected a tuple of Part(ticket, factor)"),
-        (faulty_policies.WeighsWords, "expected weights within 3.40282e+38, got Part("),
-        (faulty_policies.ScalesByNothing, "of 0 or more, got None and 1.0"),
-        (faulty_policies.ScalesBack, "the latter of 0 or more, got 1.0 and -1"),
-        (faulty_policies.ScalesBeyondFloat32, "1e+30 times 1e+30 is beyond 3.40282e+38"),
-        (faulty_policies.WeighsBeyondDoubles, "expected weights within 3.40282e+38, got Part("),
-        (faulty_policies.TurnsToWords, "expected a turn of 0 or more, got 'first'"),
-        (faulty_policies.DropsForNumbers, "expected a text as its reason"),
-        (faulty_policies.AnswersATuple, "expected a list of decisions, [] for none"),
-        (faulty_policies.Raises, "ZeroDivisionError: by whatever"),
-        (
-            faulty_policies.DecidesNonsense,
-            "got 'apply it'",
-        ),
-        (faulty_policies.AnswersNothing, "its step returned None; expected a list of decisions, [] for none"),
-        (faulty_policies.NeverGrants, "deadlocked: w0, w1 wait and no ticket is open"),
-    ],
-)
-def test_a_breach_ends_the_job(policy: type[Honest], sentence: str) -> None:
-    harness = play(policy)
+def raises(ticket: int) -> object:
+    raise ZeroDivisionError("by whatever")
+
+
+UNKNOWN = "which is settled or unknown; expected one that is pending"
+BREACHES: list[tuple[Second | type[Honest], str]] = [
+    (lambda t: [*applied(t), Grant("w0", 999)], "grant of ticket 999, for which w0 does not wait"),
+    (lambda t: [*applied(t), Grant("nobody", 1)], "grant of ticket 1, for which nobody does not wait"),
+    (faulty_policies.GrantsTwice, "for which w0 does not wait"),
+    (lambda t: applied(t) * 2, UNKNOWN),
+    (lambda t: [Apply((Part(t), Part(t)))], "expected at least one, and each once"),
+    (lambda t: [Apply(())], "expected at least one, and each once"),
+    (lambda t: [Apply((Part(t), Part(999)))], f"apply of ticket 999, {UNKNOWN}"),
+    # The other worker's, which is still being computed.
+    (lambda t: applied(t + 1), UNKNOWN),
+    (lambda t: [Fold(t, 1.0), Apply((Part(t, 2.0),))], "expected first what was folded, as it was"),
+    (lambda t: [Fold(t)], "expected first what was folded, as it was"),
+    (lambda t: [Fold(t), Fold(t)], "is folded already"),
+    (lambda t: [Fold(999)], f"fold of ticket 999, {UNKNOWN}"),
+    (lambda t: [Fold(t), Drop(t, "test")], "which is folded: expected it in an apply"),
+    (lambda t: [Drop(t, "test")] * 2, UNKNOWN),
+    (lambda t: [Cancel(t, "test")], "which is pending; expected one that is open"),
+    (lambda t: [Apply((Part(t, float("nan")),))], "expected weights within 3.40282e"),
+    (
+        lambda t: [Apply((Part(t),), scale=float("inf"))],
+        "expected a scale and a scale of the learning rate within",
+    ),
+    (lambda t: [Apply((Part(t, 1.0, 0.04),))], "expected a policy whose tensors name a compensator"),
+    (faulty_policies.FoldsForAList, "median needs all contributions of an update at once"),
+    (faulty_policies.ListsTwoOfOne, "krum needs at least 3, each of another worker"),
+    (lambda t: [Apply((t,))], "expected Part(ticket, factor)"),
+    (lambda t: [Apply(Part(t))], "expected a tuple of Part(ticket, factor)"),
+    (lambda t: [Apply((Part(t, "much"),))], "expected weights within 3.40282e+38, got Part("),
+    (lambda t: [Apply((Part(t),), scale=None)], "of 0 or more, got None and 1.0"),
+    (lambda t: [Apply((Part(t),), lr_scale=-1)], "the latter of 0 or more, got 1.0 and -1"),
+    (lambda t: [Apply((Part(t, 1e30),), scale=1e30)], "1e+30 times 1e+30 is beyond 3.40282e+38"),
+    (lambda t: [Apply((Part(t, 10**400),))], "expected weights within 3.40282e+38, got Part("),
+    (faulty_policies.TurnsToWords, "expected a turn of 0 or more, got 'first'"),
+    (lambda t: [Drop(t, 404)], "expected a text as its reason"),
+    (lambda t: tuple(applied(t)), "expected a list of decisions, [] for none"),
+    (raises, "ZeroDivisionError: by whatever"),
+    (lambda t: ["apply it"], "got 'apply it'"),
+    (lambda t: None, "its step returned None; expected a list of decisions, [] for none"),
+    (faulty_policies.NeverGrants, "deadlocked: w0, w1 wait and no ticket is open"),
+]
+
+
+@pytest.mark.parametrize(("breach", "sentence"), BREACHES, ids=[sentence for _, sentence in BREACHES])
+def test_a_breach_ends_the_job(breach: Second | type[Honest], sentence: str) -> None:
+    harness = play(breach)
     stopped = harness.coordinator.stopped
     assert stopped is not None
     assert (stopped.success, stopped.cause) == (False, "policy")
-    assert stopped.reason.startswith(f"policy {policy.__name__} ")
+    assert stopped.reason.startswith(f"policy {harness.coordinator.policy.name} ")
     assert sentence in stopped.reason
     # Everybody hears of it, nobody is asked to evaluate, and the books are closed.
     assert evaluators(harness) == {"w0": False, "w1": False}
@@ -96,7 +97,7 @@ def test_a_breach_ends_the_job(policy: type[Honest], sentence: str) -> None:
 
 
 def test_after_a_breach_everything_is_answered() -> None:
-    harness = play(faulty_policies.Raises)
+    harness = play(raises)
     for worker in ("w0", "w1"):
         assert notices(harness.ready(worker), protocol.Stop)
         assert notices(harness.done(worker), protocol.Stop)
@@ -176,7 +177,7 @@ def test_a_policy_that_exits_while_it_explains(sentences: Recorder) -> None:
 
 
 def test_a_policy_may_end_the_job(sentences: Recorder) -> None:
-    harness = play(faulty_policies.StopsItself)
+    harness = play(lambda ticket: [*applied(ticket), Stop("it is good enough")])
     assert harness.stopped.startswith("policy: ")
     sentences.check(harness.stopped)
     stops = harness.entries(entries.Stop)
