@@ -4,8 +4,10 @@ A file has a head ("policy: sync backup=1", "workers: 3", further job terms) and
 lines below an act are its consequences: numbered log entries, and "-> w0: ..." for messages to a worker. "#" begins a
 comment. A replay reads only the head and the acts:
 
+    all begin               all join, w0 installs its values, all ask; what follows from that is not written
+    w0 joins B              in this session; "joins-to-stay" of a worker that trains again later, "knocks" without one
     w0 commits              its ticket, and asks for more; "commits-its-last" does not ask
-    w0 commits 7 loss=nan   this ticket, with this loss; "norm=2.0": with this norm of its gradient
+    w0 commits 7 loss=nan   this ticket, with this loss; also norm, samples, batch
     w0 commits large        an extraordinary payload: the shards are asked about the update ("-> shards")
     shards answer finite    or nonfinite: the answer to that
     w0 commits ends         and "w0 abandons ends": the work unit has no more parts; the head then has
@@ -14,6 +16,9 @@ comment. A replay reads only the head and the acts:
     shards measure 3 0.5    the square of the update of version 3, for the controller that "adapt" in the head names
     servers crash           all restart from the newest checkpoint; the log after it is void, and workers join again
     servers restart 3       the same from a checkpoint of this moment, as three servers
+    w0 done enough is known a reason ends the job for all; "w0 leaves killed": with this reason
+    signal stops the job    as SIGTERM does
+    job is how?             its phase and note, why it stopped, and the state of each worker
     copy takes over         another server, which has a copy of what was decided, decides from now on
 """
 
@@ -23,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from pslab.verify.harness import CoordinatorHarness
-from psserver.coordinator import JoinRefused, Output, Record, Send, Trial
-from psserver.coordinator.status import explain
+from psserver.coordinator import JobOver, JoinRefused, Output, Record, Send, Trial
+from psserver.coordinator.status import explain, report
 from psserver.coordinator.work.units import WorkTerms
 from psserver.policies import PolicyError
 from pswire import protocol
@@ -60,10 +65,8 @@ def _harness(head: list[str]) -> CoordinatorHarness:
     terms: dict[str, Any] = dict(line.split(": ", 1) for line in head)
     name, *knobs = terms.pop("policy").split()
     workers = int(terms.pop("workers"))
-    numbers: dict[str, Any] = {
-        key: int(number) for key, number in (pair.split("=") for pair in terms.pop("work", "").split())
-    }
-    work = WorkTerms(**numbers) if numbers else None
+    units = _knobs(terms.pop("work", "").split())
+    work = WorkTerms(**units) if units else None
     adapt = terms.pop("adapt", "").split()
     settings = {key: _value(text) for key, text in terms.items()}
     if adapt:
@@ -84,6 +87,9 @@ def _value(text: str) -> Any:
 
 def act(harness: CoordinatorHarness, line: str) -> Iterator[str]:
     """Play one act, and yield its consequences as texts."""
+    if line == "all begin":
+        harness.starts()
+        return
     before = len(harness.outputs)
     yield from _do(harness, line)
     yield from map(_written, harness.outputs[before:])
@@ -92,29 +98,33 @@ def act(harness: CoordinatorHarness, line: str) -> Iterator[str]:
 def _do(harness: CoordinatorHarness, line: str) -> Iterator[str]:
     who, verb, *rest = line.split()
     match verb, rest:
-        case "joins", [*session]:
+        case "joins" | "joins-to-stay", [*session]:
             try:
-                harness.joins(who, session[-1] if session else "A")
+                harness.joins(who, session[-1] if session else "A", stays=verb == "joins-to-stay")
             except JoinRefused as refusal:
-                yield f"refused: {refusal}"
+                yield f"{'too late' if isinstance(refusal, JobOver) else 'refused'}: {refusal}"
+        case "knocks", []:
+            harness.take(harness.coordinator.join(who, who, None, harness.now)[1])
         case "ready", []:
             harness.ready(who)
         case "commits" | "commits-its-last", [*facts]:
             ticket = next((int(fact) for fact in facts if fact.isdigit()), None)
-            loss = next((float(fact[5:]) for fact in facts if fact.startswith("loss=")), 0.5)
-            norm = next((float(fact[5:]) for fact in facts if fact.startswith("norm=")), 1.0)
-            about = {"unit_ends": "ends" in facts, "ordinary": "large" not in facts, "norm": norm}
-            harness.commits(who, ticket, loss=loss, ready=verb == "commits", **about)
+            about = {"unit_ends": "ends" in facts, "ordinary": "large" not in facts}
+            numbers = _knobs(fact for fact in facts if "=" in fact)
+            harness.commits(who, ticket, ready=verb == "commits", **about, **numbers)
         case "answer", ["finite" | "nonfinite" as answer]:
             harness.shards_answer(finite=answer == "finite")
         case "abandons", ["ends"]:
             harness.abandons(who, unit_ends=True)
         case "abandons", [*ticket]:
             harness.abandons(who, int(ticket[0]) if ticket else None)
-        case "done", []:
-            harness.done(who)
-        case "leaves", []:
-            harness.leaves(who)
+        case "done", [*reason]:
+            harness.done(who, " ".join(reason))
+        case "leaves", [*reason]:
+            harness.leaves(who, " ".join(reason) or "finished")
+        case "stops", ["the", "job"]:
+            stop = harness.coordinator.stop
+            harness.take(stop("stopped by SIGTERM", harness.now, success=False, cause="SIGTERM"))
         case "disconnects", []:
             harness.disconnects(who)
         case "reconnects", []:
@@ -136,8 +146,19 @@ def _do(harness: CoordinatorHarness, line: str) -> Iterator[str]:
             harness.copy_takes_over()
         case "waits", ["why?"]:
             yield explain(harness.coordinator, harness.member(who), harness.now)[0]
+        case "is", ["how?"]:
+            yield from _status(harness)
         case _:
             raise ValueError(f"expected an act of a golden trace, got {line!r}")
+
+
+def _status(harness: CoordinatorHarness) -> Iterator[str]:
+    found = report(harness.coordinator, harness.now)
+    yield ": ".join(filter(None, (found.phase, found.note)))
+    if harness.stopped:
+        yield f"ended by {harness.stopped}" + (", and over" if harness.coordinator.over else "")
+    for worker in found.workers:
+        yield f"{worker.name} {worker.state} for {worker.seconds:.1f} s"
 
 
 def _written(output: Output) -> str:

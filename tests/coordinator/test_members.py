@@ -2,11 +2,10 @@
 
 import pytest
 
-from pslab.verify.harness import CoordinatorHarness, granted, notices, refusals
-from psserver.coordinator import JobOver, JoinRefused
+from pslab.verify.harness import CoordinatorHarness, notices, refusals
+from psserver.coordinator import JoinRefused
 from psserver.coordinator.members.roster import BATCHES_AHEAD, REMEMBERED_SESSIONS
 from psserver.coordinator.state.saving import roster_from
-from psserver.coordinator.status import report
 from pswire import protocol
 from pswire.decisions import entries
 from tests.promises import promise
@@ -90,12 +89,6 @@ def test_a_given_name_supersedes_nobody_by_accident(sentences: Recorder) -> None
     assert place(harness, "second", "B", None) == ("second", 1, 0)
 
 
-def test_nobody_joins_a_job_that_is_over(sentences: Recorder) -> None:
-    harness = CoordinatorHarness().starts()
-    harness.take(harness.coordinator.stop("stopped by SIGTERM", harness.now, success=False, cause="SIGTERM"))
-    sentences.check(refusal(harness, "w5", "Z", None))
-
-
 # Unknown sessions
 
 
@@ -136,109 +129,7 @@ def test_a_stream_of_another_session_is_refused() -> None:
 # The start
 
 
-def test_the_first_grants_go_out_together_once_all_are_ready() -> None:
-    harness = CoordinatorHarness(workers=3)
-    harness.gathers()
-    harness.ready("w1")
-    harness.commits("w1", ready=False)
-    harness.ready("w2", "w1")
-    assert harness.coordinator.started is False
-    outputs = harness.ready("w0")
-    assert len(granted(outputs)) == 3
-    assert harness.kinds[-4:] == ["start", "grant", "grant", "grant"]
-    assert [grant.worker for grant in harness.entries(entries.Grant)] == ["w0", "w1", "w2"]
-
-
-def test_one_without_data_is_not_waited_for() -> None:
-    harness = CoordinatorHarness(workers=2)
-    harness.gathers()
-    harness.ready("w0")
-    harness.commits("w0", ready=False)
-    harness.ready("w0")
-    assert granted(harness.done("w1")) != []
-
-
-def test_one_that_never_joined_is_waited_for() -> None:
-    harness = CoordinatorHarness(workers=3)
-    harness.gathers("w0", "w1")
-    harness.ready("w0")
-    harness.commits("w0", ready=False)
-    harness.ready("w0", "w1")
-    harness.passes(100)
-    assert not harness.coordinator.started
-
-
-@pytest.mark.parametrize("lost", ["w0", "w1", "w2"])
-def test_one_that_was_lost_before_the_start_is_not(lost: str) -> None:
-    """The loss of a worker never holds up the others longer than worker_timeout: not before the start either."""
-    harness = CoordinatorHarness(workers=3)
-    harness.gathers()
-    harness.disconnects(lost)
-    others = [worker for worker in ("w0", "w1", "w2") if worker != lost]
-    harness.ready(others[0])
-    harness.commits(others[0], ready=False)
-    harness.ready(*others)
-    assert not harness.coordinator.started
-    outputs = harness.passes(3.1)
-    assert len(granted(outputs)) == 2
-    assert harness.entries(entries.Start) == [entries.Start(2)]
-
-
-def test_a_restart_before_the_start_is_part_of_it() -> None:
-    harness = CoordinatorHarness(workers=2)
-    harness.gathers()
-    harness.ready("w1")
-    harness.commits("w1", ready=False)
-    harness.ready("w1")
-    harness.joins("w0", "B")
-    assert not harness.coordinator.started
-    harness.ready("w0")
-    assert harness.entries(entries.Start) == [entries.Start(2)]
-
-
-def test_a_late_comer_takes_part_at_once() -> None:
-    harness = CoordinatorHarness("sync", workers=2).starts()
-    harness.joins("w2")
-    assert granted(harness.ready("w2")) != []
-
-
-def test_the_initialiser_is_the_first_by_rank_that_asks() -> None:
-    harness = CoordinatorHarness(workers=3)
-    harness.gathers()
-    (notice,) = notices(harness.ready("w2"), protocol.Grant)
-    assert notice.initialise
-    assert harness.ready("w0", "w1") == []
-
-
-@pytest.mark.parametrize("loss", ["abandons", "leaves", "times out"])
-def test_another_initialises_when_the_first_does_not(loss: str) -> None:
-    harness = CoordinatorHarness(workers=2)
-    harness.gathers()
-    harness.ready("w0", "w1")
-    match loss:
-        case "abandons":
-            outputs = harness.abandons("w0")
-        case "leaves":
-            outputs = harness.leaves("w0")
-        case _:
-            harness.disconnects("w0")
-            assert harness.passes(2.9) == []
-            outputs = harness.passes(0.2)
-    assert [notice.initialise for notice in notices(outputs, protocol.Grant)] == [True]
-    assert harness.holds("w1") is not None
-
-
 # Lines that break, processes that are replaced
-
-
-def test_after_the_grace_period_a_lost_worker_is_given_up() -> None:
-    harness = CoordinatorHarness(workers=2, terms={"worker_timeout": 30.0}).starts()
-    harness.disconnects("w0")
-    harness.passes(9.9)
-    assert harness.holds("w0") is not None
-    harness.passes(0.2)
-    assert harness.entries(entries.Leave)[-1].reason == "connection lost for 10.1 s"
-    assert harness.holds("w0") is None
 
 
 def test_a_returning_worker_goes_on_with_its_first_uncommitted_batch() -> None:
@@ -261,40 +152,12 @@ def test_one_commit_does_not_use_up_a_workers_data() -> None:
     assert harness.coordinator.roster.tally("w0").next_batch == 1 + BATCHES_AHEAD
 
 
-def test_so_many_names_and_no_more(sentences: Recorder) -> None:
-    """A name that is known may come back; another one may not take its place."""
-    harness = CoordinatorHarness(workers=1, terms={"max_workers": 2}).starts()
-    harness.joins("w1", "B", rank=1)
-    harness.leaves("w1")
-    before = len(harness.log)
-    with pytest.raises(JoinRefused) as refused:
-        harness.joins("w2", "C", rank=2)
-    sentences.check(refused)
-    assert len(harness.log) == before
-    harness.joins("w1", "D", rank=1)
-
-
 def test_names_that_are_allowed_and_no_others(sentences: Recorder) -> None:
     harness = CoordinatorHarness(workers=1, terms={"allowed": ("w0", "anna")}).starts()
     with pytest.raises(JoinRefused) as refused:
         harness.joins("eve", "B", rank=1)
     sentences.check(refused)
     harness.joins("anna", "C", rank=1)
-
-
-def test_a_newer_process_replaces_the_older() -> None:
-    harness = CoordinatorHarness("sync", workers=2).starts()
-    harness.commits("w1")
-    old = harness.holds("w0")
-    before = len(harness.told)
-    harness.joins("w0", "B")
-    first = harness.told[before]
-    assert (first.worker, first.incarnation) == ("w0", 0)
-    assert first.notice == protocol.Refusal("another process joined as 'w0'", fatal=True)
-    assert harness.entries(entries.Cancel)[-1] == entries.Cancel("w0", old or 0, "w0 left")
-    # The barrier did not wait for the former process either.
-    assert harness.version == 1
-    assert granted(harness.ready("w0")) != []
 
 
 def test_so_many_processes_of_a_name_are_remembered_and_no_more(sentences: Recorder) -> None:
@@ -316,48 +179,3 @@ def test_so_many_processes_of_a_name_are_remembered_and_no_more(sentences: Recor
 
 
 # A part of the workers is enough to begin
-
-
-def test_the_start_waits_for_so_many_workers_only(sentences: Recorder) -> None:
-    """Those that come later take part: under a barrier, the next version is made of theirs, too."""
-    harness = CoordinatorHarness("sync", workers=4, terms={"min_workers": 2})
-    first = harness.log[0].entry
-    assert isinstance(first, entries.Job) and (first.workers, first.min_workers) == (4, 2)
-    harness.joins("w0")
-    sentences.check(report(harness.coordinator, harness.now).note)
-    harness.starts("w0", "w3")
-    assert harness.coordinator.started
-    harness.joins("w1", "B")
-    harness.ready("w1")
-    harness.commits("w0")
-    harness.commits("w3")
-    assert harness.coordinator.version == 0 and harness.holds("w1") is not None
-    harness.commits("w1")
-    assert harness.coordinator.version == 1
-
-
-def test_all_workers_are_needed_unless_it_is_said() -> None:
-    harness = CoordinatorHarness(workers=2)
-    first = harness.log[0].entry
-    assert isinstance(first, entries.Job) and first.min_workers is None
-    harness.joins("w0")
-    harness.ready("w0")
-    harness.commits("w0", ready=False)
-    harness.ready("w0")
-    assert not harness.coordinator.started and harness.coordinator.missing == 1
-
-
-def test_a_worker_that_is_started_again_after_the_end_hears_of_the_success(sentences: Recorder) -> None:
-    """Only then: a job that failed refuses it."""
-    harness = CoordinatorHarness(workers=1).starts()
-    harness.commits("w0", ready=False)
-    harness.done("w0")
-    assert harness.coordinator.stopped is not None and harness.coordinator.stopped.success
-    with pytest.raises(JobOver) as refused:
-        harness.joins("w0", "B")
-    sentences.check(refused)
-    failed = CoordinatorHarness(workers=1).starts()
-    failed.take(failed.coordinator.stop("stopped by SIGTERM", failed.now, success=False, cause="SIGTERM"))
-    with pytest.raises(JoinRefused) as caught:
-        failed.joins("w0", "B")
-    assert not isinstance(caught.value, JobOver)

@@ -4,83 +4,8 @@ import re
 
 from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator.members.roster import NAMED_LIMIT, named
-from psserver.coordinator.status import LISTED_LIMIT, explain, holdup, report
+from psserver.coordinator.status import LISTED_LIMIT, holdup, report
 from tests.sentences import Recorder
-
-
-def waiting_for(harness: CoordinatorHarness, worker: str) -> str:
-    reports = {r.name: r for r in report(harness.coordinator, harness.now).workers}
-    assert reports[worker].state == "waiting"
-    sentence, releasers = explain(harness.coordinator, harness.member(worker), harness.now)
-    assert (reports[worker].waiting_for, reports[worker].releasers) == (sentence, releasers)
-    return sentence
-
-
-def phase(harness: CoordinatorHarness) -> str:
-    return report(harness.coordinator, harness.now).phase
-
-
-def test_the_phases_of_a_job() -> None:
-    harness = CoordinatorHarness(workers=2)
-    assert phase(harness) == "waiting for workers"
-    harness.gathers()
-    harness.ready("w0")
-    assert phase(harness) == "initialising"
-    harness.commits("w0")
-    assert phase(harness) == "waiting for workers"
-    harness.ready("w1")
-    assert phase(harness) == "training"
-    harness.take(harness.coordinator.stop("so", harness.now, success=True, cause="done"))
-    assert phase(harness) == "stopping"
-    harness.leaves("w0")
-    harness.leaves("w1")
-    assert phase(harness) == "stopped"
-
-
-def test_notes(sentences: Recorder) -> None:
-    harness = CoordinatorHarness(workers=3)
-    sentences.check(report(harness.coordinator, harness.now).note)
-    harness.joins("w1")
-    sentences.check(report(harness.coordinator, harness.now).note)
-    harness.gathers("w0", "w2")
-    assert report(harness.coordinator, harness.now).note == ""
-    harness.take(harness.coordinator.stop("enough", harness.now, success=True, cause="done"))
-    note = report(harness.coordinator, harness.now).note
-    assert note.startswith(
-        "enough; waiting for w0 to evaluate the last version and leave (since 0.0 s, at most 540 s); "
-    )
-    assert note.endswith("waiting for w2 to leave (since 0.0 s, at most 54 s)")
-
-
-def test_waiting_for_the_initial_values(sentences: Recorder) -> None:
-    harness = CoordinatorHarness(workers=2)
-    harness.gathers()
-    harness.ready("w1", "w0")
-    harness.passes(4)
-    sentences.check(waiting_for(harness, "w0"))
-
-
-def test_waiting_for_the_start(sentences: Recorder) -> None:
-    harness = CoordinatorHarness(workers=4)
-    harness.gathers("w0", "w1", "w2")
-    harness.ready("w0")
-    harness.commits("w0")
-    harness.passes(2)
-    sentences.check(waiting_for(harness, "w0"))
-    harness.ready("w1")
-    harness.done("w2")
-    sentences.check(waiting_for(harness, "w0"))
-
-
-def test_waiting_for_the_barrier(sentences: Recorder) -> None:
-    harness = CoordinatorHarness("sync", workers=3).starts()
-    harness.commits("w1")
-    harness.passes(1.5)
-    harness.commits("w0")
-    sentences.check(waiting_for(harness, "w1"))
-    harness.disconnects("w2")
-    harness.now += 1.0
-    sentences.check(waiting_for(harness, "w0"))
 
 
 def test_the_longest_wait_is_the_hold_up() -> None:
@@ -120,35 +45,6 @@ def test_staleness_in_a_report() -> None:
     picture = report(harness.coordinator, harness.now)
     assert (picture.mean_staleness, picture.max_staleness) == (4 / 5, 4)
     assert [(w.mean_staleness, w.max_staleness) for w in picture.workers] == [(0.0, 0), (4.0, 4)]
-
-
-def test_the_departed_stay_in_the_report() -> None:
-    harness = CoordinatorHarness(workers=3).starts()
-    harness.commits("w0", ready=False)
-    harness.done("w0")
-    harness.leaves("w0")
-    harness.leaves("w1")
-    harness.disconnects("w2")
-    harness.now += 2
-    states = {r.name: (r.state, r.seconds) for r in report(harness.coordinator, harness.now).workers}
-    assert states == {"w2": ("lost", 2.0), "w0": ("done", 0.0), "w1": ("left", 2.0)}
-
-
-def test_when_all_have_left_the_note_says_how_long_the_job_waits(sentences: Recorder) -> None:
-    harness = CoordinatorHarness(workers=1).starts()
-    harness.leaves("w0")
-    harness.now += 90
-    note = report(harness.coordinator, harness.now).note
-    sentences.check(note)
-
-
-def test_the_note_counts_the_seconds_down_that_one_has_to_come_back(sentences: Recorder) -> None:
-    harness = CoordinatorHarness(workers=2, terms={"worker_timeout": 10.0}).starts()
-    harness.done("w0")
-    harness.leaves("w1")
-    harness.now += 4
-    note = report(harness.coordinator, harness.now).note
-    sentences.check(note)
 
 
 def test_its_size_does_not_grow_with_whoever_joined() -> None:

@@ -4,50 +4,11 @@ import math
 
 import pytest
 
-from pslab.verify.harness import CoordinatorHarness, granted, notices, refusals
+from pslab.verify.harness import CoordinatorHarness, notices, refusals
 from psserver.coordinator.members.roster import REMEMBERED_TICKETS
 from pswire import protocol
 from pswire.decisions import entries
 from tests.lab.logs import verify
-from tests.sentences import Recorder
-
-
-@pytest.mark.parametrize("verb", ["commits", "abandons"])
-def test_unknown_and_foreign_tickets(verb: str, sentences: Recorder) -> None:
-    harness = CoordinatorHarness(workers=2).starts()
-    foreign, before = harness.holds("w1"), harness.state()
-    act = harness.commits if verb == "commits" else harness.abandons
-    (message,) = refusals(act("w0", 999))
-    sentences.check(message)
-    (message,) = refusals(act("w0", foreign))
-    sentences.check(message)
-    assert harness.state() == before
-
-
-def test_a_commit_sent_twice_is_answered_twice_and_counted_once() -> None:
-    harness = CoordinatorHarness(workers=2).starts()
-    ticket = harness.holds("w0")
-    first = notices(harness.commits("w0", ready=False), protocol.Disposition)
-    before = harness.state()
-    assert notices(harness.commits("w0", ticket, samples=99, ready=False), protocol.Disposition) == first
-    assert harness.state() == before
-
-
-def test_a_repeated_commit_that_asked_brings_the_grant_again() -> None:
-    harness = CoordinatorHarness(workers=2).starts()
-    ticket = harness.holds("w0")
-    (grant,) = notices(harness.commits("w0"), protocol.Grant)
-    before = harness.state()
-    assert notices(harness.commits("w0", ticket), protocol.Grant) == [grant]
-    assert harness.state() == before
-
-
-def test_after_abandoning_one_asks_again() -> None:
-    harness = CoordinatorHarness(workers=2).starts()
-    first = harness.holds("w0")
-    harness.abandons("w0")
-    (second,) = granted(harness.ready("w0"))
-    assert first is not None and second > first
 
 
 def test_settled_tickets_are_remembered_for_a_while() -> None:
@@ -60,15 +21,6 @@ def test_settled_tickets_are_remembered_for_a_while() -> None:
     assert "settled long ago" in refusals(harness.commits("w0", first, ready=False))[0]
 
 
-def test_what_a_commit_says_is_written_down() -> None:
-    harness = CoordinatorHarness(workers=1).starts()
-    harness.commits("w0", batch=7, samples=32, loss=0.25, norm=3.5)
-    assert harness.entries(entries.Commit)[-1].to_json() == {
-        "kind": "commit", "worker": "w0", "ticket": 2, "batch": 7, "samples": 32, "loss": 0.25, "norm": 3.5
-    }  # fmt: skip
-    assert harness.coordinator.roster.tally("w0").samples == 32
-
-
 def test_a_loss_that_is_not_finite_is_null_in_the_log() -> None:
     harness = CoordinatorHarness(workers=1).starts()
     harness.commits("w0", loss=math.nan, norm=math.inf)
@@ -78,39 +30,6 @@ def test_a_loss_that_is_not_finite_is_null_in_the_log() -> None:
     harness.commits("w0", loss=2.0)
     harness.commits("w0", loss=1.0)
     assert harness.coordinator.loss == pytest.approx(1.9)
-
-
-def test_fates_are_told_to_whom_they_concern() -> None:
-    harness = CoordinatorHarness("bounded", {"aggregate": 2}, workers=2).starts()
-    first, second = harness.holds("w0"), harness.holds("w1")
-    assert notices(harness.commits("w0", ready=False), protocol.Disposition) == [
-        protocol.Disposition(first or 0, "pending")
-    ]
-    harness.commits("w1", ready=False)
-    told = [(t.worker, t.notice) for t in harness.told if isinstance(t.notice, protocol.Disposition)][-2:]
-    assert told == [
-        ("w0", protocol.Disposition(first or 0, "applied", 1, 0, 0.5)),
-        ("w1", protocol.Disposition(second or 0, "applied", 1, 0, 0.5)),
-    ]
-
-
-def test_a_contribution_outlives_its_worker() -> None:
-    harness = CoordinatorHarness("bounded", {"aggregate": 2}, workers=2).starts()
-    harness.commits("w0", ready=False)
-    harness.leaves("w0")
-    harness.commits("w1")
-    assert [part.worker for part in harness.entries(entries.Apply)[0].parts] == ["w0", "w1"]
-    # Nobody is told of a fate in the name of another process.
-    assert harness.told[-1].worker == "w1"
-
-
-def test_a_newcomer_is_not_told_what_its_predecessor_did() -> None:
-    harness = CoordinatorHarness(workers=2).starts()
-    harness.commits("w0", ready=False)
-    harness.leaves("w0")
-    before = len(harness.told)
-    harness.joins("w0", "B")
-    assert harness.told[before:] == []
 
 
 def test_numbers_and_indices() -> None:

@@ -6,7 +6,10 @@ import pytest
 
 from pslab.verify.trace_format import replay
 
-TRACES = sorted((Path(__file__).parent / "traces").glob("*.txt"))
+# `traces` show what policies do, `rules` what holds under any of them.
+TRACES = [
+    path for folder in ("traces", "rules") for path in sorted((Path(__file__).parent / folder).glob("*.txt"))
+]
 
 
 @pytest.mark.parametrize("path", TRACES, ids=[path.stem for path in TRACES])
@@ -20,4 +23,4 @@ def test_a_golden_trace_replays_as_it_is_written(path: Path, regenerate: bool) -
 
 
 def test_there_are_golden_traces() -> None:
-    assert len(TRACES) >= 10
+    assert len(TRACES) >= 50

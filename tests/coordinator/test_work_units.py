@@ -288,50 +288,6 @@ def started(
     return CoordinatorHarness(policy, knobs or {}, workers, now=0.0, work=terms).starts()
 
 
-def test_epochs_apart_wait_for_what_is_left_of_the_one_before() -> None:
-    harness = started(units=3, epochs=2, apart=True)
-    harness.commits("w0")
-    harness.commits("w0")
-    # Nothing is left of the epoch: it stands by until w1 has counted, or takes over what w1 leaves.
-    assert harness.holds("w0") is None and harness.coordinator.roster.present["w0"].state == "done"
-    harness.leaves("w1")
-    assert dealt(harness)[-1] == ("w0", 0, 1, 0)
-    harness.commits("w0")
-    assert dealt(harness)[-1] == ("w0", 1, 0, 0)
-
-
-@pytest.mark.parametrize("first", ["w0", "w1", "w2"])
-def test_epochs_apart_under_a_barrier_begin_in_the_order_of_ranks(first: str) -> None:
-    harness = started("sync", 3, units=4, epochs=2, apart=True)
-    for worker in (first, *sorted({"w0", "w1", "w2"} - {first})):
-        harness.commits(worker)
-    assert harness.coordinator.version == 1 and dealt(harness)[-1] == ("w0", 0, 3, 0)
-    harness.commits("w0")
-    # An update of its own, of the one unit that was left; then all begin the next epoch.
-    assert len(harness.entries(entries.Apply)[-1].parts) == 1
-    assert dealt(harness)[-3:] == [("w0", 1, 0, 0), ("w1", 1, 1, 0), ("w2", 1, 2, 0)]
-
-
-def test_what_is_given_up_again_and_again_is_skipped(sentences: Recorder) -> None:
-    """A label that is NaN gives no finite gradient anywhere."""
-    harness = started(workers=1, units=3)
-    given_up = 0
-    while not harness.stopped:
-        if dealt(harness)[-1][2] == 0:
-            harness.abandons("w0", reason="nonfinite")
-            harness.ready("w0")
-            given_up += 1
-        else:
-            harness.commits("w0")
-    assert given_up == MAX_LOSSES
-    assert [entry.skipped for entry in harness.entries(entries.Abandon)] == [False, False, True]
-    # Between two attempts others are tried: ten of them in a row would end the worker.
-    assert [place[2] for place in dealt(harness)] == [0, 1, 2, 0, 0]
-    assert harness.stopped.startswith("done: ")
-    sentences.check(harness.stopped)
-    assert any("skipped" in note for note in harness.verdict().notes)
-
-
 def test_what_is_dropped_for_its_age_is_dealt_again_as_often_as_it_takes() -> None:
     harness = started("bounded", units=40, knobs={"max_staleness": 0})
     for _ in range(10):
@@ -350,15 +306,6 @@ def test_contributions_that_are_too_few_for_their_rule_end_in_the_end(sentences:
                 harness.commits(worker)
     assert harness.stopped.startswith("done: ")
     sentences.check(harness.stopped)
-
-
-def test_when_all_say_done_the_end_says_that_units_are_left(sentences: Recorder) -> None:
-    harness = started(units=4)
-    harness.done("w0")
-    harness.done("w1")
-    assert harness.stopped.startswith("done: ")
-    sentences.check(harness.stopped)
-    assert harness.verdict().ok
 
 
 def test_ahead_a_worker_is_dealt_the_next_part() -> None:
