@@ -4,6 +4,7 @@ A file has a head ("policy: sync backup=1", "workers: 3", further job terms) and
 lines below an act are its consequences: numbered log entries, and "-> w0: ..." for messages to a worker. "#" begins a
 comment. A replay reads only the head and the acts:
 
+    w0 asks-ahead           for the ticket after the newest that it holds
     all begin               all join, w0 installs its values, all ask; what follows from that is not written
     w0 joins B              in this session; "joins-to-stay" of a worker that trains again later, "knocks" without one
     w0 commits              its ticket, and asks for more; "commits-its-last" does not ask
@@ -107,6 +108,10 @@ def _do(harness: CoordinatorHarness, line: str) -> Iterator[str]:
             harness.take(harness.coordinator.join(who, who, None, harness.now)[1])
         case "ready", []:
             harness.ready(who)
+        case "asks-ahead", []:
+            newest = harness.coordinator.tickets.open_of(who)[-1].number
+            request, coordinator = protocol.Ready(newest), harness.coordinator
+            harness.take(coordinator.handle(who, harness.incarnation(who), request, harness.now))
         case "commits" | "commits-its-last", [*facts]:
             ticket = next((int(fact) for fact in facts if fact.isdigit()), None)
             about = {"unit_ends": "ends" in facts, "ordinary": "large" not in facts}

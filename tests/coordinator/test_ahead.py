@@ -14,7 +14,6 @@ from pswire.decisions import entries
 from tests.coordinator import faulty_policies
 from tests.lab.logs import FakeLog, verify
 from tests.promises import promise
-from tests.sentences import Recorder
 
 PERMITTING: list[tuple[str, Mapping[str, object]]] = [
     ("async", {}),
@@ -106,47 +105,6 @@ def test_the_bound_holds() -> None:
             harness.commits(worker, ready=False)
     assert max(part.staleness for apply in harness.entries(entries.Apply) for part in apply.parts) == 1
     assert harness.entries(entries.Drop)
-    kept(harness)
-
-
-def test_a_commit_that_asks_is_answered_with_the_ticket_that_was_granted_ahead() -> None:
-    """The grant and the commit crossed."""
-    harness = CoordinatorHarness("async", workers=1).starts()
-    (second,) = ahead(harness, "w0")
-    assert granted(harness.commits("w0", ready=True)) == [second]
-    assert [ticket.number for ticket in harness.coordinator.tickets.open_of("w0")] == [second]
-
-
-def test_both_are_told_again_after_a_reconnection_and_void_after_a_loss() -> None:
-    harness = CoordinatorHarness("async").starts()
-    first = harness.holds("w0")
-    (second,) = ahead(harness, "w0")
-    harness.disconnects("w0")
-    assert granted(harness.connects("w0")) == [first, second]
-    harness.leaves("w0")
-    assert [cancel.ticket for cancel in harness.entries(entries.Cancel)] == [first, second]
-    harness.commits("w1", ready=False)
-    harness.done("w1")
-    kept(harness)
-
-
-def test_done_gives_both_back(sentences: Recorder) -> None:
-    harness = CoordinatorHarness("async").starts()
-    ahead(harness, "w0")
-    harness.done("w0")
-    assert [entry.reason for entry in harness.entries(entries.Abandon)] == ["done", "done"]
-    harness.done("w1")
-    assert harness.stopped.startswith("done: ")
-    sentences.check(harness.stopped)
-    kept(harness)
-
-
-def test_an_abandoned_first_leaves_the_second() -> None:
-    harness = CoordinatorHarness("async").starts()
-    (second,) = ahead(harness, "w0")
-    harness.abandons("w0")
-    assert (harness.holds("w0"), harness.member("w0").state) == (second, "computing")
-    harness.commits("w0")
     kept(harness)
 
 

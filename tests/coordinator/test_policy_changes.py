@@ -78,36 +78,6 @@ def test_no_schedule_with_changes_breaks_a_promise() -> None:
     assert changes > repetitions(800, soak=40_000) and settled > changes / 2
 
 
-def test_it_takes_effect_behind_an_update() -> None:
-    job = CoordinatorHarness("sync", workers=2).starts()
-    job.commits("w0")
-    job.changes_policy("async", {}, "the transient is over")
-    assert job.coordinator.policy.name == "sync" and job.coordinator.change
-    job.commits("w1")
-    change = job.entries(e.Policy)[0]
-    assert (dict(change.policy), change.former["name"], change.version) == ({"name": "async"}, "sync", 1)
-    assert (change.by, change.why) == ("operator", "the transient is over")
-    # From here on both work without each other. The barrier's last grant was w0's, in the step of its last update.
-    assert job.entries(e.Settled) == []
-    job.commits("w0")
-    assert [settled.version for settled in job.entries(e.Settled)] == [2] and not job.coordinator.change
-
-
-def test_open_tickets_are_judged_by_the_new_rule() -> None:
-    job = CoordinatorHarness("async", workers=3).starts()
-    old = job.holds("w2")
-    for _ in range(2):
-        job.commits("w0")
-    job.changes_policy("bounded", {"max_staleness": 1})
-    assert job.entries(e.Settled) == []
-    job.commits("w2")
-    assert [(drop.ticket, drop.reason) for drop in job.entries(e.Drop)] == [(old, "stale")]
-    assert job.entries(e.Settled) == []
-    for worker in ("w0", "w1"):
-        job.commits(worker)
-    assert [settled.version for settled in job.entries(e.Settled)] == [job.version]
-
-
 @pytest.mark.parametrize(
     ("name", "knobs"),
     [
@@ -129,31 +99,6 @@ def test_what_cannot_take_over_is_refused(
     with pytest.raises(PolicyError) as refusal:
         successor(build("sync", {}, WORKERS), name, knobs, WORKERS, 1)
     sentences.check(str(refusal.value))
-
-
-def test_no_change_at_the_wrong_moment(sentences: Recorder) -> None:
-    job = CoordinatorHarness("sync", workers=2, terms={"checkpoint_versions": 1})
-
-    def refused() -> None:
-        before = job.state()
-        with pytest.raises(PolicyError) as refusal:
-            job.changes_policy("async", {})
-        sentences.check(str(refusal.value))
-        assert job.state() == before
-
-    refused()  # before it begins
-    job.starts()
-    job.commits("w0")
-    job.commits("w1")
-    job.servers_crash()
-    refused()  # during a recovery
-    for worker in ("w0", "w1"):
-        job.joins(worker, "B")
-    job.ready("w0", "w1")
-    job.changes_policy("async", {})
-    assert job.coordinator.policy.name == "async"
-    job.coordinator.stop("enough", job.now, success=True, cause="done")
-    refused()  # after the end
 
 
 @pytest.mark.parametrize("policy", ["sync", "k-batch-sync", "k-async", "deadline-sync"])
@@ -178,33 +123,6 @@ def test_a_change_takes_the_place_of_one_that_waits(policy: str) -> None:
                 job.ready(worker)
     assert job.version >= 4 and not job.fault
     assert job.verdict().ok, job.verdict().violations[:3]
-
-
-@pytest.mark.parametrize(
-    ("name", "knobs"),
-    [
-        ("k-batch-sync", {"aggregate": 1_000_000}),
-        ("k-batch-async", {"aggregate": 1_000_000}),
-        ("fedbuff", {"aggregate": 10**9}),
-        ("rennala", {"aggregate": 10**9}),
-    ],
-)
-def test_a_policy_that_would_make_no_update_is_refused(
-    name: str, knobs: Mapping[str, object], sentences: Recorder
-) -> None:
-    job = CoordinatorHarness("async", workers=WORKERS).starts()
-    with pytest.raises(PolicyError) as refusal:
-        job.changes_policy(name, knobs)
-    sentences.check(str(refusal.value))
-
-
-def test_a_robust_policy_is_refused_where_too_few_take_part(sentences: Recorder) -> None:
-    job = CoordinatorHarness("median", {"fewest": 3}, workers=4).starts()
-    for worker in ("w2", "w3"):
-        job.leaves(worker)
-    with pytest.raises(PolicyError) as refusal:
-        job.changes_policy("median", {"fewest": 3})
-    sentences.check(str(refusal.value))
 
 
 def test_a_change_by_hand_is_saved_at_once_and_a_planned_one_is_not() -> None:

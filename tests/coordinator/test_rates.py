@@ -46,17 +46,6 @@ def trained() -> CoordinatorHarness:
     return harness
 
 
-def test_an_update_has_the_rate_of_its_commits_and_every_later_one_too() -> None:
-    harness = trained()
-    assert scales(harness) == [1.0, 0.5, 0.5, 2.0]
-    assert [(r.worker, r.learning_rate, r.scale) for r in harness.entries(entries.Rate)] == [
-        ("w0", 0.05, 0.5),
-        ("w0", 0.2, 2.0),
-    ]
-    kinds = [record.entry.kind for record in harness.log]
-    assert kinds[kinds.index("rate") - 1] == "commit" and kinds[kinds.index("rate") + 1] != "apply"
-
-
 def test_a_scale_of_the_policy_comes_on_top() -> None:
     harness = harness_with(ADAM, "delay-adaptive")
     harness.commits("w0", learning_rate=0.05)
@@ -66,25 +55,6 @@ def test_a_scale_of_the_policy_comes_on_top() -> None:
     harness.commits("w1")  # staleness 4 where 2 workers are usual
     assert scales(harness) == pytest.approx([0.5, 0.5, 0.5, 0.5, 0.25])
     assert verify(records(harness)).ok
-
-
-def test_a_commit_that_is_sent_again_sets_nothing_again() -> None:
-    harness = harness_with(ADAM, "async")
-    ticket = harness.holds("w0")
-    harness.commits("w0", learning_rate=0.05)
-    harness.commits("w1", learning_rate=0.2)
-    harness.commits("w0", ticket, learning_rate=0.05, ready=False)
-    assert [rate.learning_rate for rate in harness.entries(entries.Rate)] == [0.05, 0.2]
-
-
-def test_no_worker_sets_the_rate_of_a_job_whose_policy_tolerates_bad_ones() -> None:
-    harness = harness_with(ADAM, "median")
-    before = len(harness.log)
-    assert "no worker sets the rate for all" in refusals(harness.commits("w0", learning_rate=1e9))[0]
-    assert len(harness.log) == before
-    harness.commits("w0")
-    harness.commits("w1")
-    assert scales(harness) == [1.0]
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import get_args
 
 import pytest
 
-from pslab.verify.harness import CoordinatorHarness, granted, notices
-from psserver.coordinator import Coordinator, JoinDeferred, Trial
+from pslab.verify.harness import CoordinatorHarness, granted
+from psserver.coordinator import Coordinator, JoinDeferred
 from psserver.coordinator.work.units import WorkTerms
 from psserver.policies import (
     Apply,
@@ -38,37 +38,6 @@ KNOBS: Mapping[str, Mapping[str, object]] = {
 
 def begun(policy: str = "async", workers: int = 2, **terms: object) -> CoordinatorHarness:
     return CoordinatorHarness(policy, KNOBS.get(policy, {}), workers, terms=terms).starts()
-
-
-def test_a_large_payload_asks_first_and_the_update_is_made_when_it_is_finite() -> None:
-    harness = begun()
-    outputs = harness.commits("w0", ordinary=False)
-    (trial,) = [output for output in outputs if isinstance(output, Trial)]
-    assert trial.update.version == 1
-    assert harness.version == 0
-    assert [n.fate for n in notices(outputs, protocol.Disposition)] == ["pending"]
-    outputs = harness.shards_answer(finite=True)
-    assert [n.fate for n in notices(outputs, protocol.Disposition)] == ["applied"]
-    assert granted(outputs), "the request that came with the commit"
-    assert harness.version == 1
-    assert harness.verdict().ok
-
-
-def test_a_refused_update_leaves_version_and_staleness_as_they_were() -> None:
-    harness = begun()
-    harness.commits("w0")
-    harness.commits("w1", ordinary=False)
-    outputs = harness.shards_answer(finite=False)
-    assert harness.version == 1
-    (fate,) = [n for n in notices(outputs, protocol.Disposition) if n.fate == "dropped"]
-    assert (fate.reason, fate.staleness) == ("nonfinite update", 1)
-    tally = harness.coordinator.roster.tally("w1")
-    assert (tally.committed, tally.applied, tally.dropped) == (1, 0, 1)
-    assert tally.staleness.total() == 0
-    # The next update is version 2, of the same base.
-    harness.commits("w1")
-    assert harness.version == 2
-    assert harness.verdict().ok
 
 
 @pytest.mark.parametrize("finite", [True, False])
@@ -150,45 +119,6 @@ def test_every_input_of_a_member_is_tried() -> None:
     # A report changes nothing.
     requests = {kind.__name__.lower() for kind in get_args(protocol.Request)} - {"report"}
     assert "handle" in kept and (kept - {"handle"}) | requests == {name.split()[0] for name in INPUTS}
-
-
-def test_another_answer_than_the_one_that_is_waited_for_changes_nothing() -> None:
-    harness = begun()
-    harness.commits("w0", ordinary=False)
-    harness.shards_answer(finite=True)
-    before = len(harness.log)
-    assert harness.shards_answer(finite=False) == []
-    assert len(harness.log) == before
-
-
-def test_so_many_in_a_row_end_the_job_with_the_workers_names() -> None:
-    harness = begun(nonfinite_limit=3)
-    for worker in ("w0", "w0"):
-        harness.commits(worker, ordinary=False)
-        harness.shards_answer(finite=False)
-    # One that is made begins the count anew.
-    harness.commits("w1")
-    for worker in ("w0", "w1", "w0"):
-        assert not harness.stopped
-        harness.commits(worker, ordinary=False)
-        harness.shards_answer(finite=False)
-    stopped = harness.coordinator.stopped
-    assert stopped is not None and (stopped.success, stopped.cause) == (False, "diverged")
-    assert "3 updates in a row would not be finite" in stopped.reason
-    assert "came from w0, w1" in stopped.reason
-    assert notices(harness.outputs, protocol.Stop)
-    assert harness.verdict().ok
-
-
-def test_a_stop_from_outside_does_not_wait_for_the_answer() -> None:
-    harness = begun()
-    harness.commits("w0", ordinary=False)
-    harness.done("w1")
-    harness.take(harness.coordinator.stop("a signal", harness.now, success=True, cause="SIGINT"))
-    assert harness.kinds[-1] == "stop"
-    assert harness.entries(entries.Drop)[-1].reason == "stopped"
-    assert harness.shards_answer(finite=True) == []
-    assert harness.verdict().ok
 
 
 class Simple(Policy):

@@ -446,13 +446,13 @@ FAULTS: Final = (
         "a policy takes over while a contribution waits",
         "def rests(self) -> bool: return «not self._view.buffer»",
         "True",
-        ("coordinator/test_policy_changes.py",),
+        ("coordinator/test_traces.py", "coordinator/test_policy_changes.py"),
     ),
     Fault(
         "a policy settles while a ticket from before is open",
         "if changes.unsettled and «not (changes.overlap & ledger.tickets.live.keys())»",
         "True",
-        ("coordinator/test_policy_changes.py",),
+        ("coordinator/test_traces.py", "coordinator/test_policy_changes.py"),
     ),
     Fault(
         "clocks that nothing bounded go on under the policy that takes over",
@@ -470,7 +470,7 @@ FAULTS: Final = (
         "a policy changes during a recovery",
         "if ledger.stopped is not None «or not ledger.started»: raise PolicyError",
         "",
-        ("coordinator/test_policy_changes.py",),
+        ("coordinator/test_traces.py", "coordinator/test_policy_changes.py"),
     ),
     Fault(
         "a planned change comes again and again",
