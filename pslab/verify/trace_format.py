@@ -163,7 +163,8 @@ def _status(harness: CoordinatorHarness) -> Iterator[str]:
     if harness.stopped:
         yield f"ended by {harness.stopped}" + (", and over" if harness.coordinator.over else "")
     for worker in found.workers:
-        yield f"{worker.name} {worker.state} for {worker.seconds:.1f} s"
+        state = f"{worker.name} {worker.state} for {worker.seconds:.1f} s"
+        yield f"{state}: {worker.waiting_for}" if worker.waiting_for else state
 
 
 def _written(output: Output) -> str:
