@@ -28,8 +28,9 @@ tf = pytest.importorskip("tensorflow")
 from tests.keras.steps import assert_same, compiled  # noqa: E402
 
 BATCH = 16
-X = np.random.default_rng(0).normal(size=(160, 8)).astype(np.float32)
-Y = np.random.default_rng(1).integers(0, 4, 160)
+STEPS = 4
+X = np.random.default_rng(0).normal(size=(STEPS * BATCH, 8)).astype(np.float32)
+Y = np.random.default_rng(1).integers(0, 4, STEPS * BATCH)
 
 
 @pytest.fixture(autouse=True)
@@ -51,14 +52,14 @@ def build(optimizer: Any = "adam", *layers: Any, **more: Any) -> Any:
 Script = Callable[[Any], Any]
 
 
-def both(make: Callable[[], Any], script: Script) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """(model, what `script` returned) after plain training, and after the same on a server."""
+def both(make: Callable[[], Any], script: Script, **told: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """(model, what `script` returned) after plain training, and after the same on a server that is `told` more."""
     results = []
     for distributed in (False, True):
         # Layers that `make` gives to `build` draw their seeds before `build` sets its own.
         keras.utils.set_random_seed(3)
         model = make()
-        job = pk.distribute(model) if distributed else None
+        job = pk.distribute(model, **told) if distributed else None
         keras.utils.set_random_seed(9)
         results.append((model, script(model)))
         if job is not None:
@@ -82,7 +83,7 @@ def fits(model: Any) -> Any:
         initial_epoch=3,
         verbose=0,
         sample_weight=weights,
-        steps_per_epoch=5,
+        steps_per_epoch=2,
     )
     return first.history, between, second.history, losses
 
@@ -92,15 +93,21 @@ def trains(model: Any) -> Any:
     return model.fit(X, Y, batch_size=BATCH, epochs=2, verbose=0).history
 
 
+def validates(model: Any) -> Any:
+    """Two graphs."""
+    return model.fit(X, Y, batch_size=BATCH, epochs=2, verbose=0, validation_data=(X, Y)).history
+
+
 @promise("With one worker under sync, fit equals plain fit to the bit.")
 @pytest.mark.parametrize(
     ("make", "script"),
     [
         # A layer that does something else in an evaluation.
-        (lambda: build("adam", keras.layers.Dropout(0.3), run_eagerly=False), fits),
-        (lambda: build(keras.optimizers.Lion(0.01, clipvalue=0.01), run_eagerly=False), trains),
+        (lambda: build("adam", keras.layers.Dropout(0.3), run_eagerly=False), validates),
+        (lambda: build("adam", keras.layers.Dropout(0.3)), fits),
+        (lambda: build(keras.optimizers.Lion(0.01, clipvalue=0.01)), trains),
     ],
-    ids=["dropout", "clipvalue"],
+    ids=["compiled", "dropout", "clipvalue"],
 )
 def test_fit_equals_plain_fit_to_the_bit(make: Callable[[], Any], script: Script) -> None:
     (plain, expected), (ours, got) = both(make, fits if SOAK else script)
@@ -121,13 +128,9 @@ def test_learning_rates_that_are_set_reach_the_servers(tmp_path: Path) -> None:
         third = model.fit(X, Y, batch_size=BATCH, verbose=0)
         return first.history, second.history, third.history
 
-    for optimizer in usually([keras.optimizers.Adam], soak=[keras.optimizers.SGD]):
-        (plain, expected), (ours, got) = both(lambda made=optimizer: build(made(0.1)), script)
-        assert_same(plain, ours)
-        assert got == expected
-    model = build("adam")
-    with pk.distribute(model, out=tmp_path / "run"):
-        script(model)
+    (plain, expected), (ours, got) = both(build, script, out=tmp_path / "run")
+    assert_same(plain, ours)
+    assert got == expected
     log = [json.loads(line) for line in (tmp_path / "run" / "decisions.jsonl").read_text().splitlines()]
     assert log[0]["optimizer"]["learning_rate"] == 0.03
     rates = [entry["learning_rate"] for entry in log if entry["kind"] == "rate"]
@@ -172,16 +175,12 @@ def test_excluded_variables_do_not_decay() -> None:
     assert_same(plain, ours, atol=1e-5)
 
 
-# An infinite dataset has a test of its own below.
-SOURCES = ["generator", "pydataset"]
-
-
 @promise("fit takes any data that Keras takes.")
-@pytest.mark.parametrize("source", usually(SOURCES, soak=["dataset", "infinite"]))
+@pytest.mark.parametrize("source", usually(["generator", "pydataset", "infinite"], soak=["dataset"]))
 def test_data_may_be_anything_that_keras_takes(source: str) -> None:
     class Sequence(keras.utils.PyDataset):  # type: ignore[misc]
         def __len__(self) -> int:
-            return 10
+            return STEPS
 
         def __getitem__(self, index: int) -> Any:
             part = slice(index * BATCH, (index + 1) * BATCH)
@@ -191,8 +190,8 @@ def test_data_may_be_anything_that_keras_takes(source: str) -> None:
         dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(BATCH)
         data: Any = {"dataset": dataset, "infinite": dataset.repeat(), "pydataset": Sequence()}.get(source)
         if source == "generator":
-            data = ((X[i : i + BATCH], Y[i : i + BATCH]) for i in list(range(0, 160, BATCH)) * 2)
-        steps = 10 if source in ("infinite", "generator") else None
+            data = ((X[i : i + BATCH], Y[i : i + BATCH]) for i in list(range(0, len(X), BATCH)) * 2)
+        steps = STEPS if source in ("infinite", "generator") else None
         weights = None if source == "generator" else {0: 2.0, 1: 1.0, 2: 1.0, 3: 0.5}
         more = {"steps_per_epoch": steps, "class_weight": weights, "shuffle": source == "pydataset"}
         return model.fit(data, epochs=2, verbose=0, **more).history
@@ -221,14 +220,14 @@ def test_callbacks_stop_save_and_see_the_weights(tmp_path: Path) -> None:
             ],
         )
         assert len(history.history["loss"]) == 2
-        assert job.version == 20
+        assert job.version == 2 * STEPS
         assert keras.models.load_model(saved).count_params() == model.count_params()
         with pytest.raises(pk.FitError, match="restore_best_weights"):
             model.fit(X, Y, batch_size=BATCH, verbose=0)
     log = [json.loads(line) for line in (tmp_path / "run" / "decisions.jsonl").read_text().splitlines()]
-    assert sum(entry["kind"] == "apply" for entry in log) == 20
+    assert sum(entry["kind"] == "apply" for entry in log) == 2 * STEPS
     assert log[-1]["kind"] == "stop" or log[-1]["kind"] == "leave"
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["versions"] == 20
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["versions"] == 2 * STEPS
 
 
 def test_what_servers_cannot_do_is_refused_and_nothing_is_ignored() -> None:
@@ -254,10 +253,10 @@ def test_batches_without_a_finite_gradient_are_skipped_and_end_the_run() -> None
     bad[BATCH : 2 * BATCH] = np.nan
     with pk.distribute(model) as job:
         model.fit(bad, Y, batch_size=BATCH, shuffle=False, verbose=0)
-        assert job.version == 9
+        assert job.version == STEPS - 1
         assert all(np.isfinite(w).all() for w in model.get_weights())
         with pytest.raises(Exception, match="10 batches in a row"):
-            model.fit(X * np.nan, Y, batch_size=BATCH, epochs=2, verbose=0)
+            model.fit(X * np.nan, Y, batch_size=BATCH, epochs=3, verbose=0)
 
 
 def custom(body: Callable[[Any, Any, Any], None]) -> Any:
@@ -301,7 +300,7 @@ def test_a_train_step_that_is_no_single_update_is_refused(body: Any, words: str)
 
 def test_mixed_precision_trains() -> None:
     # Too large a scale: the first gradients overflow float16.
-    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), initial_scale=2.0**40)
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), initial_scale=2.0**24)
     keras.utils.clear_session()
     layers = [keras.Input((8,)), *(keras.layers.Dense(n, dtype="mixed_float16") for n in (16, 4))]
     model = keras.Sequential(layers)
@@ -309,7 +308,7 @@ def test_mixed_precision_trains() -> None:
     model.compile(scaled, loss, run_eagerly=True)
     with pk.distribute(model) as job:
         history = model.fit(X, Y, batch_size=BATCH, epochs=8, verbose=0)
-        assert 0 < job.version < 80
+        assert 0 < job.version < 8 * STEPS
     assert history.history["loss"][-1] < history.history["loss"][0]
 
 
@@ -324,7 +323,7 @@ def test_rounded_payloads_train(wire_dtype: str) -> None:
     model.compile(keras.optimizers.Adam(0.01), loss, run_eagerly=True)
     with pk.distribute(model, wire_dtype=wire_dtype) as job:
         history = model.fit(X, Y, batch_size=BATCH, epochs=4, verbose=0)
-        assert job.version == 40
+        assert job.version == 4 * STEPS
     assert history.history["loss"][-1] < history.history["loss"][0]
 
 
@@ -332,16 +331,6 @@ def test_compiled_by_xla() -> None:
     make = lambda: build(keras.optimizers.SGD(0.1), jit_compile=True, run_eagerly=False)  # noqa: E731
     (plain, _), (ours, _) = both(make, lambda model: model.fit(X, Y, batch_size=BATCH, verbose=0))
     assert_same(plain, ours, atol=1e-5)
-
-
-def test_an_infinite_dataset_ends_with_its_steps() -> None:
-    def script(model: Any) -> Any:
-        data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(BATCH).repeat()
-        return model.fit(data, epochs=3, steps_per_epoch=4, shuffle=False, verbose=0).history
-
-    (plain, expected), (ours, got) = both(build, script)
-    assert got == expected and len(got["loss"]) == 3
-    assert_same(plain, ours)
 
 
 def test_a_nan_stops_the_job() -> None:
@@ -361,7 +350,7 @@ def test_the_progress_bar_tells_of_versions(capsys: pytest.CaptureFixture[str]) 
         model.fit(X, Y, batch_size=BATCH, epochs=2, verbose=1)
         shown = capsys.readouterr().out
     last = shown.splitlines()[-1]
-    assert "version: 20" in last and "staleness: 0" in last and "dropped: 0" in last
+    assert f"version: {2 * STEPS}" in last and "staleness: 0" in last and "dropped: 0" in last
 
 
 def test_backup_and_restore_goes_on_in_the_same_epoch(tmp_path: Path) -> None:
@@ -380,7 +369,7 @@ def test_backup_and_restore_goes_on_in_the_same_epoch(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="goes down"):
         fit(Crash())
     epochs, version, _ = fit()
-    assert epochs == [2, 3] and version == 20
+    assert epochs == [2, 3] and version == 2 * STEPS
 
 
 @pytest.fixture(autouse=True)

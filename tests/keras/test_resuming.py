@@ -17,7 +17,7 @@ from tests.service.serving import PATIENCE
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600)]
 
-BATCH, STEPS, EPOCHS = 8, 10, 4
+BATCH, STEPS, EPOCHS = 8, 5, 3
 X = np.arange(BATCH * STEPS, dtype=np.float32)[:, None] / 100
 Y = 2 * X
 
@@ -52,7 +52,7 @@ def data(kind: str) -> dict[str, Any]:
     return {"x": dataset.repeat(), "shuffle": False, "steps_per_epoch": STEPS}
 
 
-@pytest.mark.parametrize(("kind", "batches"), [("arrays", 20), ("steps_per_epoch", 13)])
+@pytest.mark.parametrize(("kind", "batches"), [("arrays", 10), ("steps_per_epoch", 7)])
 def test_a_worker_that_was_killed_goes_on_at_the_batch_that_it_has_not_committed(
     kind: str, batches: int
 ) -> None:
@@ -71,7 +71,7 @@ def test_a_worker_that_was_killed_goes_on_at_the_batch_that_it_has_not_committed
 
 def test_workers_that_are_started_again_draw_what_they_would_have_drawn() -> None:
     """All of several, so that no update is made of fewer."""
-    found = [trained_by_two(dies) for dies in (0, 13)]
+    found = [trained_by_two(dies) for dies in (0, 7)]
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)
 
