@@ -55,7 +55,13 @@ ROOT = Path(__file__).parents[1]
 # Areas and files whose tests start commands as forks of a process that has loaded their modules.
 FORKED = {
     *("chaos", "cluster", "dashboard", "exchange", "export", "keras", "lessons", "replay", "shm"),
-    *("docs/test_data_page.py", "worker_tf/test_determinism.py"),
+    *(
+        "docs/test_data_page.py",
+        "docs/test_notebooks.py",
+        "frameworks/test_backends.py",
+        "lab/test_advise.py",
+        "worker_tf/test_determinism.py",
+    ),
     *(f"security/test_{name}.py" for name in ("exit_codes", "replicas", "secrets", "strangers", "training")),
 }
 

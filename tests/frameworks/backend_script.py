@@ -1,10 +1,13 @@
-"""A training script that runs on any of Keras' backends (KERAS_BACKEND). PS_HOSTS: the servers; none: one of its own.
+"""A training script that runs on any of Keras' backends (KERAS_BACKEND): alone, on a server of its own, and then as a
+worker of a job.
 
-Arguments: workers, own index, folder for what is found, models. A batch has as many samples whoever takes part.
+Arguments: the job's server, its workers, own index, folder for what is found, models. The first of the models is the
+job's. A batch has as many samples whoever takes part.
 """
 
 import logging
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -52,9 +55,10 @@ class Losses(keras.callbacks.Callback):
         self.found.append(done - sum(self.found[len(self.found) - batch :]))
 
 
-def main(workers: int, index: int, out: str, kind: str) -> None:
+def train(kind: str, out: Path, workers: int = 1, index: int = 0, server: str | None = None) -> None:
     made, (x, y), losses = model(kind), data(kind), Losses()
-    job = psworker.keras.distribute(made, task_index=index if workers > 1 else None, metrics="own")
+    told = {} if server is None else {"hosts": server, "task_index": index}
+    job = psworker.keras.distribute(made, metrics="own", **told)
     part = slice(index, None, workers)
     with job:
         made.fit(
@@ -62,11 +66,16 @@ def main(workers: int, index: int, out: str, kind: str) -> None:
             **{"batch_size": BATCH // workers, "epochs": EPOCHS, "shuffle": False, "verbose": 0},
             callbacks=[losses],
         )
-    np.savez(f"{out}/{kind}.npz", *made.get_weights(), losses=losses.found)
+    np.savez(out, *made.get_weights(), losses=losses.found)
+
+
+def main(server: str, workers: int, index: int, folder: Path, kinds: list[str]) -> None:
+    for kind in kinds:
+        train(kind, folder / f"{kind}.npz")
+    train(kinds[0], folder / "job.npz", workers, index, server)
 
 
 if __name__ == "__main__":
     logging.getLogger("ps-worker").setLevel(logging.INFO)
     logging.basicConfig()
-    for each in sys.argv[4:]:
-        main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], each)
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), sys.argv[5:])

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -35,17 +36,14 @@ def installed_backends() -> list[str]:
     return installed
 
 
-def environment(backend: str, hosts: str = "") -> dict[str, str]:
-    more = {"PS_HOSTS": hosts} if hosts else {}
+def environment(backend: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in ("PS_HOSTS", "TF_CONFIG")}
-    return {**kept, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT), **more}
+    return {**kept, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
 
 
-def begin(backend: str, *arguments: object, hosts: str = "") -> subprocess.Popen[str]:
+def begin(backend: str, *arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, str(SCRIPT), *map(str, arguments)]
-    return subprocess.Popen(
-        command, cwd=ROOT, env=environment(backend, hosts), stderr=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen(command, cwd=ROOT, env=environment(backend), stderr=subprocess.PIPE, text=True)
 
 
 def ended(started: list[subprocess.Popen[str]]) -> list[str]:
@@ -71,21 +69,34 @@ def test_every_script_of_the_features_table_on_a_backend(backend: str) -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
 
 
+@dataclass
+class Trained:
+    """By backend the folder of what it came to, alone and in the job of all, and what it said; the job's run."""
+
+    folders: dict[str, Path]
+    said: dict[str, str]
+    run: Path
+
+
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Of each backend the folder of what its models come to, each on a server of its own."""
-    installed, folder = installed_backends(), tmp_path_factory.mktemp("alone")
-    for backend in installed:
-        (folder / backend).mkdir()
-    started = [begin(backend, 1, 0, folder / backend, *KINDS) for backend in installed]
-    said = ended(started)
-    assert [process.returncode for process in started] == [0] * len(started), said
-    return {backend: folder / backend for backend in installed}
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A process of each backend trains alone, and then as a worker of one job."""
+    installed, folder = installed_backends(), tmp_path_factory.mktemp("backends")
+    folders = {backend: folder / backend for backend in installed}
+    run = folder / "run"
+    with server("--workers", str(len(installed)), "--policy", "sync", "--out", str(run)) as address:
+        started = []
+        for index, (backend, own) in enumerate(folders.items()):
+            own.mkdir()
+            started.append(begin(backend, address, len(installed), index, own, *KINDS))
+        said = ended(started)
+        assert [process.returncode for process in started] == [0] * len(installed), said
+    return Trained(folders, dict(zip(installed, said, strict=True)), run)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_first_losses_agree_across_backends(kind: str, alone: dict[str, Path]) -> None:
-    losses = [np.load(folder / f"{kind}.npz")["losses"] for folder in alone.values()]
+def test_the_first_losses_agree_across_backends(kind: str, trained: Trained) -> None:
+    losses = [np.load(folder / f"{kind}.npz")["losses"] for folder in trained.folders.values()]
     for found in losses:
         assert len(found) == 24
         np.testing.assert_allclose(found[:20], losses[0][:20], rtol=0, atol=1e-4)
@@ -95,34 +106,24 @@ def entries(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "decisions.jsonl").read_text().splitlines()]
 
 
-def test_one_job_with_a_worker_of_each_backend(alone: dict[str, Path], tmp_path: Path) -> None:
+def test_one_job_with_a_worker_of_each_backend(trained: Trained) -> None:
     """The log is right, and all end with the same weights: those of one worker on all of the data."""
-    backends, run = list(alone), tmp_path / "run"
-    with server("--workers", str(len(backends)), "--policy", "sync", "--out", str(run)) as address:
-        folders = [tmp_path / backend for backend in backends]
-        started = []
-        for index, (backend, folder) in enumerate(zip(backends, folders, strict=True)):
-            folder.mkdir()
-            started.append(begin(backend, len(backends), index, folder, "mlp", hosts=address))
-        said = ended(started)
-    assert [process.returncode for process in started] == [0] * len(backends), said
-    for backend, text in zip(backends, said, strict=True):
+    for backend, text in trained.said.items():
         assert f"computes with {backend} on cpu" in text
-    assert verify(entries(run)).ok
-    told = [
-        (each["worker"], each["computes"].split(":")[0]) for each in entries(run) if each["kind"] == "join"
-    ]
-    assert sorted(told) == [(f"w{index}", f"{backend} on cpu") for index, backend in enumerate(backends)]
-    committed = {each["worker"] for each in entries(run) if each["kind"] == "commit"}
-    assert committed == {f"w{index}" for index in range(len(backends))}
-    found = [weights(folder) for folder in folders]
-    for other in found[1:]:
-        for one, value in zip(found[0], other, strict=True):
+    log = entries(trained.run)
+    assert verify(log).ok
+    told = [(each["worker"], each["computes"].split(":")[0]) for each in log if each["kind"] == "join"]
+    assert sorted(told) == [(f"w{index}", f"{backend} on cpu") for index, backend in enumerate(trained.said)]
+    committed = {each["worker"] for each in log if each["kind"] == "commit"}
+    assert committed == {f"w{index}" for index in range(len(trained.said))}
+    first, *others = (weights(folder / "job.npz") for folder in trained.folders.values())
+    for other in others:
+        for one, value in zip(first, other, strict=True):
             np.testing.assert_array_equal(one, value)
-    for one, value in zip(found[0], weights(alone[backends[0]]), strict=True):
+    for one, value in zip(first, weights(next(iter(trained.folders.values())) / "mlp.npz"), strict=True):
         np.testing.assert_allclose(one, value, rtol=0, atol=1e-4)
 
 
-def weights(folder: Path) -> list[np.ndarray]:
-    saved = np.load(folder / "mlp.npz")
+def weights(file: Path) -> list[np.ndarray]:
+    saved = np.load(file)
     return [saved[name] for name in saved.files if name != "losses"]

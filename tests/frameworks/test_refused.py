@@ -114,12 +114,18 @@ refused(psworker.jax.distribute, {"w": numpy.ones(3, numpy.float32)}, optax.sgd(
     sentences_of(sentences, found[0], "FitError", "ModelError")
 
 
-def test_several_devices_of_one_process(sentences: Recorder) -> None:
-    """An array of one of them may be anywhere."""
-    require("jax")
-    script = (
-        MODEL
-        + """
+NUMBERS = """
+refused(psworker.keras.distribute, model(dtype="float64"))
+class Complex(keras.layers.Layer):
+    def build(self, shape):
+        self.w = self.add_weight(shape=(8, 4), dtype="complex64", initializer="zeros", name="w")
+    def call(self, x):
+        return keras.ops.real(keras.ops.matmul(keras.ops.cast(x, "complex64"), self.w))
+made = keras.Sequential([keras.Input((8,)), Complex()])
+made.compile("sgd", "mse")
+refused(psworker.keras.distribute, made)
+"""
+DEVICES = """
 import jax, numpy as np, optax, psworker.jax
 one, other = jax.devices()
 spread = jax.sharding.NamedSharding(jax.make_mesh((2,), ("x",)), jax.sharding.PartitionSpec("x"))
@@ -135,9 +141,19 @@ with psworker.jax.distribute({"w": jax.device_put(ones, other), "v": jax.device_
 keras.distribution.set_distribution(keras.distribution.DataParallel())
 refused(psworker.keras.distribute, model())
 """
-    )
-    found = said(script, "jax", XLA_FLAGS="--xla_force_host_platform_device_count=2")
-    sentences_of(sentences, found, "ModelError", "ModelError", "FitError")
+
+
+@pytest.fixture(scope="module")
+def on_jax() -> list[str]:
+    """What one process of JAX with two devices and float64 is refused, for its numbers and then for its devices."""
+    require("jax")
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_ENABLE_X64": "true"}
+    return said(MODEL + NUMBERS + DEVICES, "jax", **flags)
+
+
+def test_several_devices_of_one_process(on_jax: list[str], sentences: Recorder) -> None:
+    """An array of one of them may be anywhere."""
+    sentences_of(sentences, on_jax[2:], "ModelError", "ModelError", "FitError")
 
 
 def test_kerass_nnx_mode(sentences: Recorder) -> None:
@@ -150,24 +166,12 @@ def test_kerass_nnx_mode(sentences: Recorder) -> None:
 
 @promise("What a framework can do and servers cannot is refused, never approximated in silence.")
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
-def test_numbers_that_servers_do_not_hold_in_fit(backend: str, sentences: Recorder) -> None:
+def test_numbers_that_servers_do_not_hold_in_fit(
+    backend: str, sentences: Recorder, request: pytest.FixtureRequest
+) -> None:
     require(backend)
-    script = (
-        MODEL
-        + """
-refused(psworker.keras.distribute, model(dtype="float64"))
-class Complex(keras.layers.Layer):
-    def build(self, shape):
-        self.w = self.add_weight(shape=(8, 4), dtype="complex64", initializer="zeros", name="w")
-    def call(self, x):
-        return keras.ops.real(keras.ops.matmul(keras.ops.cast(x, "complex64"), self.w))
-made = keras.Sequential([keras.Input((8,)), Complex()])
-made.compile("sgd", "mse")
-refused(psworker.keras.distribute, made)
-"""
-    )
-    more = {"JAX_ENABLE_X64": "true"} if backend == "jax" else {}
-    sentences_of(sentences, said(script, backend, **more), "ModelError", "ModelError")
+    on_jax = backend == "jax" and request.getfixturevalue("on_jax")[:2]
+    sentences_of(sentences, on_jax or said(MODEL + NUMBERS, backend), "ModelError", "ModelError")
 
 
 def test_models_of_another_framework(sentences: Recorder) -> None:

@@ -68,7 +68,7 @@ def fit(kind: str, index: int, shared: Path, made: Any) -> Any:
     """What this worker's fit does in a job of that kind."""
     x, y = data()
     own = slice(index, None, WORKERS)
-    more: dict[str, Any] = {"callbacks": [], "validation_data": data(2)}
+    more: dict[str, Any] = {"callbacks": [], "validation_data": data(2), "validation_batch_size": SAMPLES}
     if kind == "files":
         saved = keras.callbacks.ModelCheckpoint(str(shared / "{epoch}.keras"), save_freq="epoch")
         more["callbacks"] = [saved, keras.callbacks.CSVLogger(str(shared / "log.csv"))]

@@ -12,7 +12,7 @@ from typing import Any
 import psworker.keras  # isort: skip  (before Keras)
 import keras
 
-from tests.keras.around_script import BATCH, data, model, wait_for
+from tests.keras.around_script import BATCH, SAMPLES, data, model, wait_for
 
 EPOCHS = 5
 
@@ -64,6 +64,7 @@ def main(index: int, shared: Path) -> None:
             shuffle=False,
             verbose=0,
             validation_data=data(2),
+            validation_batch_size=SAMPLES,
             callbacks=callbacks,
         )
     told = {

@@ -13,7 +13,7 @@ import psworker.keras  # isort: skip  (before Keras)
 import keras
 import tensorflow as tf
 
-from tests.keras.around_script import BATCH, data, model, wait_for
+from tests.keras.around_script import BATCH, SAMPLES, data, model, wait_for
 
 EPOCHS = 4
 
@@ -42,7 +42,7 @@ class Gates(keras.callbacks.Callback):
 def main(index: int, sharding: str, shared: Path, gates: dict[int, Path]) -> None:
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
     made, (x, y) = model(), data()
-    made.compile(made.optimizer, made.loss, metrics=[Samples(name="samples")])
+    made.compile(made.optimizer, made.loss, metrics=[Samples(name="samples")], run_eagerly=True)
     if sharding == "none":
         x, y = x[index::2], y[index::2]
     with psworker.keras.distribute(made, task_index=index, sharding=sharding) as job:
@@ -52,6 +52,7 @@ def main(index: int, sharding: str, shared: Path, gates: dict[int, Path]) -> Non
             epochs=EPOCHS,
             verbose=0,
             validation_data=data(2),
+            validation_batch_size=SAMPLES,
             callbacks=[Gates(job, index, gates)],
         )
         told = {"history": history.history, "fates": job.fates, "version": job.version}

@@ -20,6 +20,13 @@ from tests.keras.in_process import servers
 pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(600)]
 
 
+def model() -> keras.Model:
+    """The script's, eager: TensorFlow would compile for most of a test's time."""
+    made = script.model()
+    made.run_eagerly = True
+    return made
+
+
 class Batches(keras.utils.PyDataset):
     """The script's data, a batch at a time."""
 
@@ -46,9 +53,9 @@ def test_one_worker_does_what_plain_fit_does(kind: str) -> None:
     x, y = script.data()
     given = {"x": Batches() if kind == "PyDataset" else dataset()}
     common = {"epochs": script.EPOCHS, "shuffle": False, "verbose": 0, "validation_data": (x, y)}
-    plain = script.model()
+    plain = model()
     expected = plain.fit(**given, **common)
-    made = script.model()
+    made = model()
     with servers() as address:
         with psworker.keras.distribute(made, address, sharding="units"):
             found = made.fit(**given, **common)
@@ -95,7 +102,7 @@ def test_the_history_of_a_late_joiner_begins_with_the_epoch_that_the_job_is_in(
 ) -> None:
     """With no zeros for what it has not seen; and what it then trains is all that is left."""
     x, y = script.data()
-    made = script.model()
+    made = model()
     with servers(policy="async") as address:
         with psworker.keras.distribute(made, address, sharding="units", metrics=metrics) as job:
             elder = Elder(address, job, 3, apart=metrics == "all")

@@ -160,6 +160,7 @@ def goes_on(model: Any, data: Data) -> Any:
     found = [fit(callbacks=checkpoint)(model, data)]
     if data.part[0] == 0:
         loaded = keras.models.load_model(data.folder / "epoch-1.keras")
+        loaded.run_eagerly = True
         loaded.fit(X, Y, batch_size=24, shuffle=False, verbose=0)
         np.testing.assert_allclose(
             loaded.evaluate(X, Y, verbose=0), model.evaluate(X, Y, verbose=0), atol=1e-5
@@ -338,12 +339,12 @@ def test_what_becomes_of_it(name: str, place: str, tmp_path: Path, plain_files: 
             run(case, place, tmp_path)
         return
     models, found = run(case, place, tmp_path)
-    begun = made(case, place).get_weights()
     weights = [model.get_weights() for model in models]
     for each in weights[1:]:
         for one, other in zip(weights[0], each, strict=True):
             np.testing.assert_array_equal(one, other)
     if cell == LOOSE:
+        begun = made(case, place).get_weights()
         assert all(np.isfinite(each).all() for each in weights[0])
         assert any((a != b).any() for a, b in zip(begun, weights[0], strict=True))
         return

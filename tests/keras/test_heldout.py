@@ -30,7 +30,7 @@ def test_every_validation_is_an_evaluation_of_the_run(
         def work(index: int) -> Any:
             keras.utils.set_random_seed(1)
             made = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-            made.compile("sgd", "mse", metrics=["mae"])
+            made.compile("sgd", "mse", metrics=["mae"], run_eagerly=True)
             own: dict[str, Any] = {} if sharding is None else {"sharding": sharding}
             data = (X[index::workers], Y[index::workers]) if sharding is None else (X, Y)
             with psworker.keras.distribute(made, hosts, task_index=index, name=f"w{index}", **own):

@@ -30,11 +30,11 @@ Y = np.random.default_rng(1).integers(0, 4, 64)
 FIT: dict[str, Any] = {"x": X, "y": Y, "batch_size": 16, "verbose": 0}
 
 
-def build(optimizer: Any = "adam") -> Any:
+def build(**more: Any) -> Any:
     keras.utils.clear_session()
     keras.utils.set_random_seed(5)
     dense = keras.layers.Dense
-    return compiled(keras.Sequential([keras.Input((8,)), dense(6, activation="relu"), dense(4)]), optimizer)
+    return compiled(keras.Sequential([keras.Input((8,)), dense(6, activation="relu"), dense(4)]), **more)
 
 
 def thousand(truth: Any, output: Any) -> Any:
@@ -72,7 +72,7 @@ def test_every_fit_of_a_script_is_that_of_plain_keras(tmp_path: Path) -> None:
 
 
 def test_on_a_cluster_a_second_fit_is_another_phase_of_the_job(tmp_path: Path) -> None:
-    plain, ours = build(), build()
+    plain, ours = build(run_eagerly=True), build(run_eagerly=True)
     for _ in range(2):
         plain.fit(**FIT, shuffle=False)
     with servers(2, out=tmp_path / "run") as hosts, pk.distribute(ours, hosts) as job:
@@ -90,7 +90,7 @@ def test_on_a_cluster_a_second_fit_is_another_phase_of_the_job(tmp_path: Path) -
 @pytest.mark.cluster
 def test_a_server_of_its_own_ends_with_its_model() -> None:
     """As in K folds, where each has a model of its own."""
-    model = build()
+    model = build(run_eagerly=True)
     job = pk.distribute(model)
     model.fit(**FIT)
     server = embedded_server(job)

@@ -364,7 +364,9 @@ run_simulated(second, out=out / "own", quiet=True)
 @pytest.mark.cluster
 def test_shared_trainers_compute_what_new_ones_do(tmp_path):
     """Runs that use the same trainers in turn end with the weights of runs with trainers of their own."""
+    script = tmp_path / "shared.py"
+    script.write_text(SHARED)
     given = [str(EXAMPLES / "digits-async.toml"), str(tmp_path)]
-    subprocess.run([sys.executable, "-c", SHARED, *given], cwd=EXAMPLES.parent, timeout=240, check=True)
+    subprocess.run([sys.executable, str(script), *given], cwd=EXAMPLES.parent, timeout=240, check=True)
     own, common = (Run(tmp_path / kind).summary.weights_sha256 for kind in ("own", "shared"))
     assert own == common is not None

@@ -145,9 +145,8 @@ COMMAND = ("--job", DIGITS, "--option", "hidden=8", "--initial")
 IDLE = ("optimizer.learning_rate=1e-30", "run.versions=1")
 
 
-@pytest.mark.parametrize("name", ["w.keras", "w.safetensors"])
-def test_a_ps_worker_brings_them(tmp_path: Path, name: str) -> None:
-    path, out = file_of(tmp_path, name), tmp_path / "run"
+def test_a_ps_worker_brings_them(tmp_path: Path) -> None:
+    path, out = file_of(tmp_path, "w.keras"), tmp_path / "run"
     with serving(2, out=out, overrides=IDLE) as cluster:
         said = CliRunner().invoke(main, ["--ps-hosts", cluster.hosts, *COMMAND, str(path)])
         assert said.exit_code == ExitCode.OK, said.output
@@ -169,9 +168,8 @@ def test_a_ps_worker_with_another_models_file_does_not_join(tmp_path: Path) -> N
     assert "'dense/kernel': expected the shape (64, 8), got (64, 9)" in said.output
 
 
-@pytest.mark.parametrize("name", ["w.keras", "w.safetensors"])
-def test_a_ps_lab_run_begins_with_them(tmp_path: Path, name: str) -> None:
-    path, file = file_of(tmp_path, name), tmp_path / "e.toml"
+def test_a_ps_lab_run_begins_with_them(tmp_path: Path) -> None:
+    path, file = file_of(tmp_path, "w.safetensors"), tmp_path / "e.toml"
     file.write_text(parse_experiment(experiment("")).to_toml())
     options = ("--engine", "simulated", "--quiet", "--out", tmp_path / "run", "--initial", path)
     said = ps_lab("run", file, *options)

@@ -86,6 +86,7 @@ def by_keras(build, batches, optimizer, loss):
     model = build()
     if loss is not None:
         model.compile(optimizer, loss, jit_compile=False)
+    model.run_eagerly = True
     before = [v.numpy() for v in model.trainable_variables]
     values = []
     for batch in batches:
