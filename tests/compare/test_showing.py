@@ -29,9 +29,8 @@ LEARNING = {
 SGD = {"name": "sgd", "learning_rate": 0.1}
 
 
-def test_every_measure_has_a_name(tmp_path: Path) -> None:
-    run = measured(simulate(tmp_path / "run", "async", simulation=TIMING), Goals(training_loss=1.0))
-    assert tuple(run.measures.values) == MEASURES
+def test_every_measure_has_a_name(timed: Run) -> None:
+    assert tuple(measured(timed, Goals(training_loss=1.0)).measures.values) == MEASURES
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +46,12 @@ def k_sync_groups(tmp_path_factory: pytest.TempPathFactory) -> list[Group]:
 
 @pytest.mark.parametrize("plot", [plot for plot in PLOTS if not plot.startswith(MAP)])
 def test_every_plot_is_drawn(k_sync_groups: list[Group], plot: str, tmp_path: Path) -> None:
-    groups = k_sync_groups
-    write_picture(groups, plot, tmp_path / "a.svg")
+    write_picture(k_sync_groups, plot, tmp_path / "a.svg")
     ET.fromstring((tmp_path / "a.svg").read_text(encoding="utf-8"))
-    write_picture(groups, plot, tmp_path / "new" / "b.png")
+
+
+def test_a_plot_may_be_a_picture_in_a_new_folder(k_sync_groups: list[Group], tmp_path: Path) -> None:
+    write_picture(k_sync_groups, "training_loss", tmp_path / "new" / "b.png")
     assert (tmp_path / "new" / "b.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -103,9 +104,14 @@ def test_why_a_group_has_no_bound(tmp_path: Path) -> None:
     assert len(curves) == 2 and "of sgd with a constant learning rate" in missing
 
 
-def test_a_chart_is_written(tmp_path: Path) -> None:
-    run = simulate(tmp_path / "run", "async", simulation=TIMING)
-    said = ps_lab("compare", run.path, "--chart", f"timeline={tmp_path / 'a.png'}")
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run of `async` that learns nothing."""
+    return simulate(tmp_path_factory.mktemp("timed") / "run", "async", simulation=TIMING)
+
+
+def test_a_chart_is_written(timed: Run, tmp_path: Path) -> None:
+    said = ps_lab("compare", timed.path, "--chart", f"timeline={tmp_path / 'a.png'}")
     assert said.code == 0 and "chart: " in said.out and (tmp_path / "a.png").is_file()
 
 
@@ -191,11 +197,10 @@ def test_csv_has_every_measure_or_those_that_were_chosen(long_names: list[Path])
     ],
 )
 def test_what_cannot_be_shown(
-    options: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: tuple[str, ...], message: str, timed: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run = simulate(tmp_path / "run", "async", simulation=TIMING)
-    said = ps_lab("compare", run.path, *options)
+    said = ps_lab("compare", timed.path, *options)
     assert said.code == ExitCode.USAGE and message in " ".join(said.err.split())
 
 

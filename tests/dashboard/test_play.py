@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,12 @@ def told(
     return found
 
 
+@cache
+def unchanged() -> dict[str, Any]:
+    """Look at it only."""
+    return told(SETTINGS)
+
+
 def run_of(text: str, folder: Path) -> Run:
     file = folder / "play.toml"
     file.write_text(text, encoding="utf-8")
@@ -64,7 +71,7 @@ def run_of(text: str, folder: Path) -> Run:
 
 def test_the_experiment_file_plays_the_same(tmp_path: Path) -> None:
     """As `ps-lab run` accepts it; the same log, entry for entry."""
-    found = told(SETTINGS)
+    found = unchanged()
     run = run_of(found["experiment"], tmp_path)
     again = recorded(run.decisions(), run.metrics())
     for name in ("workers", "stretches", "tickets", "grants", "fates", "updates", "marks", "log", "seconds"):
@@ -126,7 +133,7 @@ def before(found: dict[str, Any], at: float) -> list[Any]:
     ids=lambda changes: ",".join(changes),
 )
 def test_the_history_before_the_change_is_the_same(changes: Mapping[str, Any]) -> None:
-    base, other = told(SETTINGS), told(SETTINGS, 10.0, changes)
+    base, other = unchanged(), told(SETTINGS, 10.0, changes)
     assert same(before(other, 10.0), before(base, 10.0))
     learned = [row[5] for row in other["updates"]] != [row[5] for row in base["updates"]]
     assert other["log"] != base["log"] or learned, "nothing has changed"
@@ -185,7 +192,7 @@ def test_a_deadline_may_be_set_and_lifted_while_the_job_runs(policy: Mapping[str
 
 
 def test_no_change_changes_nothing() -> None:
-    base, other = told(SETTINGS), told(SETTINGS, 7.0, {})
+    base, other = unchanged(), told(SETTINGS, 7.0, {})
     assert same(base["log"], other["log"]) and same(base["updates"], other["updates"])
 
 

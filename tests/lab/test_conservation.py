@@ -13,6 +13,7 @@ from psserver.coordinator import Coordinator, JobTerms, Output, Record
 from psserver.policies import build
 from pswire import protocol
 from tests.lab.logs import async_log, bounded_log, sync_log, text
+from tests.repetitions import seeds
 
 
 def test_async_grows_by_everybody_else_at_every_update() -> None:
@@ -141,7 +142,7 @@ IDS = ["-".join([name, *(str(knob) for knob in knobs.values())]) for name, knobs
 def test_logs_of_the_real_coordinator_pass_all_checks_under_churn(
     name: str, knobs: dict[str, object]
 ) -> None:
-    for seed in range(20):
+    for seed in seeds(6, soak=200):
         log = Playground(name, knobs, seed).run()
         verdict = check_log(read_log(io.StringIO(text(log))))
         assert verdict.violations == (), (seed, [str(violation) for violation in verdict.violations][:5])

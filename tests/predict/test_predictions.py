@@ -29,7 +29,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "ssp": {"slack": 2},
 }
 SECONDS = "seconds per version"
-TIMING = {"problem": "none", "batches": 200, "compute": "gamma(4, 0.002)"}
+TIMING = {"problem": "none", "batches": 120, "compute": "gamma(4, 0.002)"}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -65,7 +65,9 @@ def test_the_steps_of_a_ticket_of_several_are_measured_by_their_mean(tmp_path: P
     run = simulate(tmp_path / "run", policy, {"steps": 5}, simulation=TIMING, **DELAYS)
     pace = step_times_of(run)
     assert pace.mean == pytest.approx(0.008, rel=0.05)
-    assert {rank: len(times) for rank, times in pace.by_worker.items()} == dict.fromkeys(range(4), 200)
+    assert {rank: len(times) for rank, times in pace.by_worker.items()} == dict.fromkeys(
+        range(4), TIMING["batches"]
+    )
     assert abs(by_name(predict(run, pace))[SECONDS].error) < 0.1
 
 

@@ -196,6 +196,6 @@ def test_a_wrong_constant_would_be_seen(tmp_path: Path) -> None:
 def test_why_there_is_no_bound(policy: str, sections: dict[str, Any], reason: str, tmp_path: Path) -> None:
     if sections.get("simulation", {}).get("problem") == "none":
         sections["simulation"]["options"] = {}
-    runs = learned(tmp_path, policy, seeds=1, **sections)
+    runs = learned(tmp_path, policy, seeds=1, run={"versions": 40}, **sections)
     with pytest.raises(NoTheoryError, match=reason):
         bounded_curve(runs)
