@@ -5,9 +5,12 @@ from typing import Any
 
 import grpc
 import pytest
-from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.descriptor import Descriptor, MethodDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from psserver.service.net import registration
+from pswire import bounds
 from pswire.bounds import HEADER_BYTES, LARGEST
 from pswire.v1 import coordinator_pb2, options_pb2, shard_pb2
 from pswire.v1 import coordinator_pb2 as pb
@@ -83,6 +86,45 @@ def test_an_empty_message_is_a_message(cluster: Cluster, unharmed: Unharmed) -> 
             refusals = (INVALID, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED)
             assert caught.value.code() in refusals, method.name
             assert "expected" in caught.value.details() or "follows" in caught.value.details(), method.name
+
+
+def beyond(kind: Descriptor) -> list[tuple[int, str, Message]]:
+    """Texts and bytes of such a message, and of those in it, one too long: the bound, the field, and the message."""
+    found: list[tuple[int, str, Message]] = []
+    for row in bounds.TABLE:
+        if row.message != kind.name:
+            continue
+        match row.bound:
+            case bounds.Text(most):
+                value: str | bytes = "x" * (most + 1)
+            case bounds.Data(most):
+                value = bytes(most + 1)
+            case bounds.Nested():
+                for most, name, nested in beyond(kind.fields_by_name[row.field].message_type):
+                    found.append((most, name, GetMessageClass(kind)(**{row.field: nested})))
+                continue
+            case _:
+                continue
+        found.append((most, f"{row.message}.{row.field}", GetMessageClass(kind)(**{row.field: value})))
+    return found
+
+
+# A Join is counted before; see test_bad_sessions.
+BOUNDED = [
+    method for method in READING if method.name not in (*ANSWERED, "Join") and beyond(method.input_type)
+]
+
+
+@pytest.mark.parametrize("method", BOUNDED, ids=[method.name for method in BOUNDED])
+def test_each_request_is_held_to_its_bounds(
+    cluster: Cluster, unharmed: Unharmed, method: MethodDescriptor
+) -> None:
+    """`tests/pswire/test_bounds.py` has each field."""
+    _, name, message = min(beyond(method.input_type), key=lambda each: each[0])
+    for server in servers_of(method):
+        with unharmed(), refused(INVALID, f"{name}: expected"):
+            data = message.SerializeToString()
+            list(cluster.raw(server, path(method))(iter([data]), timeout=PATIENCE))
 
 
 def test_garbage_after_the_hello_ends_that_session_only(cluster: Cluster, unharmed: Unharmed) -> None:
