@@ -114,34 +114,21 @@ name = "sync"
 USAGE: dict[str, tuple[list[str], list[str]]] = {
     "nothing": ([], ["expected --ps-hosts host:port,... (or TF_CONFIG in the environment), got neither"]),
     "an unknown option": ([*ALONE, "--polcy", "sync"], ["--polcy", "--policy"]),
-    "an unknown policy": ([*ALONE, "--policy", "snyc"], ["unknown policy 'snyc'", 'did you mean "sync"']),
     "an unknown knob": (
         [*ALONE, "--policy", "bounded", "--set", "policy.max_stalenes=2"],
         ["policy bounded has no knob 'max_stalenes'", 'did you mean "max_staleness"'],
     ),
-    "an unknown section": ([*ALONE, "--set", "clutser.workers=2"], ["clutser", "cluster"]),
     "an unknown key": ([*ALONE, "--set", "cluster.wokers=2"], ["wokers", "workers"]),
-    "an override that is none": (
-        [*ALONE, "--set", "workers"],
-        ["expected section.key=value", "got 'workers'"],
-    ),
     "an unknown optimizer": ([*ALONE, "--optimizer", "adm"], ["adm", "adam"]),
-    "a learning rate below zero": ([*ALONE, "--learning-rate", "-1"], ["learning_rate", "-1"]),
     "no workers": ([*ALONE, "--workers", "0"], ["--workers", "0"]),
     "a K larger than the number of workers": (
         [*ALONE, "--workers", "2", "--policy", "bounded", "--set", "policy.aggregate=5"],
         ["policy bounded: aggregate must be", "<= workers (2), got 5"],
     ),
-    "as many backups as workers": (
-        [*ALONE, "--workers", "2", "--set", "policy.backup=2"],
-        ["policy sync: backup must be", "<= workers - 1 (1), got 2"],
-    ),
     "a timeout of months": ([*ALONE, "--worker-timeout", "1e7"], ["--worker-timeout", "10000000"]),
     "a file without an end": ([*ALONE, "--config", "/dev/zero"], ["/dev/zero: expected at most 1048576"]),
     "no timeout": ([*ALONE, "--worker-timeout", "0"], ["--worker-timeout", "0"]),
     "no address": (["--ps-hosts", "localhost"], ["expected host:port, got 'localhost'"]),
-    "no port": (["--ps-hosts", "localhost:http"], ["expected a port from 0 to 65535", "'http'"]),
-    "an address twice": (["--ps-hosts", "a:1,a:1", "--task-index", "0"], ["a:1 is listed twice"]),
     "auto without a scheduler": (
         ["--ps-hosts", "a:1,b:1", "--task-index", "auto"],
         ["--task-index auto: expected one of TF_CONFIG, SLURM_PROCID, JOB_COMPLETION_INDEX or VC_TASK_INDEX"],
@@ -159,8 +146,6 @@ USAGE: dict[str, tuple[list[str], list[str]]] = {
         ["--ps-hosts", "192.0.2.7:7070"],
         ["the address 192.0.2.7:7070", "add --bind 192.0.2.7", "with --tls-ca", "or with --insecure"],
     ),
-    "every interface": (["--ps-hosts", "0.0.0.0:7070"], ["--bind 0.0.0.0"]),
-    "a policy that does not import": ([*ALONE, "--policy", "nowhere:Own"], ["cannot import 'nowhere'"]),
     "no file": ([*ALONE, "--config", "no/such.toml"], ["no/such.toml"]),
     "no checkpoint to keep": (
         [*ALONE, "--keep", "0"],
@@ -217,20 +202,10 @@ def tf_config(**task: Any) -> str:
     return json.dumps({"cluster": cluster, "task": task})
 
 
-WRONG_TF_CONFIG = {
-    tf_config(type="worker", index=0): "TF_CONFIG: task.type: expected ps for a ps-server, got worker",
-    tf_config(type="ps", index=2): "TF_CONFIG: task.index: expected a number below 2",
-    tf_config(type="evaluator", index=0): 'task.type "evaluator" is not supported',
-    "{": "TF_CONFIG: expected JSON",
-    "{}": "TF_CONFIG: cluster: expected an object",
-}
-
-
 def test_a_wrong_tf_config() -> None:
-    results = say([["TF_CONFIG", text] for text in WRONG_TF_CONFIG])
-    for (code, _, err), words in zip(results, WRONG_TF_CONFIG.values(), strict=True):
-        assert code == ExitCode.USAGE
-        assert words in err
+    ((code, _, err),) = say([["TF_CONFIG", tf_config(type="worker", index=0)]])
+    assert code == ExitCode.USAGE
+    assert "TF_CONFIG: task.type: expected ps for a ps-server, got worker" in err
 
 
 def test_tf_config_says_where_and_how_many(start: Start) -> None:
