@@ -15,7 +15,10 @@ comment. A replay reads only the head and the acts:
                             "work: units=3 epochs=2 batches=4"
     policy becomes async    or "policy becomes bounded max_staleness=2": an operator changes it while the job runs
     shards measure 3 0.5    the square of the update of version 3, for the controller that "adapt" in the head names
-    servers crash           all restart from the newest checkpoint; the log after it is void, and workers join again
+    servers crash           all restart from the newest checkpoint; the log after it is void, and workers join again;
+                            "servers crash w0 w1": these only are waited for
+    checkpoint fails 3      that of version 3 could not be written
+    operator saves          a checkpoint, outside of the usual interval
     servers restart 3       the same from a checkpoint of this moment, as three servers
     w0 done enough is known a reason ends the job for all; "w0 leaves killed": with this reason
     signal stops the job    as SIGTERM does
@@ -143,8 +146,12 @@ def _do(harness: CoordinatorHarness, line: str) -> Iterator[str]:
                 yield f"refused: {refusal}"
         case "measure", [version, square]:
             harness.coordinator.measured(int(version), float(square))
-        case "crash", []:
-            harness.servers_crash()
+        case "crash", [*expected]:
+            harness.servers_crash(expected)
+        case "fails", [version]:
+            harness.take(harness.coordinator.unsaved(int(version), "the disk is full", harness.now))
+        case "saves", []:
+            harness.take(harness.coordinator.checkpoint(harness.now))
         case "restart", [servers]:
             harness.servers_restart(int(servers))
         case "takes", ["over"]:

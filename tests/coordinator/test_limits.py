@@ -17,28 +17,6 @@ def left(harness: CoordinatorHarness) -> list[tuple[str, str]]:
     return [(entry.worker, entry.reason) for entry in harness.entries(entries.Leave)]
 
 
-def test_one_that_comes_back_to_finish_is_waited_for_between_join_and_session() -> None:
-    harness = CoordinatorHarness(workers=2).starts()
-    harness.leaves("w1", "killed")
-    harness.commits("w0", ready=False)
-    harness.done("w0")
-    harness.passes(1.0)
-    harness.take(harness.coordinator.join("w1", "B", 1, harness.now)[1])
-    harness.passes(1.0)
-    assert not harness.stopped
-    harness.connects("w1", "B")
-    harness.passes(2 * TIMEOUT)
-    assert not harness.stopped, "it is here and not done"
-
-
-def test_a_long_pause_of_one_that_nobody_waits_for_is_its_own() -> None:
-    """An evaluation between two epochs, say."""
-    harness = CoordinatorHarness("async", workers=2, terms={"idle_timeout": 100.0}).starts()
-    harness.commits("w0", ready=False)
-    harness.passes(1000.0)
-    assert not left(harness)
-
-
 # Tickets
 
 
@@ -75,13 +53,6 @@ def test_short_steps_do_not_make_the_limit_short() -> None:
     assert not left(harness)
     harness.passes(0.2)
     assert left(harness)
-
-
-def test_the_first_steps_have_no_limit() -> None:
-    """Nobody knows yet how long a step takes: a worker may compile for minutes."""
-    harness = CoordinatorHarness("sync", workers=2).starts()
-    harness.passes(10000.0)
-    assert not left(harness)
 
 
 def test_a_limit_that_is_said_holds_under_any_policy() -> None:
