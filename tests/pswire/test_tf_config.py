@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pswire.addresses import Address, AddressError
-from pswire.command.task import TaskIndex, TfCluster, cluster_from_tf_config, task_index_from
+from pswire.command.task import TaskIndex, cluster_from_tf_config, task_index_from
 from tests.sentences import Recorder
 
 
@@ -79,37 +79,6 @@ def test_wrong_tf_config_names_its_key(text: str, words: str) -> None:
     with pytest.raises(AddressError) as caught:
         cluster_from_tf_config(text)
     assert words in str(caught.value) and str(caught.value).startswith("TF_CONFIG: ")
-
-
-def sparse(task: dict[str, Any], **cluster: Any) -> str:
-    """As the training operator writes it for a job with enableDynamicWorker."""
-    return json.dumps({"sparseCluster": {"worker": {}, "ps": []} | cluster, "task": task})
-
-
-PS = ["job-ps-0.ns.svc:2222", "job-ps-1.ns.svc:2222"]
-
-
-def test_a_worker_of_a_sparse_cluster_knows_all_servers_and_itself() -> None:
-    text = sparse({"type": "worker", "index": 7}, ps=PS, worker={"7": "job-worker-7.ns.svc:2222"})
-    hosts = (Address("job-ps-0.ns.svc", 2222), Address("job-ps-1.ns.svc", 2222))
-    assert cluster_from_tf_config(text) == TfCluster(hosts, None, "worker", 7)
-
-
-def test_the_only_server_of_a_sparse_cluster_finds_itself() -> None:
-    found = cluster_from_tf_config(sparse({"type": "ps", "index": 0}, ps=PS[:1]))
-    assert found == TfCluster((Address("job-ps-0.ns.svc", 2222),), None, "ps", 0)
-
-
-def test_one_of_several_servers_of_a_sparse_cluster_cannot_know_the_others(sentences: Recorder) -> None:
-    with pytest.raises(AddressError) as refused:
-        cluster_from_tf_config(sparse({"type": "ps", "index": 1}, ps=PS[1:]))
-    sentences.check(refused)
-
-
-def test_a_sparse_cluster_without_servers(sentences: Recorder) -> None:
-    with pytest.raises(AddressError) as refused:
-        cluster_from_tf_config(sparse({"type": "worker", "index": 0}))
-    sentences.check(refused)
 
 
 @pytest.mark.parametrize(
