@@ -1,21 +1,18 @@
 """`ps-lab check` of logs in which the policy changes: what it holds the new policy to, and from when on."""
 
-import io
 import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from pslab.check.checker import CheckResult, check_log
-from pslab.runs.log import read_log
 from pslab.verify.harness import CoordinatorHarness
+from tests.lab.logs import Record, changed, find, renumber, repeated, verify, without
 from tests.promises import promise
 
-Line = dict[str, Any]
+Edit = Callable[[list[Record]], None]
 
 
-def changed() -> list[Line]:
+def honest() -> list[Record]:
     """From `async` to `bounded` at version 4, with a ticket of w1 that is three versions old; a rate was set before."""
     job = CoordinatorHarness(
         "async", workers=2, terms={"optimizer": {"name": "sgd", "learning_rate": 0.1}}
@@ -37,78 +34,56 @@ def changed() -> list[Line]:
     return [json.loads(line) for line in job.lines()]
 
 
-def verdict(lines: list[Line]) -> CheckResult:
-    numbered = [line | {"i": number} for number, line in enumerate(lines)]
-    return check_log(read_log(io.StringIO("".join(json.dumps(line) + "\n" for line in numbered))))
-
-
-def at(lines: list[Line], kind: str, number: int = 0) -> int:
-    return [place for place, line in enumerate(lines) if line["kind"] == kind][number]
-
-
 def test_the_log_itself_passes() -> None:
-    found = verdict(changed())
+    found = verify(honest())
     assert found.ok, found.violations
     assert found.counts["changes of the policy"] == 0 and "policy guarantee" in found.counts
 
 
-def another_former(lines: list[Line]) -> None:
-    lines[at(lines, "policy")]["former"] = {"name": "sync"}
+def moved(kind: str, behind: str, nth: int = 0, **fields: object) -> Edit:
+    def move(records: list[Record]) -> None:
+        record = find(records, kind)
+        records.remove(record)
+        records.insert(records.index(find(records, behind, nth)) + 1, {**record, **fields})
+        renumber(records)
+
+    return move
 
 
-def another_version(lines: list[Line]) -> None:
-    lines[at(lines, "policy")]["version"] -= 1
-
-
-def while_one_waits(lines: list[Line]) -> None:
-    change = lines.pop(at(lines, "policy"))
-    lines.insert(at(lines, "commit", 5) + 1, change)
-
-
-def settled_early(lines: list[Line]) -> None:
-    settled = lines.pop(at(lines, "settled"))
-    lines.insert(at(lines, "policy") + 1, settled | {"version": 4})
-
-
-def never_settled(lines: list[Line]) -> None:
-    del lines[at(lines, "settled")]
-
-
-def settled_twice(lines: list[Line]) -> None:
-    lines.insert(at(lines, "settled"), dict(lines[at(lines, "settled")]))
-
-
-def other_weight(lines: list[Line]) -> None:
+def other_weight(records: list[Record]) -> None:
     """The new policy weighs at once: the first update under it has other factors."""
-    place = next(n for n in range(at(lines, "policy"), len(lines)) if lines[n]["kind"] == "apply")
-    for part in lines[place]["parts"]:
+    begin = records.index(find(records, "policy"))
+    end = next(n for n in range(begin, len(records)) if records[n]["kind"] == "apply")
+    for part in records[end]["parts"]:
         part["factor"] /= 2
         part["weight"] /= 2
-    for fold in lines[at(lines, "policy") : place]:
+    for fold in records[begin:end]:
         if fold["kind"] == "fold":
             fold["factor"] /= 2
 
 
-def other_knob(lines: list[Line]) -> None:
+def other_knob(records: list[Record]) -> None:
     """The log names a bound under which its last updates are not allowed."""
-    lines[at(lines, "policy")]["policy"]["aggregate"] = 3
+    find(records, "policy")["policy"]["aggregate"] = 3
+
+
+CHANGES = "changes of the policy"
+PLANTED: list[tuple[Edit, str]] = [
+    (changed("policy", former={"name": "sync"}), CHANGES),
+    (changed("policy", version=3), CHANGES),
+    # While a contribution waits.
+    (moved("policy", "commit", 5), CHANGES),
+    (moved("settled", "policy", version=4), CHANGES),
+    (without("settled"), CHANGES),
+    (repeated("settled"), CHANGES),
+    (other_weight, "policy guarantee"),
+    (other_knob, "policy guarantee"),
+]
 
 
 @promise("ps-lab check finds a planted violation around a change of policy.")
-@pytest.mark.parametrize(
-    ("edit", "check"),
-    [
-        (another_former, "changes of the policy"),
-        (another_version, "changes of the policy"),
-        (while_one_waits, "changes of the policy"),
-        (settled_early, "changes of the policy"),
-        (never_settled, "changes of the policy"),
-        (settled_twice, "changes of the policy"),
-        (other_weight, "policy guarantee"),
-        (other_knob, "policy guarantee"),
-    ],
-)
-def test_a_planted_violation_is_found(edit: Callable[[list[Line]], None], check: str) -> None:
-    lines = changed()
-    edit(lines)
-    assert verdict(lines).counts[check] > 0
+@pytest.mark.parametrize(("edit", "check"), PLANTED)
+def test_a_planted_violation_is_found(edit: Edit, check: str) -> None:
+    records = honest()
+    edit(records)
+    assert verify(records).counts[check] > 0

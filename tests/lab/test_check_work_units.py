@@ -7,7 +7,7 @@ import pytest
 
 from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator.work.units import WorkTerms
-from tests.lab.logs import Record, find, verify
+from tests.lab.logs import Record, changed, find, inserted, verify
 
 Edit = Callable[[list[Record]], None]
 
@@ -25,50 +25,28 @@ def honest() -> list[Record]:
     return [json.loads(line) for line in harness.lines()]
 
 
-def moved(which: int, **fields: int) -> Edit:
-    """Another place for a grant."""
-    return lambda records: find(records, "grant", which).update(fields)
-
-
-def undeclared(records: list[Record]) -> None:
-    find(records, "work").update(units=0)
-
-
 def without_place(records: list[Record]) -> None:
     for name in ("epoch", "unit", "part"):
         del find(records, "grant")[name]
 
 
-def more_units(records: list[Record]) -> None:
-    find(records, "work").update(units=3)
-
-
-def unknown_length(records: list[Record]) -> None:
-    find(records, "work").update(length=0)
-
-
-def wrongly_back(records: list[Record]) -> None:
-    """A worker that was never done takes part again."""
-    leave = find(records, "leave")
-    records.insert(records.index(leave), {"i": 0, "t": 0.0, "kind": "resume", "worker": "w1"})
-    for number, record in enumerate(records):
-        record["i"] = number
-
-
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (moved(2, unit=0, part=0), "takes epoch 0, unit 0, part 0, which is out already"),
-        (moved(4, unit=0, part=0), "takes epoch 0, unit 0, part 0, which is counted already"),
-        (moved(4, unit=0, part=0), "counts epoch 0, unit 0, part 0 a second time"),
-        (moved(4, unit=0, part=0), "was not counted, although the log says that all work units are done"),
-        (moved(0, unit=2), "takes epoch 0, unit 2, part 0, which does not exist"),
-        (moved(0, epoch=1), "takes epoch 1, unit 0, part 0, which does not exist"),
-        (moved(0, part=2), "takes epoch 0, unit 0, part 2, which does not exist"),
-        (undeclared, "takes a part of a work unit, and the job deals none"),
+        (changed("grant", 2, unit=0, part=0), "takes epoch 0, unit 0, part 0, which is out already"),
+        (changed("grant", 4, unit=0, part=0), "takes epoch 0, unit 0, part 0, which is counted already"),
+        (changed("grant", 4, unit=0, part=0), "counts epoch 0, unit 0, part 0 a second time"),
+        (
+            changed("grant", 4, unit=0, part=0),
+            "was not counted, although the log says that all work units are done",
+        ),
+        (changed("grant", 0, unit=2), "takes epoch 0, unit 2, part 0, which does not exist"),
+        (changed("grant", 0, epoch=1), "takes epoch 1, unit 0, part 0, which does not exist"),
+        (changed("grant", 0, part=2), "takes epoch 0, unit 0, part 2, which does not exist"),
+        (changed("work", units=0), "takes a part of a work unit, and the job deals none"),
         (without_place, "takes no part of a work unit, and the job deals them"),
-        (more_units, "unit 2 was never dealt, although the log says"),
-        (unknown_length, "unit 0 was not read to its end, although the log says"),
+        (changed("work", units=3), "unit 2 was never dealt, although the log says"),
+        (changed("work", length=0), "unit 0 was not read to its end, although the log says"),
     ],
 )
 def test_a_planted_violation_is_found(edit: Edit, words: str) -> None:
@@ -80,5 +58,5 @@ def test_a_planted_violation_is_found(edit: Edit, words: str) -> None:
 
 def test_who_was_not_done_cannot_take_part_again() -> None:
     records = honest()
-    wrongly_back(records)
+    inserted("leave", kind="resume", worker="w1")(records)
     assert any("takes part again, and was not done" in each.message for each in verify(records).violations)
