@@ -1,8 +1,9 @@
 """From a name and knobs to a policy, or to one sentence that says what is wrong and what is known."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -206,62 +207,11 @@ class ComposesNothing(PolicySpec):
 
 
 @dataclass(frozen=True, slots=True)
-class ComposesClasses(PolicySpec):
-    """Forgets to make its gate."""
+class Composes(PolicySpec):
+    """What a test says."""
 
     def compose(self, workers: int) -> Composition:
-        return Composition(Immediate, Count(1), KeepAll())  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True, slots=True)
-class ComposesNoTrigger(PolicySpec):
-    """Gives a number for a trigger."""
-
-    def compose(self, workers: int) -> Composition:
-        return Composition(Immediate(), 3, KeepAll())  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True, slots=True)
-class Misspelt(PolicySpec):
-    """Gives a word that is none."""
-
-    def compose(self, workers: int) -> Composition:
-        return Composition(Immediate(), Count(1), KeepAll(), norm="sums")  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True, slots=True)
-class LocalWords(PolicySpec):
-    """A number in words."""
-
-    def compose(self, workers: int) -> Composition:
-        local = LocalRule("sgd", {"learning_rate": "ten"})  # type: ignore[dict-item]
-        return Composition(Immediate(), Count(1), KeepAll(), local=local)
-
-
-@dataclass(frozen=True, slots=True)
-class LocalNaN(PolicySpec):
-    """No number."""
-
-    def compose(self, workers: int) -> Composition:
-        local = LocalRule("sgd", {"learning_rate": float("nan")})
-        return Composition(Immediate(), Count(1), KeepAll(), local=local)
-
-
-@dataclass(frozen=True, slots=True)
-class LocalNothing(PolicySpec):
-    """No knobs, but not an empty mapping."""
-
-    def compose(self, workers: int) -> Composition:
-        return Composition(Immediate(), Count(1), KeepAll(), local=LocalRule("sgd", None))  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True, slots=True)
-class TensorWords(PolicySpec):
-    """A number in words."""
-
-    def compose(self, workers: int) -> Composition:
-        tensors = TensorParts(aggregator="trimmed-mean", knobs={"trim": "one"})  # type: ignore[dict-item]
-        return Composition(Immediate(), Count(1), KeepAll(), tensors=tensors)
+        raise AssertionError("a test says what")
 
 
 class Forgetful(ComposedPolicy):
@@ -424,27 +374,45 @@ def test_an_authors_mistake_is_told_in_a_sentence(name: str, sentence: str) -> N
     assert refusal(f"{HERE}:{name}").startswith(f"policy '{HERE}:{name}'{sentence}")
 
 
+def test_a_field_without_a_range_is_told_in_a_sentence() -> None:
+    assert refusal(f"{HERE}:Rangeless").startswith(
+        "Rangeless.size: a field is a knob; give it its range and meaning, as in size: float = "
+    )
+
+
+def mean(**parts: Any) -> Composition:
+    return Composition(**{"gate": Immediate(), "trigger": Count(1), "staleness": KeepAll(), **parts})
+
+
 @pytest.mark.parametrize(
-    ("name", "sentence"),
+    ("compose", "sentence"),
     [
+        (lambda: mean(gate=Immediate), "gate: expected an object, got the class Immediate; write Immediate("),
+        (lambda: mean(trigger=3), "trigger: 3 lacks fires; see psserver.policies.parts"),
+        (lambda: mean(norm="sums"), "norm: expected 'mean' or 'sum', got 'sums'"),
         (
-            "Rangeless",
-            "Rangeless.size: a field is a knob; give it its range and meaning, as in size: float = ",
+            lambda: mean(local=LocalRule("sgd", {"learning_rate": "ten"})),
+            "local rule sgd: expected a number under a name, got 'learning_rate': 'ten'",
         ),
-        ("ComposesClasses", "gate: expected an object, got the class Immediate; write Immediate(...)"),
-        ("ComposesNoTrigger", "trigger: 3 lacks fires; see psserver.policies.parts"),
-        ("Misspelt", "norm: expected 'mean' or 'sum', got 'sums'"),
-        ("LocalWords", "local rule sgd: expected a number under a name, got 'learning_rate': 'ten'"),
-        ("LocalNaN", "local rule sgd: learning_rate is nan; expected a finite number"),
-        ("LocalNothing", "local rule sgd: expected its knobs as a mapping from names to numbers, got None"),
         (
-            "TensorWords",
+            lambda: mean(local=LocalRule("sgd", {"learning_rate": float("nan")})),
+            "local rule sgd: learning_rate is nan; expected a finite number",
+        ),
+        (
+            lambda: mean(local=LocalRule("sgd", None)),
+            "local rule sgd: expected its knobs as a mapping from names to numbers, got None",
+        ),
+        (
+            lambda: mean(tensors=TensorParts(aggregator="trimmed-mean", knobs={"trim": "one"})),
             "compensator None and aggregator trimmed-mean: expected a number under a name, got 'trim'",
         ),
     ],
 )
-def test_a_wrong_part_is_told_in_a_sentence(name: str, sentence: str) -> None:
-    assert refusal(f"{HERE}:{name}").startswith(sentence)
+def test_a_wrong_part_is_told_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, compose: Callable[[], Composition], sentence: str
+) -> None:
+    monkeypatch.setattr(Composes, "compose", lambda self, workers: compose())
+    assert refusal(f"{HERE}:Composes").startswith(sentence)
 
 
 def test_a_module_that_does_not_import() -> None:
