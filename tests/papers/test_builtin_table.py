@@ -62,8 +62,8 @@ ROWS = [
     # Mean of twelve runs of 100,000 updates: 0.1719, standard error 0.0003.
     Row("ssp", {"slack": 3}, 0.1719, 5.5, updates=80000),
 ]
-# For a soak: policies that differ in what they do with a gradient and not in when they apply it, whose times are those of
-# k-batch-async and sync; and those that need 40,000 updates. `policies/test_reference.py` and
+# For a soak: policies that differ in what they do with a gradient and not in when they apply it, whose times are
+# those of k-batch-async and sync; and those that need 40,000 updates. `policies/test_reference.py` and
 # `test_builtin_equivalences.py` hold the decisions of both.
 AS_OTHERS = ("fedbuff", "softsync", "median")
 FEW = [row for row in ROWS if row.name not in AS_OTHERS and row.updates < 40000]
