@@ -28,6 +28,7 @@ from pslab.runs.folder import Run
 from psserver import policies
 from pswire.config.experiment import load_experiment
 from tests.comparing import same
+from tests.lessons.lesson import DAILY
 from tests.patience import at_most
 
 # What the page has; of seconds as much as this machine takes.
@@ -329,7 +330,13 @@ def resolved(lesson: Mapping[str, Any]) -> dict[str, Any]:
     return {**base, **other}
 
 
-@pytest.mark.parametrize("name", lessons())
+# As in tests/lessons: three for every change, the others every night.
+LESSONS = [
+    name if name.startswith(DAILY) else pytest.param(name, marks=pytest.mark.nightly) for name in lessons()
+]
+
+
+@pytest.mark.parametrize("name", LESSONS)
 def test_a_lesson_plays_to_its_end(name: str) -> None:
     lesson = lessons()[name]
     if lesson["settings"].get("simulation.problem") in ("mlp", "logistic"):

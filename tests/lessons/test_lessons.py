@@ -12,12 +12,10 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("sklearn")
 
 from pslab.theory.measured import Claim, bounded_curve, claims_of
-from tests.lessons.lesson import LESSONS, Lesson, agrees, commands, rewritten, tables, taken
+from tests.lessons.lesson import DAILY, LESSONS, Lesson, agrees, commands, rewritten, tables, taken
 from tests.promises import promise
 
 NAMES = sorted(path.name for path in LESSONS.iterdir() if path.name[0].isdigit())
-# Three lessons are run for every change, the others every night.
-DAILY = ("1-", "2-", "3-")
 LESSON_NAMES = [
     name if name.startswith(DAILY) else pytest.param(name, marks=pytest.mark.nightly) for name in NAMES
 ]

@@ -12,7 +12,6 @@ import pytest
 
 from tests.papers.race import harmonic, ran
 from tests.promises import promise
-from tests.repetitions import usually
 
 P, K = 8, 4
 FIRST_K = harmonic(P) - harmonic(P - K)
@@ -62,15 +61,21 @@ ROWS = [
     # Mean of twelve runs of 100,000 updates: 0.1719, standard error 0.0003.
     Row("ssp", {"slack": 3}, 0.1719, 5.5, updates=80000),
 ]
-# For a soak: policies that differ in what they do with a gradient and not in when they apply it, whose times are
-# those of k-batch-async and sync; and those that need 40,000 updates. `policies/test_reference.py` and
-# `test_builtin_equivalences.py` hold the decisions of both.
-AS_OTHERS = ("fedbuff", "softsync", "median")
-FEW = [row for row in ROWS if row.name not in AS_OTHERS and row.updates < 40000]
+# For the nightly ring: policies that differ in what they do with a gradient and not in when they apply it, whose times
+# are those of k-batch-async and sync, and what knobs make of them; and those that need 40,000 updates.
+# `policies/test_reference.py` and `test_builtin_equivalences.py` hold the decisions of both.
+AS_OTHERS = ("fedbuff", "softsync", "median", f"bounded {K} {10**9}", "k-sync 6")
+
+
+def runs_daily(row: Row) -> bool:
+    return row.updates < 40000 and row.name not in AS_OTHERS and str(row) not in AS_OTHERS
+
+
+RING = [pytest.param(row, marks=[] if runs_daily(row) else pytest.mark.nightly) for row in ROWS]
 
 
 @promise("All built-in policies side by side, within 2 % (The above).")
-@pytest.mark.parametrize("row", usually(FEW, ROWS), ids=str)
+@pytest.mark.parametrize("row", RING, ids=str)
 def test_the_figures_are_met_within_two_percent(row: Row) -> None:
     race = ran(row.name, row.updates, **row.knobs)
     assert race.time_per_update == pytest.approx(row.time, rel=0.02)
