@@ -15,7 +15,7 @@ from tests.replay.command import ps_lab
 from tests.simulator.lab import experiment, simulate
 
 RunLab = Callable[..., CompletedProcess[str]]
-# A quadratic written anew, and what may be wrong with one.
+# A quadratic written anew.
 OWN = '''
 import numpy as np
 
@@ -40,75 +40,6 @@ class Bowl:
         return self.like.evaluate(parameters)
 
 
-class NoEvaluate(Bowl):
-    evaluate = None
-
-
-class NoArrays(Bowl):
-    def initial(self):
-        return {"x": [1.0, 2.0]}
-
-
-class Whole(Bowl):
-    def initial(self):
-        return {"x": np.zeros(10, int)}
-
-
-class Empty(Bowl):
-    def initial(self):
-        return {}
-
-
-class NoBatches(Bowl):
-    def batches(self, worker, workers, seed, epoch):
-        return iter(())
-
-
-class OtherShape(Bowl):
-    def gradient(self, parameters, batch):
-        return Gradient({"x": np.zeros(3, np.float32)}, 1.0, 1)
-
-
-class OtherNames(Bowl):
-    def gradient(self, parameters, batch):
-        return Gradient({"y": np.zeros(10, np.float32)}, 1.0, 1)
-
-
-class NoGradient(Bowl):
-    def gradient(self, parameters, batch):
-        return np.zeros(10, np.float32)
-
-
-class NoSamples(Bowl):
-    def gradient(self, parameters, batch):
-        return Gradient({"x": np.zeros(10, np.float32)}, 1.0, 0)
-
-
-class NotFinite(Bowl):
-    def gradient(self, parameters, batch):
-        return Gradient({"x": np.full(10, np.nan, np.float32)}, 1.0, 1)
-
-
-class NotFiniteLoss(Bowl):
-    def gradient(self, parameters, batch):
-        return Gradient({"x": np.zeros(10, np.float32)}, float("inf"), 1)
-
-
-class NoNumbers(Bowl):
-    def evaluate(self, parameters):
-        return {"accuracy": "high"}
-
-
-class Raises(Bowl):
-    def gradient(self, parameters, batch):
-        raise KeyError("x")
-
-
-class RaisesAtOnce(Bowl):
-    def __init__(self):
-        raise OSError("no data")
-
-
 class Later(Bowl):
     """Wrong from its 20th gradient on."""
     count = 0
@@ -121,24 +52,29 @@ class Later(Bowl):
 
 bowl = 3
 '''
-WRONG = (
-    "NoEvaluate",
-    "NoArrays",
-    "Whole",
-    "Empty",
-    "NoBatches",
-    "OtherShape",
-    "OtherNames",
-    "NoGradient",
-    "NoSamples",
-    "NotFinite",
-    "NotFiniteLoss",
-    "NoNumbers",
-    "Raises",
-    "RaisesAtOnce",
-    "bowl",
-    "Missing",
-)
+
+
+def gradient(values: str, loss: str = "1.0", samples: int = 1) -> str:
+    return f"def gradient(self, parameters, batch): return Gradient({values}, {loss}, {samples})"
+
+
+# What a Bowl is wrong with.
+WRONG = {
+    "NoEvaluate": "evaluate = None",
+    "NoArrays": "def initial(self): return {'x': [1.0, 2.0]}",
+    "Whole": "def initial(self): return {'x': np.zeros(10, int)}",
+    "Empty": "def initial(self): return {}",
+    "NoBatches": "def batches(self, worker, workers, seed, epoch): return iter(())",
+    "OtherShape": gradient("{'x': np.zeros(3, np.float32)}"),
+    "OtherNames": gradient("{'y': np.zeros(10, np.float32)}"),
+    "NoGradient": "def gradient(self, parameters, batch): return np.zeros(10, np.float32)",
+    "NoSamples": gradient("{'x': np.zeros(10, np.float32)}", samples=0),
+    "NotFinite": gradient("{'x': np.full(10, np.nan, np.float32)}"),
+    "NotFiniteLoss": gradient("{'x': np.zeros(10, np.float32)}", "float('inf')"),
+    "NoNumbers": "def evaluate(self, parameters): return {'accuracy': 'high'}",
+    "Raises": "def gradient(self, parameters, batch): raise KeyError('x')",
+    "RaisesAtOnce": "def __init__(self): raise OSError('no data')",
+}
 FILE = """
 [run]
 name = "own"
@@ -155,7 +91,8 @@ problem = "{problem}"
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    (tmp_path / "bowls.py").write_text(OWN)
+    wrong = (f"class {name}(Bowl):\n    {body}\n" for name, body in WRONG.items())
+    (tmp_path / "bowls.py").write_text("\n\n".join([OWN, *wrong]))
     monkeypatch.chdir(tmp_path)
     return str(tmp_path / "bowls.py")
 
@@ -173,7 +110,7 @@ def test_a_copy_of_a_built_in_problem_gives_its_run(module: str) -> None:
     assert own.summary["weights_sha256"] == built_in.summary["weights_sha256"]
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", [*WRONG, "bowl", "Missing"])
 def test_what_is_no_problem_is_refused_before_anything_runs(module: str, name: str, sentences) -> None:
     with pytest.raises(SimulationError) as refused:
         build(experiment(run={"versions": 1}, simulation={"problem": f"{module}:{name}"}))
