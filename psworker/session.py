@@ -20,7 +20,7 @@ from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.model.plan import VariableSpec, make_plan, parts_of
 from pswire.model.rows import NO_ROWS, KeysByName, RowLayout, RowsByName
-from pswire.model.tables import TableSpec, compile_batches, joined_parts, unique
+from pswire.model.tables import TableSpec, compiled_batches, joined_parts, unique
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.wire import wire_named
 from pswire.unreached import unreached_here
@@ -91,7 +91,7 @@ class Session(Facts):
             if codec is not None:
                 codec.prepare()
         if self.plan.tables:
-            compile_batches()
+            compiled_batches()
         settings = Settings(self.plan, wire, server_timeout, transport, credentials)
         servers = self._servers = ShardGroup(hosts, settings, replicas=replicas)
         contact = Contact(hosts[0], credentials)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # A worker without TensorFlow uses this file too, and is to s
     from pslab.dashboard.observer import Observer
     from pslab.display.progress import Lines
     from pslab.launch.remote.launcher import CommandPipe
-    from psserver.fast import FastBackend
     from psserver.shard import Shard
     from psserver.shard.staging import Staging
     from psworker.data.exchange import GrpcStream
@@ -102,14 +101,6 @@ def send_beneath_tls(stream: Any, data: bytes) -> None:
 def staged(shard: Shard, ticket: int) -> NDArray[Any]:
     """The payload that lies complete in staging; shape (elements of the shard,)."""
     return shard.staging._complete[ticket].values
-
-
-def compiled_loops(backend: FastBackend) -> list[Any]:
-    return list(backend._compiled.values())
-
-
-def is_closing(backend: FastBackend) -> bool:
-    return backend._closing
 
 
 def variables_of(trainer: Any) -> Any:

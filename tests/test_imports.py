@@ -65,7 +65,20 @@ RULES = (
             "numba",
         ),
     ),
-    Rule("pswire", never=("numba",), but=("pswire.transport.block_kernels", "pswire.model.batch_kernels")),
+    Rule(
+        "pswire",
+        never=("numba",),
+        but=("pswire.compiled", "pswire.transport.block_kernels", "pswire.model.batch_kernels"),
+    ),
+    Rule(
+        "psserver",
+        never=("numba", "llvmlite"),
+        but=("psserver.fast.compiler", "psserver.fast.row_kernels", "psserver.fast.row_updates"),
+    ),
+    Rule(
+        "psserver.fast",
+        only=(*STDLIB, "numpy", "numba", "llvmlite", "psserver.fast", "pswire.salt", "pswire.compiled"),
+    ),
     Rule("pswire", never=("click",), but=("pswire.command.options",)),
     # TLS itself is Python's and gRPC's; to make certificates is an extra.
     *(Rule(package, never=("cryptography",), but=("pswire.security.authority",)) for package in PACKAGES),
@@ -102,7 +115,14 @@ RULES = (
     Rule(
         "psserver.shard",
         only=(
-            *(*STDLIB, "numpy", "psserver.shard", "psserver.policies", "psserver.optimizers"),
+            *(
+                *STDLIB,
+                "numpy",
+                "psserver.shard",
+                "psserver.policies",
+                "psserver.optimizers",
+                "psserver.fast",
+            ),
             *("pswire.model.plan", "pswire.records", "pswire.decisions.orders", "pswire.values"),
             *("pswire.transport.blocks", "pswire.transport.codecs", "pswire.transport.deltas"),
             *(
@@ -117,7 +137,7 @@ RULES = (
     ),
     Rule(
         "psserver.optimizers",
-        only=(*STDLIB, "numpy", "psserver.optimizers", *KNOBS, "pswire.salt"),
+        only=(*STDLIB, "numpy", "psserver.optimizers", "psserver.fast", *KNOBS),
         never=IMPURE,
     ),
     Rule(

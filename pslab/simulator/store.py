@@ -174,6 +174,9 @@ class ShardStore(SizedStore):
             )
             for server in range(len(plan.shards))
         ]
+        for shard in self._shards:
+            # Not in the middle of a simulation, whose processor time may be limited.
+            shard.compile()
         # After the shards, which say what is wrong with groups.
         super().__init__(plan, wire, tensors.fragments)
         self.remembers = self._wire.up.remembers
@@ -270,7 +273,7 @@ class ShardStore(SizedStore):
         squares = []
         for shard, payload in zip(self._shards, self._arriving(ticket, flats), strict=True):
             gradient = payload[: shard.layout.trainable]
-            squares.append(arithmetic.squares(gradient, arithmetic.LARGEST) or 0.0)
+            squares.append(arithmetic.squares(gradient) or 0.0)
         return norm_of(squares)
 
     def _received(self, values: Floats) -> Floats:

@@ -1,7 +1,7 @@
-"""The kernels of `psserver.optimizers.row_kernels`, compiled by numba. Imported by the compiler's thread only."""
+"""The loops of the kernels of `psserver.fast.rows`, which imports this module when the first is called."""
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import numba
 import numpy as np
@@ -11,19 +11,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from psserver.fast.compiler import cached
-from psserver.optimizers import row_kernels
-from psserver.optimizers.row_kernels import (
-    BUCKET_BITS,
-    SPREAD,
-    Floats,
-    JoinedPlaces,
-    Keys,
-    Memory,
-    Places,
-    Slots,
-    Words,
-)
+from psserver.fast.rows import BUCKET_BITS, SPREAD, Floats, Keys, Slots
+from pswire.compiled import compiled, together
 
 
 def _array(dtype: Any, axes: int, *, written: bool = False) -> Any:
@@ -40,8 +29,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _compiled(*arguments: Any, returns: Any = types.void) -> Callable[[Function], Function]:
-    signature = returns(*arguments)
-    return lambda function: cached(function, signature)
+    return compiled(returns(*arguments))
 
 
 def _copier(words: int) -> Any:
@@ -170,7 +158,7 @@ def _expect_place(addresses: Any, bits: Any, salt: Any, keys: Keys, i: int) -> N
         _prefetch(addresses[part] + _PLACE * _first(keys[i], bits[part], salt))
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
+@together
 def _search(addresses: Any, bits: Any, salt: Any, keys: Keys, out: Slots) -> None:
     for i in range(keys.size):
         _expect_place(addresses, bits, salt, keys, i + AHEAD)
@@ -187,14 +175,14 @@ def _search(addresses: Any, bits: Any, salt: Any, keys: Keys, out: Slots) -> Non
 @_compiled(
     _READ_ADDRESSES, _READ_ADDRESSES, types.uint64, _READ_ADDRESSES, _READ_KEYS, _READ_ADDRESSES, _SLOTS
 )
-def _find_all(addresses: Any, bits: Any, salt: Any, starts: Any, keys: Keys, ends: Any, out: Slots) -> None:
+def find_all(addresses: Any, bits: Any, salt: Any, starts: Any, keys: Keys, ends: Any, out: Slots) -> None:
     for k in range(ends.size - 1):
         own, begin, end = slice(starts[k], starts[k + 1]), ends[k], ends[k + 1]
         _search(addresses[own], bits[own], salt, keys[begin:end], out[begin:end])
 
 
 @_compiled(_READ_ADDRESSES, _READ_ADDRESSES, types.uint64, _READ_KEYS, _SLOTS)
-def _find(addresses: Any, bits: Any, salt: Any, keys: Keys, out: Slots) -> None:
+def find(addresses: Any, bits: Any, salt: Any, keys: Keys, out: Slots) -> None:
     _search(addresses, bits, salt, keys, out)
 
 
@@ -208,7 +196,7 @@ def _add(base: Any, bits: Any, salt: Any, key: Any, slot: Any) -> None:
 
 
 @_compiled(_READ_ADDRESSES, _READ_ADDRESSES, types.uint64, _READ_KEYS, _READ_SLOTS)
-def _insert(addresses: Any, bits: Any, salt: Any, keys: Keys, new: Slots) -> None:
+def insert(addresses: Any, bits: Any, salt: Any, keys: Keys, new: Slots) -> None:
     for i in range(keys.size):
         _expect_place(addresses, bits, salt, keys, i + AHEAD)
         part = np.int64(keys[i] >> np.uint64(64 - BUCKET_BITS)) & (addresses.size - 1)
@@ -216,7 +204,7 @@ def _insert(addresses: Any, bits: Any, salt: Any, keys: Keys, new: Slots) -> Non
 
 
 @_compiled(types.int64, types.int64, types.int64, types.int64, types.uint64)
-def _move(part: int, places: int, larger: int, bits: int, salt: Any) -> None:
+def move(part: int, places: int, larger: int, bits: int, salt: Any) -> None:
     for i in range(places):
         slot = _slot_at(part + _PLACE * i)
         if slot >= 0:
@@ -227,7 +215,7 @@ _PLACES = (_READ_ADDRESSES, types.int64, types.int64)
 
 
 @_compiled(*_PLACES, types.int64, types.int64, _READ_SLOTS, types.int64)
-def _gather(addresses: Any, words: int, bits: int, first: int, width: int, slots: Slots, out: int) -> None:
+def gather(addresses: Any, words: int, bits: int, first: int, width: int, slots: Slots, out: int) -> None:
     """`out`: an address, as are those of chunks."""
     mask = (1 << bits) - 1
     for i in range(slots.size):
@@ -239,7 +227,7 @@ def _gather(addresses: Any, words: int, bits: int, first: int, width: int, slots
 
 
 @_compiled(*_PLACES, _READ_ADDRESSES, _READ_SLOTS, types.int64)
-def _gather_parts(addresses: Any, words: int, bits: int, ends: Any, slots: Slots, out: int) -> None:
+def gather_parts(addresses: Any, words: int, bits: int, ends: Any, slots: Slots, out: int) -> None:
     n, mask = slots.size, (1 << bits) - 1
     for i in range(n):
         expect_row(addresses, words, bits, slots, i + AHEAD, 0, words)
@@ -254,7 +242,7 @@ def _gather_parts(addresses: Any, words: int, bits: int, ends: Any, slots: Slots
 
 
 @_compiled(*_PLACES, _READ_ADDRESSES, _READ_SLOTS, types.int64, types.int64)
-def _scatter_parts(
+def scatter_parts(
     addresses: Any, words: int, bits: int, ends: Any, slots: Slots, values: int, rows: int
 ) -> None:
     n, mask = slots.size, (1 << bits) - 1
@@ -271,9 +259,7 @@ def _scatter_parts(
 
 
 @_compiled(*_PLACES, types.int64, types.int64, _READ_SLOTS, types.int64)
-def _scatter(
-    addresses: Any, words: int, bits: int, first: int, width: int, slots: Slots, values: int
-) -> None:
+def scatter(addresses: Any, words: int, bits: int, first: int, width: int, slots: Slots, values: int) -> None:
     mask = (1 << bits) - 1
     for i in range(slots.size):
         slot = np.int64(slots[i])
@@ -282,7 +268,7 @@ def _scatter(
 
 
 @_compiled(_READ_KEYS, _READ_KEYS, _KEYS, returns=types.int64)
-def _union(one: Keys, other: Keys, out: Keys) -> int:
+def union(one: Keys, other: Keys, out: Keys) -> int:
     i, j, n = 0, 0, 0
     while i < one.size and j < other.size:
         a, b = one[i], other[j]
@@ -300,7 +286,7 @@ def _union(one: Keys, other: Keys, out: Keys) -> int:
 
 
 @_compiled(_READ_KEYS, _READ_KEYS, _READ_ROWS, _ROWS)
-def _spread(keys: Keys, own: Keys, rows: Floats, out: Floats) -> None:
+def spread(keys: Keys, own: Keys, rows: Floats, out: Floats) -> None:
     at = 0
     for i in range(keys.size):
         if at < own.size and own[at] == keys[i]:
@@ -313,7 +299,7 @@ def _spread(keys: Keys, own: Keys, rows: Floats, out: Floats) -> None:
 
 
 @_compiled(_READ_BITS, returns=types.uint32)
-def _largest(bits: NDArray[np.uint32]) -> np.uint32:
+def largest(bits: NDArray[np.uint32]) -> np.uint32:
     # Magnitudes order as their bits do, with infinity and NaN above all.
     found = np.uint32(0)
     for i in range(bits.size):
@@ -323,7 +309,7 @@ def _largest(bits: NDArray[np.uint32]) -> np.uint32:
 
 
 @_compiled(_READ_ROWS, _READ_ROWS, _FLOATS, types.float32, types.float32, _ROWS)
-def _rowwise_adagrad(
+def rowwise_adagrad(
     x: Floats, g: Floats, a: Floats, rate: np.float32, epsilon: np.float32, out: Floats
 ) -> None:
     width = np.float32(x.shape[1])
@@ -335,49 +321,3 @@ def _rowwise_adagrad(
         share = rate / (np.sqrt(a[i]) + epsilon)
         for j in range(x.shape[1]):
             out[i, j] = x[i, j] - g[i, j] * share
-
-
-class CompiledRowKernels:
-    """The compiled kernels."""
-
-    single: Final = 1 << 18
-    spread = staticmethod(_spread)
-    rowwise_adagrad = staticmethod(_rowwise_adagrad)
-
-    def find(self, places: Places, keys: Keys, out: Slots) -> None:
-        _find(places.addresses, places.bits, row_kernels.SALT, keys, out)
-
-    def find_all(self, joined: JoinedPlaces, keys: Keys, ends: NDArray[np.int64], out: Slots) -> None:
-        _find_all(joined.addresses, joined.bits, row_kernels.SALT, joined.starts, keys, ends, out)
-
-    def insert(self, places: Places, keys: Keys, new: Slots) -> None:
-        _insert(places.addresses, places.bits, row_kernels.SALT, keys, new)
-
-    def move(self, part: Words, larger: Words) -> None:
-        bits = len(larger).bit_length() - 1
-        _move(part.ctypes.data, len(part), larger.ctypes.data, bits, row_kernels.SALT)
-
-    def gather(self, memory: Memory, first: int, slots: Slots, out: Words) -> None:
-        width, at = out.shape[1], out.ctypes.data
-        _gather(memory.addresses, memory.words, memory.bits, first, width, slots, at)
-
-    def gather_parts(self, memory: Memory, slots: Slots, out: Words) -> None:
-        ends = np.array(memory.ends)
-        _gather_parts(memory.addresses, memory.words, memory.bits, ends, slots, out.ctypes.data)
-
-    def scatter_parts(self, memory: Memory, slots: Slots, values: Words, rows: Words) -> None:
-        ends = np.array(memory.ends)
-        _scatter_parts(
-            memory.addresses, memory.words, memory.bits, ends, slots, values.ctypes.data, rows.ctypes.data
-        )
-
-    def scatter(self, memory: Memory, first: int, slots: Slots, values: Words) -> None:
-        width, at = values.shape[1], values.ctypes.data
-        _scatter(memory.addresses, memory.words, memory.bits, first, width, slots, at)
-
-    def union(self, one: Keys, other: Keys) -> Keys:
-        out = np.empty(one.size + other.size, np.uint64)
-        return out[: _union(one, other, out)]
-
-    def largest(self, values: Floats) -> float:
-        return float(np.uint32(_largest(values.view(np.uint32))).view(np.float32))

@@ -1,27 +1,24 @@
-"""Updates of rows where they lie, compiled by numba: `psserver.optimizers.row_kernels.RowUpdate`.
+"""Updates of rows where they lie, compiled by numba: `psserver.fast.rows.RowUpdate`.
 
 A pass goes by blocks of rows that stay in the first-level cache: it saves the rows of a block, tells so, advances their
 numbers by the rule's own loop, and writes them back. So each line of a row comes from memory once, and the lines of the
-next rows are on their way meanwhile. Imported by the compiler's thread only.
+next rows are on their way meanwhile. Imported when the first is compiled.
 """
 
 import hashlib
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from psserver.fast.compiler import cached
+from psserver.fast.loops import LARGEST, SWEEP_EVERY, RowPass
 from psserver.fast.row_kernels import AHEAD, copy_words, expect_row
-from psserver.optimizers import RowPass
-from psserver.optimizers.blocks import LARGEST
-from psserver.optimizers.optimizer import SWEEP_EVERY
-from psserver.optimizers.row_kernels import Floats, Memory, PassNumbers, RowUpdate, Saved, Slots
+from psserver.fast.rows import Floats, Memory, PassNumbers, RowUpdate, Saved, Slots
+from pswire.compiled import compiled, together
 
 # Rows of a block.
 _BLOCK = 64
@@ -75,12 +72,12 @@ def compile_update(wanted: RowPass) -> RowUpdate:
     # Numba's cache knows functions by name and file.
     unique = f"update_{name}_{hashlib.sha256(lines.encode()).hexdigest()[:16]}"
     exec(compile(f"def {unique}({_ARGUMENTS}):\n{lines}", __file__, "exec"), known)  # noqa: S102
-    compiled = cached(known[unique], _signature())
-    return lambda *given: _call(compiled, *given)
+    run = compiled(_signature())(known[unique])
+    return lambda *given: _call(run, *given)
 
 
 def _call(
-    compiled: Callable[..., bool],
+    run: Callable[..., bool],
     memory: Memory,
     slots: Slots,
     g: Floats,
@@ -89,7 +86,7 @@ def _call(
     numbers: PassNumbers,
 ) -> tuple[bool, NDArray[np.uint32]]:
     counts = np.empty(slots.size, np.uint32)
-    good = compiled(
+    good = run(
         *(slots, memory.addresses, memory.words, memory.bits, saved.values.shape[1], g.reshape(-1)),
         *(saved.values.reshape(-1), saved.others.reshape(-1), saved.filled, counts, np.uint32(version)),
         *numbers,
@@ -186,10 +183,10 @@ def _numbers_of(wanted: RowPass) -> Any:
     """Return what advances the numbers of a block."""
     if wanted.loop is None:
         return _rowwise
-    return numba.njit(error_model="numpy")(wanted.loop.function)
+    return together(wanted.loop.function)
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
+@together
 def _rowwise(
     dim: int,
     rows: int,

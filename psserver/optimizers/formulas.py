@@ -1,8 +1,8 @@
-"""One formula, three readings: a numpy kernel, a loop to compile, and bounds on magnitudes.
+"""One formula, two readings: a loop to compile, and bounds on magnitudes.
 
-A rule's `step` runs once, on `Value`s instead of numbers, and leaves a graph of float32 operations. Kernel and loop
-carry out the same operations, each rounded on its own (the compiler contracts nothing), so they give the same bits.
-The bounds follow from the facts in `psserver.optimizers.magnitudes`.
+A rule's `step` runs once, on `Value`s instead of numbers, and leaves a graph of float32 operations. The loop carries
+them out, each rounded on its own (the compiler contracts nothing). The bounds follow from the facts in
+`psserver.optimizers.magnitudes`.
 
     def step(self, x, g, s):
         mean = mix(s["momentum"], g, s["gain"])
@@ -13,20 +13,16 @@ Write a product of three in the order of rounding: ``a * b * c`` is ``(a * b) * 
 
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, cached_property
-from itertools import count
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from psserver.optimizers.backend import Loop
-from psserver.optimizers.blocks import LARGEST, Array, Kernel
+from psserver.fast import LARGEST, Loop
 from psserver.optimizers.magnitudes import LEAST, SMALLEST, Bounds, over
 
 Scalars = Mapping[str, np.float32]
-_serials = count()
 
 
 class Condition(NamedTuple):
@@ -41,19 +37,16 @@ class Value:
     """The result of one operation, or (op "array" or "scalar") an input.
 
     `positive`: never below zero; true for scalars, and for slots that the rule declares so. `within`: two values
-    between which the result lies. `scalar`: the same for all elements. `condition`: of a pick that compares two of the
-    rule's scalars. `serial`: values are computed in this order.
+    between which the result lies. `condition`: of a pick that compares two of the rule's scalars.
     """
 
-    __slots__ = ("op", "args", "name", "positive", "within", "scalar", "condition", "serial")
+    __slots__ = ("op", "args", "name", "positive", "within", "condition")
 
     def __init__(
         self, op: str, *args: "Value", name: str = "", positive: bool = False, within: "Sequence[Value]" = ()
     ) -> None:
         self.op, self.args, self.name, self.positive, self.within = op, args, name, positive, within
-        self.scalar: bool = op == "scalar" or (bool(args) and all(arg.scalar for arg in args))
         self.condition: Condition | None = None
-        self.serial: float = max([next(_serials), *(arg.serial for arg in args)])
 
     def __add__(self, other: "Value") -> "Value":
         return Value("+", self, other, positive=self.positive and other.positive)
@@ -121,50 +114,30 @@ def pick(condition: Condition, then: Value, other: Value) -> Value:
     return picked
 
 
-def _pick(
-    compare: Callable[..., Any],
-    left: Array,
-    right: Array,
-    then: Array,
-    other: Array,
-    out: Array | None = None,
-) -> Array:
-    where = compare(left, right)
-    if out is None:
-        return np.where(where, then, other)
-    if other is not out:
-        np.copyto(out, other)
-    np.copyto(out, then, where=where)
-    return out
-
-
 class Operation(NamedTuple):
-    """One operation as source: a numpy call, the lines of a loop, and the bound on its magnitude."""
+    """One operation as source: the lines of a loop, and the bound on its magnitude."""
 
-    numpy: str
     loop: str
     bound: str
 
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
-    "copy": Operation("np.positive({})", "{0}", "{0}"),
-    "+": Operation("np.add({})", "{0} + {1}", "{0} + {1}"),
-    "-": Operation("np.subtract({})", "{0} - {1}", "{0} + {1}"),
-    "*": Operation("np.multiply({})", "{0} * {1}", "{0} * {1}"),
+    "+": Operation("{0} + {1}", "{0} + {1}"),
+    "-": Operation("{0} - {1}", "{0} + {1}"),
+    "*": Operation("{0} * {1}", "{0} * {1}"),
     # {least} is the least magnitude of the divisor.
-    "/": Operation("np.divide({})", "{0} / {1}", "over({0}, {least})"),
-    "neg": Operation("np.negative({})", "-{0}", "{0}"),
-    "abs": Operation("np.abs({})", "abs({0})", "{0}"),
-    "sqrt": Operation("np.sqrt({})", "np.sqrt({0})", "sqrt({0})"),
-    "max": Operation("np.maximum({})", "np.maximum({0}, {1})", "max({0}, {1})"),
+    "/": Operation("{0} / {1}", "over({0}, {least})"),
+    "neg": Operation("-{0}", "{0}"),
+    "abs": Operation("abs({0})", "{0}"),
+    "sqrt": Operation("np.sqrt({0})", "sqrt({0})"),
+    "max": Operation("np.maximum({0}, {1})", "max({0}, {1})"),
     # Nested conditional expressions would make the compiler branch instead of select.
     "sign": Operation(
-        "np.sign({})",
         "one if {0} > zero else {0}; {out} = -one if {0} < zero else {out}; {out} = zero if {0} == zero else {out}",
         "1.0",
     ),
-    ">": Operation("pick(np.greater, {})", "{2} if {0} > {1} else {3}", "max({2}, {3})"),
-    "<=": Operation("pick(np.less_equal, {})", "{2} if {0} <= {1} else {3}", "max({2}, {3})"),
+    ">": Operation("{2} if {0} > {1} else {3}", "max({2}, {3})"),
+    "<=": Operation("{2} if {0} <= {1} else {3}", "max({2}, {3})"),
 }
 
 
@@ -186,8 +159,6 @@ class Formula:
         self._x, self._g = Value("array", name="x"), Value("array", name="g")
         own = {slot: Value("array", name=slot, positive=slot in positive) for slot in slots}
         known = {each: Value("scalar", name=each, positive=True) for each in scalars}
-        # Decay is computed as late as possible: until then the kernel needs no array for its result.
-        self._x.serial = math.inf
         self._start = self._x - self._x * known["decay"] * known["rate"] if decays else self._x
         self.results = step(self._start, self._g, {**known, **own, "x": self._x})
         if set(self.results) != {"x", *slots}:
@@ -197,12 +168,11 @@ class Formula:
         self._conditions = tuple(
             dict.fromkeys(value.condition for value in self._values if value.condition is not None)
         )
-        self._plan = cache(self._planned)
 
     def _graph(
         self, answers: Mapping[Condition | None, bool]
     ) -> tuple[dict[Value, tuple[Value, ...]], dict[str, Value]]:
-        """Return all values in order, with their operands, and the results by name.
+        """Return all values, each behind its operands, with these, and the results by name.
 
         Of a pick whose condition has an answer, only the side that it picks is visited.
         """
@@ -220,66 +190,8 @@ class Formula:
                 operands[value] = args
             return value
 
-        found = {}
-        for name, value in self.results.items():
-            # If a slot's new value is another input, copy that input before it changes.
-            end = real(value)
-            found[name] = visit(end if end.args or end.name == name else Value("copy", end))
-        return dict(sorted(operands.items(), key=lambda item: item[0].serial)), found
-
-    # numpy
-
-    def kernel(self, scalars: Scalars) -> Kernel:
-        """Return the update of a block. It works in place wherever a value is not needed again."""
-        known = {"zero": np.float32(0), **scalars}
-        answers = (
-            known[left.name] > known[right.name] if op == ">" else known[left.name] <= known[right.name]
-            for left, op, right in self._conditions
-        )
-        run = self._plan(tuple(map(bool, answers)))
-        return lambda x, g, out, state: run(x, g, out, state, scalars)
-
-    def _planned(self, answers: tuple[bool, ...]) -> Callable[..., None]:
-        """Compile the kernel for these answers, with a place for each result.
-
-        A result goes to its slot or to `out` if that is free, else over a value that is no longer needed.
-        """
-        operands, found = self._graph(dict(zip(self._conditions, answers, strict=True)))
-        ends = {"out" if name == "x" else name: value for name, value in found.items()}
-        uses = Counter(arg for args in operands.values() for arg in args)
-        uses.update(found.values())
-        home = {value: value.name for value in operands if not value.args}
-        held = {value.name: value for value in home}
-        places = ["out", "g"]
-        lines = [f"{slot} = state[{slot!r}]" for slot in self.slots]
-        lines += [f"{each} = scalars[{each!r}]" for each in self.scalars]
-        for value, args in operands.items():
-            if not args:
-                continue
-            uses.subtract(args)
-            wanted = [
-                # Its own place, or that of the only result that needs it.
-                *(place for place, end in ends.items() if end is value),
-                *(slot for slot in self.slots if uses[value] == 1 and value in operands[found[slot]]),
-                *(home[arg] for arg in args if home[arg] in places),
-                *places,
-            ]
-            # A pick copies `other` first, so `then` must not share its place.
-            kept = home[args[2]] if len(args) == 4 else ""
-            free = [each for each in wanted if each != kept and not (each in held and uses[held[each]])]
-            arguments = ", ".join(home[arg] for arg in args)
-            if value.scalar or not free:
-                home[value] = f"t{len(lines)}"
-                lines.append(f"{home[value]} = {OPERATIONS[value.op].numpy.format(arguments)}")
-                if not value.scalar:
-                    places.append(home[value])
-            else:
-                home[value] = free[0]
-                lines.append(OPERATIONS[value.op].numpy.format(f"{arguments}, out={free[0]}"))
-            held[home[value]] = value
-        lines += [f"np.copyto({place}, {home[end]})" for place, end in ends.items() if home[end] != place]
-        made = {"np": np, "pick": _pick, "zero": np.float32(0)}
-        return _made("run(x, g, out, state, scalars)", lines, made)
+        found = {name: visit(value) for name, value in self.results.items()}
+        return operands, found
 
     # Compiled
 

@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
+from psserver.fast import ALONE, SWEEP_EVERY, Backend, Variant
 from psserver.optimizers import blocks
-from psserver.optimizers.backend import NUMPY, Backend, Loop
 from psserver.optimizers.blocks import Array, pieces
 from psserver.optimizers.clipping import Clip
 from psserver.optimizers.reading import OptimizerError, unknown
@@ -18,10 +18,6 @@ from psserver.optimizers.rule import Part, Rule, WholeRule
 from psserver.optimizers.schedules import Schedule, schedule_config
 from pswire.domains import LARGEST_SINGLE
 from pswire.knobs import settings
-
-# Slots are cleared of subnormals every N versions: often enough that they never linger, seldom enough to cost nothing.
-# It depends on the version alone, so that replays and restored runs clear at the same updates.
-SWEEP_EVERY = 64
 
 # Knobs for the formulas of PyTorch and Optax, with the values that give Keras' formulas.
 NOT_KERAS: Final[Mapping[str, object]] = {
@@ -183,7 +179,7 @@ class Optimizer:
         lr_scale: float,
         factor: float = 1.0,
         scale: float = 1.0,
-        backend: Backend = NUMPY,
+        backend: Backend = ALONE,
     ) -> bool:
         """Write version ``version + 1`` into `out`, from version `version` in `x`, in one pass over memory.
 
@@ -218,7 +214,7 @@ class Optimizer:
         lr_scale: float,
         factor: float = 1.0,
         scale: float = 1.0,
-        backend: Backend = NUMPY,
+        backend: Backend = ALONE,
     ) -> bool:
         """Update as `update` does, without checking the arrays: the check takes as long as a small update."""
         rate = self.rate(version, lr_scale)
@@ -287,21 +283,10 @@ class Optimizer:
     ) -> bool:
         """Update elements that share one rule. Return False if a number in `out` or `state` is not finite."""
         step, sweep = version + 1, (version + 1) % SWEEP_EVERY == 0
-        fused, names = rule.fused(rate, step), rule.slots
-
-        def fallback(x: Array, g: Array, out: Array, *rest: Array) -> bool:
-            kernel, own = rule.kernel(rate, step), tuple(each for each in factors if each != 1.0)
-            return blocks.run(
-                kernel, x, g, out, dict(zip(names, rest, strict=False)), factors=own, sweep=sweep
-            )
-
+        fused = rule.fused(rate, step)
+        arrays = (x, gradient, out, *(state[name] for name in rule.slots))
         tiny = blocks.TINY if sweep else np.float32(0)
-        return backend.run(
-            fused.loop,
-            fallback,
-            (x, gradient, out, *(state[name] for name in names)),
-            (*fused.scalars, *factors, tiny),
-        )
+        return backend.run(fused.loop, arrays, (*fused.scalars, *factors, tiny))
 
     def _ranges(self, rule: Rule, size: int) -> list[tuple[int, int, Rule]]:
         """Divide the arena into ranges: excluded elements get the rule without decay, all others the rule itself."""
@@ -313,17 +298,13 @@ class Optimizer:
             done = stop
         return [each for each in [*ranges, (done, size, rule)] if each[0] < each[1]]
 
-    def variants(self) -> list[tuple[Loop, str]]:
-        """Return the loops that an update runs, each with its variant (`Loop.variant`), for a backend to compile."""
+    def variants(self) -> list[Variant]:
+        """Return the loops that an update runs, to be compiled."""
         if isinstance(self.rule, WholeRule):
             return []
         rules = [self.rule, _without_decay(self.rule)] if self.undecayed else [self.rule]
         loops = [rule.fused(np.float32(0), 1).loop for rule in rules]
         return [(loop, loop.letters) for loop in loops]
-
-    def variant(self) -> tuple[Loop, str]:
-        """Return the loop of the decaying elements, or of all if none decay. A `WholeRule` has none."""
-        return self.variants()[0]
 
     def _check(self, x: Array, gradient: Array, out: Array, state: Mapping[str, Array]) -> None:
         if set(state) != set(self.slots):

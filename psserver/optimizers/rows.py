@@ -20,12 +20,13 @@ from typing import ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.optimizers.backend import NUMPY, Backend, Loop, RowPass
+from psserver.fast import ALONE, SWEEP_EVERY, Backend, RowPass, Variant
+from psserver.fast import rows as kernels
+from psserver.fast.rows import PassNumbers
 from psserver.optimizers.blocks import TINY, Array
-from psserver.optimizers.optimizer import SWEEP_EVERY, Optimizer
+from psserver.optimizers.optimizer import Optimizer
 from psserver.optimizers.reading import OptimizerError, knobs_read
 from psserver.optimizers.registry import build
-from psserver.optimizers.row_kernels import PassNumbers, RowKernels, sum_of_squares
 from psserver.optimizers.rule import Rule
 from psserver.optimizers.rules.adam import Adam, corrections, last_correction
 from psserver.optimizers.schedules import Constant, Schedule, read_schedule, schedule_config
@@ -53,7 +54,7 @@ class RowOptimizer(ABC):
     """A rule with its schedule, for rows. Holds no arrays.
 
     `widths`: the numbers per row of each slot, 0 for as many as the row has. `initial`: each slot's first value.
-    `one_pass`: `step` on rows where they lie, for a backend that compiles; None if there is none.
+    `one_pass`: `step` on rows where they lie, to be compiled; None if there is none.
     """
 
     widths: Mapping[str, int]
@@ -67,8 +68,8 @@ class RowOptimizer(ABC):
 
     @property
     @abstractmethod
-    def variants(self) -> list[tuple[Loop, str]]:
-        """The loops that a step runs, for a backend to compile."""
+    def variants(self) -> list[Variant]:
+        """The loops that a step runs, to be compiled."""
 
     @abstractmethod
     def step(
@@ -79,7 +80,7 @@ class RowOptimizer(ABC):
         state: Mapping[str, Array],
         counts: NDArray[np.uint32],
         numbers: RowStep,
-        backend: Backend = NUMPY,
+        backend: Backend = ALONE,
     ) -> bool:
         """Write the new rows, [n, dim], to `out`. `state` ([n, width] by slot) advances in place; `g` is scratch.
 
@@ -139,7 +140,7 @@ class ElementRows(RowOptimizer):
         return {**self._optimizer.config, **clock}
 
     @property
-    def variants(self) -> list[tuple[Loop, str]]:
+    def variants(self) -> list[Variant]:
         return self._optimizer.variants()
 
     def step(
@@ -150,7 +151,7 @@ class ElementRows(RowOptimizer):
         state: Mapping[str, Array],
         counts: NDArray[np.uint32],
         numbers: RowStep,
-        backend: Backend = NUMPY,
+        backend: Backend = ALONE,
     ) -> bool:
         if not self.by_row:
             return self._advance(self._optimizer, x, g, out, state, numbers, backend)
@@ -217,7 +218,7 @@ class RowwiseAdagrad:
 
     epsilon: float = number(1e-8, "added to the root of the sum", above=0)
 
-    def step(self, x: Array, g: Array, out: Array, a: Array, rate: np.float32, kernels: RowKernels) -> None:
+    def step(self, x: Array, g: Array, out: Array, a: Array, rate: np.float32) -> None:
         """Write new rows to `out`; `a` is [n]."""
         kernels.rowwise_adagrad(x, g, a, rate, np.float32(self.epsilon), out)
 
@@ -242,9 +243,8 @@ class GroupAdagrad:
     beta: float = number(1.0, "added to the root of the sum", above=0)
     lasso: float = number(0.0, "norm up to which a row's pull towards zero wins", at_least=0)
 
-    def step(self, x: Array, g: Array, out: Array, a: Array, rate: np.float32, kernels: RowKernels) -> None:
+    def step(self, x: Array, g: Array, out: Array, a: Array, rate: np.float32) -> None:
         """Write new rows to `out`; `a` is [n]."""
-        del kernels
         a += np.square(g).max(axis=1)
         if rate == 0:
             out[...] = x
@@ -253,6 +253,14 @@ class GroupAdagrad:
         z, lasso = g - x / r, np.float32(self.lasso)
         norm = np.sqrt(sum_of_squares(z))[:, None]
         out[...] = np.where(norm <= lasso, np.float32(0), -r * z * (np.float32(1) - lasso / norm))
+
+
+def sum_of_squares(values: Array) -> Array:
+    """Return the sum of squares of each row, columns added from left to right."""
+    total: Array = np.square(values[:, 0])
+    for column in range(1, values.shape[1]):
+        total += np.square(values[:, column])
+    return total
 
 
 ROW_RULES: Final[Mapping[str, type[RowwiseAdagrad | GroupAdagrad]]] = {
@@ -284,7 +292,7 @@ class WholeRows(RowOptimizer):
         return {"name": self._name, "learning_rate": rate, **settings(self._rule)}
 
     @property
-    def variants(self) -> list[tuple[Loop, str]]:
+    def variants(self) -> list[Variant]:
         # Whole rows have kernels of their own.
         return []
 
@@ -296,7 +304,7 @@ class WholeRows(RowOptimizer):
         state: Mapping[str, Array],
         counts: NDArray[np.uint32],
         numbers: RowStep,
-        backend: Backend = NUMPY,
+        backend: Backend = ALONE,
     ) -> bool:
         rate = self._rated.rate(numbers.version, numbers.lr_scale)
         with np.errstate(all="ignore"):
@@ -304,8 +312,8 @@ class WholeRows(RowOptimizer):
                 if factor != 1.0:
                     np.multiply(g, np.float32(factor), out=g)
             a = state["accumulator"].reshape(-1)
-            self._rule.step(x, g, out, a, rate, backend.rows)
-        return all(math.isfinite(backend.rows.largest(each)) for each in (out.reshape(-1), a))
+            self._rule.step(x, g, out, a, rate)
+        return all(math.isfinite(kernels.largest(each)) for each in (out.reshape(-1), a))
 
 
 def rows_optimizer(config: Mapping[str, object] | None, job: Optimizer) -> RowOptimizer:

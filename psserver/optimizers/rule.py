@@ -14,8 +14,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from psserver.optimizers.backend import Loop
-from psserver.optimizers.blocks import Array, Kernel
+from psserver.fast import Loop
+from psserver.optimizers.blocks import Array
 from psserver.optimizers.formulas import Formula, Scalars, Value
 from psserver.optimizers.magnitudes import Bounds, Magnitudes
 from pswire.knobs import number
@@ -81,12 +81,8 @@ class Rule(ABC):
         """
         return {}
 
-    def kernel(self, rate: np.float32, step: int) -> Kernel:
-        """Return the numpy kernel of update number `step` (from 1) at learning rate `rate`."""
-        return self._formula().kernel(self._scalars(rate, step))
-
     def fused(self, rate: np.float32, step: int) -> Fused:
-        """Return the same update as a loop, bit-equal to `kernel`."""
+        """Return update number `step` (from 1) at learning rate `rate` as a loop."""
         formula, scalars = self._formula(), self._scalars(rate, step)
         return Fused(formula.loop, tuple([scalars[name] for name in formula.scalars]))
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.optimizers import NUMPY, Backend
+from psserver.fast import ALONE, Backend
 from psserver.shard import arithmetic
 from psserver.shard.aggregators import Aggregator, state_aggregator
 
@@ -47,7 +47,7 @@ class Accumulator(Protocol):
     @property
     def empty(self) -> bool: ...
 
-    def add(self, payload: Floats, factor: float, worker: str, backend: Backend = NUMPY) -> None:
+    def add(self, payload: Floats, factor: float, worker: str, backend: Backend = ALONE) -> None:
         """Add a contribution of `worker`. Its buffer may be overwritten or kept (`keeps`)."""
         ...
 
@@ -100,7 +100,7 @@ class RunningSum:
     def empty(self) -> bool:
         return self._values is None
 
-    def add(self, payload: Floats, factor: float, worker: str, backend: Backend = NUMPY) -> None:
+    def add(self, payload: Floats, factor: float, worker: str, backend: Backend = ALONE) -> None:
         if self._values is None:
             self._values, self._factors, self._pending = payload, abs(factor), factor
             return
@@ -164,7 +164,7 @@ class SideBySide(ABC):
         return not self.shares
 
     @abstractmethod
-    def add(self, payload: Floats, factor: float, worker: str, backend: Backend = NUMPY) -> None: ...
+    def add(self, payload: Floats, factor: float, worker: str, backend: Backend = ALONE) -> None: ...
 
     @abstractmethod
     def total(self) -> Total: ...
@@ -209,7 +209,7 @@ class GradientList(SideBySide):
         self._aggregator = aggregator
         self._state_aggregator = state_aggregator
 
-    def add(self, payload: Floats, factor: float, worker: str, backend: Backend = NUMPY) -> None:
+    def add(self, payload: Floats, factor: float, worker: str, backend: Backend = ALONE) -> None:
         with np.errstate(all="ignore"):
             arithmetic.scale(payload[: self._end], factor)
             # -1 undoes the turn that a negative factor has made for a sum (`Updater.add`); 0: no change.
@@ -229,7 +229,7 @@ class PerWorker(SideBySide):
 
     by_worker = True
 
-    def add(self, payload: Floats, factor: float, worker: str, backend: Backend = NUMPY) -> None:
+    def add(self, payload: Floats, factor: float, worker: str, backend: Backend = ALONE) -> None:
         arithmetic.scale(payload[self._end :], factor)
         self.shares.append(Share(payload, factor, worker))
 

@@ -1,13 +1,9 @@
 """The arithmetic of contributions, in single passes over memory.
 
 The order of operations is part of the contract: replaying a log must give the same bits, so every function here states
-its formula exactly. Each pass is a loop to compile and a numpy fallback with the same bits
-(psserver.optimizers.backend). The fallbacks go block by block, so that a block stays in the cache from one ufunc to the
-next.
-
-Loops are compiled without contraction: a product and a sum are rounded one by one, on every processor. Their constants
-are float32, because a Python number would promote to float64. They call no other function of ours, because compiled
-code is cached per file.
+its formula exactly. Loops are compiled without contraction: a product and a sum are rounded one by one, on every
+processor. Their constants are float32, because a Python number would promote to float64. They call no other function of
+ours, because compiled code is cached per file.
 """
 
 from collections.abc import Iterator
@@ -16,32 +12,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.optimizers import NUMPY, Backend, Loop, loop
+from psserver.fast import ALONE, LARGEST, Backend, Loop, loop
 
 Floats = NDArray[np.float32]
 Scalar = np.float32
 
 BLOCK = 1 << 15
-LARGEST = np.float32(np.finfo(np.float32).max)
 
 
-def fold(total: Floats, kept: float, values: Floats, factor: float, backend: Backend = NUMPY) -> None:
+def fold(total: Floats, kept: float, values: Floats, factor: float, backend: Backend = ALONE) -> None:
     """Set ``total = total * kept + values * factor``, with float32 scalars. `values` may be overwritten."""
-    backend.run(fold_loop, _fold, (total, values), (np.float32(kept), np.float32(factor)))
+    backend.run(fold_loop, (total, values), (np.float32(kept), np.float32(factor)))
 
 
 @loop("wrff")
 def fold_loop(total: Floats, values: Floats, kept: Scalar, factor: Scalar) -> None:
     for i in range(total.size):
         total[i] = total[i] * kept + values[i] * factor
-
-
-def _fold(total: Floats, values: Floats, kept: np.float32, factor: np.float32) -> None:
-    with np.errstate(all="ignore"):
-        for part in _blocks(total.size):
-            scale(total[part], kept)
-            scale(values[part], factor)
-            np.add(total[part], values[part], out=total[part])
 
 
 def scale(values: Floats, factor: float | np.float32) -> None:
@@ -51,13 +38,13 @@ def scale(values: Floats, factor: float | np.float32) -> None:
 
 
 def compensate(
-    gradient: Floats, now: Floats, base: Floats, strength: float, backend: Backend = NUMPY
+    gradient: Floats, now: Floats, base: Floats, strength: float, backend: Backend = ALONE
 ) -> None:
     """Set ``g += (x_now - x_base) * g * g * lambda``, multiplied from left to right.
 
     DC-ASGD: first-order Taylor correction with lambda g*g as the diagonal of the Hessian (Zheng et al. 2017, eq. 10).
     """
-    backend.run(compensate_loop, _compensate, (gradient, now, base), (np.float32(strength),))
+    backend.run(compensate_loop, (gradient, now, base), (np.float32(strength),))
 
 
 @loop("wrrf")
@@ -65,19 +52,6 @@ def compensate_loop(gradient: Floats, now: Floats, base: Floats, strength: Scala
     for i in range(gradient.size):
         g = gradient[i]
         gradient[i] = g + (now[i] - base[i]) * g * g * strength
-
-
-def _compensate(gradient: Floats, now: Floats, base: Floats, strength: np.float32) -> None:
-    scratch = np.empty(min(BLOCK, gradient.size), np.float32)
-    with np.errstate(all="ignore"):
-        for part in _blocks(gradient.size):
-            g = gradient[part]
-            correction = scratch[: g.size]
-            np.subtract(now[part], base[part], out=correction)
-            np.multiply(correction, g, out=correction)
-            np.multiply(correction, g, out=correction)
-            np.multiply(correction, strength, out=correction)
-            np.add(g, correction, out=g)
 
 
 def largest(values: Floats) -> float:
@@ -95,11 +69,6 @@ def add_mean(state: Floats, deltas: Floats, total: float, out: Floats) -> None:
     np.add(out, state, out=out)
 
 
-def within(values: Floats, limit: np.float32, backend: Backend = NUMPY) -> bool:
-    """Return True if no magnitude exceeds `limit`, which is finite, and none is NaN."""
-    return backend.run(finite_loop, _within, (values,), (limit,))
-
-
 @loop("rf")
 def finite_loop(values: Floats, largest: Scalar) -> bool:
     """Return False when there is a NaN or an Inf. No early end: the loop without one is the faster."""
@@ -109,16 +78,12 @@ def finite_loop(values: Floats, largest: Scalar) -> bool:
     return good
 
 
-def _within(values: Floats, limit: np.float32) -> bool:
-    return all(bool((np.abs(values[part]) <= limit).all()) for part in _blocks(values.size))
-
-
-def squares(values: Floats, limit: np.float32, backend: Backend = NUMPY) -> float | None:
+def squares(values: Floats, limit: np.float32 = LARGEST, backend: Backend = ALONE) -> float | None:
     """Return the sum of all squares, in float64; None if a magnitude exceeds `limit`, which is finite, or is NaN.
 
     The order of the sum is not fixed, so its last bits may vary.
     """
-    return backend.total(squares_loop, _squares, (values,), (limit,)) if values.size else 0.0
+    return backend.total(squares_loop, (values,), (limit,)) if values.size else 0.0
 
 
 @loop("rf", sums=True)
@@ -131,12 +96,8 @@ def squares_loop(values: Floats, largest: Scalar) -> float:
     return total if good else -1.0
 
 
-def _squares(values: Floats, limit: np.float32) -> float:
-    return _sum_within((values[part] for part in _blocks(values.size)), limit)
-
-
 def copy_squares(
-    target: Floats, source: NDArray[Any], limit: np.float32, backend: Backend = NUMPY
+    target: Floats, source: NDArray[Any], limit: np.float32, backend: Backend = ALONE
 ) -> float | None:
     """Copy `source` to `target` and return the `squares` of what was copied. `source` need not be aligned.
 
@@ -146,9 +107,9 @@ def copy_squares(
     if not target.size:
         return 0.0
     if source.dtype == np.float32:
-        return backend.total(copy_squares_loop, _copy_squares, (target, source), (limit,))
+        return backend.total(copy_squares_loop, (target, source), (limit,))
     bits = np.float32(limit.view(np.uint32) >> np.uint32(16))
-    return backend.total(widen_squares_loop, _widen_squares, (target.view(np.uint32), source), (bits,))
+    return backend.total(widen_squares_loop, (target.view(np.uint32), source), (bits,))
 
 
 @loop("wuf", sums=True)
@@ -160,15 +121,6 @@ def copy_squares_loop(target: Floats, source: Floats, largest: Scalar) -> float:
         good = good & (abs(value) <= largest)
         total += np.float64(value) * np.float64(value)
     return total if good else -1.0
-
-
-def _copy_squares(target: Floats, source: Floats, limit: np.float32) -> float:
-    def copied() -> Iterator[Floats]:
-        for part in _blocks(target.size):
-            target[part] = source[part]
-            yield target[part]
-
-    return _sum_within(copied(), limit)
 
 
 @loop("Whf", sums=True)
@@ -185,42 +137,16 @@ def widen_squares_loop(target: NDArray[np.uint32], source: NDArray[np.uint16], l
     return total if good else -1.0
 
 
-def _widen_squares(target: NDArray[np.uint32], source: NDArray[np.uint16], bits: np.float32) -> float:
-    limit = np.uint32(int(bits) << 16).view(np.float32)
-
-    def widened() -> Iterator[Floats]:
-        for part in _blocks(target.size):
-            np.left_shift(source[part], np.uint32(16), out=target[part], dtype=np.uint32)
-            yield target[part].view(np.float32)
-
-    return _sum_within(widened(), limit)
-
-
-def _sum_within(blocks: Iterator[Floats], limit: np.float32) -> float:
-    """Return the sum of squares, or -1 if a magnitude exceeds the limit; consumes all blocks in either case."""
-    good, total = True, 0.0
-    for block in blocks:
-        good = bool((np.abs(block) <= limit).all()) and good
-        if good:
-            wide = block.astype(np.float64)
-            total += float(np.dot(wide, wide))
-    return total if good else -1.0
-
-
-def first_nonfinite(values: Floats, backend: Backend = NUMPY) -> int | None:
+def first_nonfinite(values: Floats, backend: Backend = ALONE) -> int | None:
     """Return the position of the first NaN or Inf, or None."""
-    if backend.run(finite_loop, _finite, (values,), (LARGEST,)):
+    if backend.run(finite_loop, (values,), (LARGEST,)):
         return None
     return int(np.argmin(np.isfinite(values)))
 
 
-def _finite(values: Floats, largest: np.float32) -> bool:
-    return all(bool(np.isfinite(values[part]).all()) for part in _blocks(values.size))
-
-
-def narrow(target: NDArray[np.uint16], source: Floats, backend: Backend = NUMPY) -> None:
+def narrow(target: NDArray[np.uint16], source: Floats, backend: Backend = ALONE) -> None:
     """Write the bits of the nearest bfloat16 numbers, ties to even; a NaN becomes the quiet NaN of its sign."""
-    backend.run(narrow_loop, _narrow, (target, source.view(np.uint32)))
+    backend.run(narrow_loop, (target, source.view(np.uint32)))
 
 
 @loop("Hb")
@@ -235,15 +161,6 @@ def narrow_loop(target: NDArray[np.uint16], source: NDArray[np.uint32]) -> None:
         quiet = ((bits >> np.uint32(16)) & np.uint32(0x8000)) | np.uint32(0x7FC0)
         nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
         target[i] = np.uint16(quiet if nan else rounded)
-
-
-def _narrow(target: NDArray[np.uint16], source: NDArray[np.uint32]) -> None:
-    for part in _blocks(target.size):
-        bits = source[part]
-        upper = bits >> np.uint32(16)
-        rounded = (bits + (np.uint32(0x7FFF) + (upper & np.uint32(1)))) >> np.uint32(16)
-        nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
-        target[part] = np.where(nan, (upper & np.uint32(0x8000)) | np.uint32(0x7FC0), rounded)
 
 
 def _blocks(size: int) -> Iterator[slice]:

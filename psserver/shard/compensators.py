@@ -6,20 +6,18 @@ arrays, like an optimizer's slots; it advances with every contribution, in the o
 count as 0 (see psserver.optimizers.blocks.clear_subnormals).
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.optimizers import NUMPY, Backend, Loop, loop
+from psserver.fast import ALONE, Backend, Variant, loop
 from psserver.policies import TensorParts
 from psserver.shard import arithmetic
 
 Floats = NDArray[np.float32]
 Memory = dict[str, Floats]
-Variant = tuple[Loop, str]
 Scalar = np.float32
 
 TINY = np.finfo(np.float32).tiny
@@ -55,13 +53,13 @@ class Compensator(Protocol):
         ...
 
     def correct(
-        self, gradient: Floats, gap: Gap, strength: np.float32, memory: Memory, backend: Backend = NUMPY
+        self, gradient: Floats, gap: Gap, strength: np.float32, memory: Memory, backend: Backend = ALONE
     ) -> None:
         """Correct `gradient` in place by `strength`, which is not 0."""
         ...
 
     def variants(self, step: Floats | None) -> list[Variant]:
-        """Return the passes beyond those of every server, for a backend that compiles."""
+        """Return the passes beyond those of every server, to be compiled."""
         ...
 
 
@@ -74,7 +72,7 @@ class Taylor:
         return {}
 
     def correct(
-        self, gradient: Floats, gap: Gap, strength: np.float32, memory: Memory, backend: Backend = NUMPY
+        self, gradient: Floats, gap: Gap, strength: np.float32, memory: Memory, backend: Backend = ALONE
     ) -> None:
         arithmetic.compensate(gradient, gap.now, gap.base, float(strength), backend)
 
@@ -101,12 +99,12 @@ class AdaptiveTaylor:
         return {"mean_square": np.zeros(size, np.float32)}
 
     def correct(
-        self, gradient: Floats, gap: Gap, strength: np.float32, memory: Memory, backend: Backend = NUMPY
+        self, gradient: Floats, gap: Gap, strength: np.float32, memory: Memory, backend: Backend = ALONE
     ) -> None:
         arrays = (gradient, gap.now, gap.base, memory["mean_square"])
         kept, gain = np.float32(self.decay), np.float32(1 - self.decay)
         scalars = (strength, kept, gain, np.float32(self.epsilon), TINY)
-        backend.run(adaptive_taylor_loop, _adaptive_taylor, arrays, scalars)
+        backend.run(adaptive_taylor_loop, arrays, scalars)
 
     def variants(self, step: Floats | None) -> list[Variant]:
         return [(adaptive_taylor_loop, adaptive_taylor_loop.letters)]
@@ -130,31 +128,6 @@ def adaptive_taylor_loop(
         m = mean[i] * kept + g * g * gain
         mean[i] = np.float32(0) if m < tiny else m
         gradient[i] = g + (now[i] - base[i]) * g * g * strength / np.sqrt(mean[i] + epsilon)
-
-
-def _adaptive_taylor(
-    gradient: Floats,
-    now: Floats,
-    base: Floats,
-    mean: Floats,
-    strength: np.float32,
-    kept: np.float32,
-    gain: np.float32,
-    epsilon: np.float32,
-    tiny: np.float32,
-) -> None:
-    for part, root, correction in _blocks(gradient.size):
-        g = gradient[part]
-        np.multiply(g, g, out=root)
-        _blend(mean[part], root, kept, gain, tiny)
-        np.add(mean[part], epsilon, out=root)
-        np.sqrt(root, out=root)
-        np.subtract(now[part], base[part], out=correction)
-        np.multiply(correction, g, out=correction)
-        np.multiply(correction, g, out=correction)
-        np.multiply(correction, strength, out=correction)
-        np.divide(correction, root, out=correction)
-        np.add(g, correction, out=g)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +154,7 @@ class GapAware:
         return memory | {name: np.zeros(1, np.float32) for name in self.constants}
 
     def correct(
-        self, gradient: Floats, gap: Gap, strength: np.float32, memory: Memory, backend: Backend = NUMPY
+        self, gradient: Floats, gap: Gap, strength: np.float32, memory: Memory, backend: Backend = ALONE
     ) -> None:
         kept, gain = np.float32(self.decay), np.float32(1 - self.decay)
         weight, rate_max = memory["weight"], memory["rate_max"]
@@ -192,7 +165,7 @@ class GapAware:
         least = max(rate_max[0] * np.float32(self.epsilon), TINY)
         arrays = (gradient, gap.now, gap.base, memory["mean_square"], gap.step)
         scalars = (strength, kept, gain, weight[0], unit, least, TINY)
-        backend.run(gap_aware_loop, _gap_aware, arrays, scalars)
+        backend.run(gap_aware_loop, arrays, scalars)
 
     def variants(self, step: Floats | None) -> list[Variant]:
         letters = gap_aware_loop.letters
@@ -223,54 +196,6 @@ def gap_aware_loop(
         mean[i] = np.float32(0) if m < tiny else m
         size = np.sqrt(mean[i] / weight) * unit + least
         gradient[i] = gradient[i] / (abs(now[i] - base[i]) * strength / size + np.float32(1))
-
-
-def _gap_aware(
-    gradient: Floats,
-    now: Floats,
-    base: Floats,
-    mean: Floats,
-    step: Floats | None,
-    strength: np.float32,
-    kept: np.float32,
-    gain: np.float32,
-    weight: np.float32,
-    unit: np.float32,
-    least: np.float32,
-    tiny: np.float32,
-) -> None:
-    for part, size, penalty in _blocks(gradient.size):
-        u = gradient[part] if step is None else step[part]
-        np.multiply(u, u, out=size)
-        _blend(mean[part], size, kept, gain, tiny)
-        np.divide(mean[part], weight, out=size)
-        np.sqrt(size, out=size)
-        np.multiply(size, unit, out=size)
-        np.add(size, least, out=size)
-        np.subtract(now[part], base[part], out=penalty)
-        np.abs(penalty, out=penalty)
-        np.multiply(penalty, strength, out=penalty)
-        np.divide(penalty, size, out=penalty)
-        np.add(penalty, ONE, out=penalty)
-        np.divide(gradient[part], penalty, out=gradient[part])
-
-
-def _blend(mean: Floats, square: Floats, kept: np.float32, gain: np.float32, tiny: np.float32) -> None:
-    """Set ``mean = mean * kept + square * gain``, or 0 if that is below `tiny`; overwrites `square`."""
-    np.multiply(mean, kept, out=mean)
-    np.multiply(square, gain, out=square)
-    np.add(mean, square, out=mean)
-    np.copyto(mean, np.float32(0), where=mean < tiny)
-
-
-def _blocks(size: int) -> Iterator[tuple[slice, Floats, Floats]]:
-    """Yield each block with two scratch arrays of its length."""
-    one, other = np.empty((2, min(arithmetic.BLOCK, size)), np.float32)
-    with np.errstate(all="ignore"):
-        for start in range(0, size, arithmetic.BLOCK):
-            part = slice(start, min(start + arithmetic.BLOCK, size))
-            length = part.stop - part.start
-            yield part, one[:length], other[:length]
 
 
 def build_compensator(parts: TensorParts) -> Compensator | None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.optimizers import Backend
+from psserver.fast import Backend
 from psserver.policies import TensorParts
 from psserver.shard import arithmetic
 from psserver.shard.staging import Slot
@@ -71,7 +71,7 @@ class PayloadChecks:
             if bad is not None:
                 return bad
             slot.ordinary = False
-            squares = arithmetic.squares(target, arithmetic.LARGEST, backend)
+            squares = arithmetic.squares(target, backend=backend)
             assert squares is not None
         if start < self._layout.trainable:
             slot.squares += squares

@@ -7,7 +7,8 @@ from typing import assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.optimizers import NUMPY, Backend, Loop, Optimizer
+from psserver.fast import ALONE, Backend, Variant, prepare
+from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.policies.declarations import BARE
 from psserver.shard import arithmetic
@@ -69,7 +70,7 @@ class Shard:
         tensors: TensorParts = BARE,
         keep_bases: bool = False,
         deltas: BlockCodec | None = None,
-        backend: Backend = NUMPY,
+        backend: Backend = ALONE,
         allocate: Allocate = plain,
         unchecked: bool = False,
         measures: bool = False,
@@ -117,10 +118,14 @@ class Shard:
         return None if self.stream is None else self.stream.codec
 
     @property
-    def variants(self) -> list[tuple[Loop, str]]:
-        """Every pass over arrays that the shard runs, for a backend that compiles."""
+    def variants(self) -> list[Variant]:
+        """Every pass over arrays that the shard runs."""
         own = [*self._updater.variants, *self.tables.variants]
         return [*own, *((loop, loop.letters) for loop in arithmetic.LOOPS)]
+
+    def compile(self, stop: Callable[[], bool] = lambda: False) -> None:
+        """Compile all that the shard runs, which any thread may do, and ends soon once `stop` returns True."""
+        prepare(self.variants, rows=bool(self.tables), passes=self.tables.passes, stop=stop)
 
     @property
     def owned(self) -> tuple[list[str], list[str]]:

@@ -6,7 +6,8 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.optimizers import NUMPY, Backend, Loop, Optimizer
+from psserver.fast import ALONE, Backend, Variant
+from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.shard import arithmetic
 from psserver.shard.accumulator import PerWorker, Share, accumulator_for
@@ -30,7 +31,7 @@ class Updater:
         optimizer: Optimizer,
         tensors: TensorParts,
         trainable: int,
-        backend: Backend = NUMPY,
+        backend: Backend = ALONE,
         turns: Sequence[Turn] = (),
     ) -> None:
         """Prepare updates. `turns`: of the groups of rows, if an update changes one of several."""
@@ -75,8 +76,8 @@ class Updater:
         return self.accumulator.empty
 
     @property
-    def variants(self) -> list[tuple[Loop, str]]:
-        """The passes over arrays, for a backend that compiles."""
+    def variants(self) -> list[Variant]:
+        """The passes over arrays, to be compiled."""
         step = self._optimizer.last_step(self._optimizer.init(0))
         own = self._compensator.variants(step) if self._compensator else []
         return [*self._optimizer.variants(), *own]
@@ -135,7 +136,7 @@ class Updater:
         else:
             shares = [Share(total.values, total.pending, "")]
             if self.measures:
-                found = arithmetic.squares(total.values[:end], arithmetic.LARGEST, self._backend)
+                found = arithmetic.squares(total.values[:end], backend=self._backend)
                 self.square = None if found is None else found * (total.pending * scale) ** 2
         now, out = now[:end], out[:end]
         if self._turns:

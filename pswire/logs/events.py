@@ -84,7 +84,7 @@ EVENTS: Final[dict[str, Event]] = {
     ),
     "standstill": Event(SERVER, ("version", "seconds"), "the job has made no version for so long, and why"),
     "can_go_on": Event(SERVER, ("version",), "the job ended early; the options that go on from this version"),
-    "takes_long": Event(SERVER, ("seconds",), "work on a folder takes long"),
+    "takes_long": Event(SERVER, ("seconds",), "work on a folder, or compilation, takes long"),
     "server_lost": Event(SERVER, ("server",), "another server is gone: the job ends"),
     "replicas_missing": Event(
         SERVER, ("servers",), "servers of a job with replicas were not here yet; nothing is decided before"
@@ -145,7 +145,7 @@ EVENTS: Final[dict[str, Event]] = {
     "entry_failed": Event(SERVER, ("entry",), "a shard cannot execute an entry of the log: the job ends"),
     "tickets_taken_back": Event(SERVER, ("seconds",), "granted versions were not read in time"),
     "grant_without_version": Event(SERVER, ("ticket",), "the worker must pull the version itself"),
-    "updates_in_numpy": Event(SERVER, ("reason",), "compiled arithmetic is not available"),
+    "compile_failed": Event(SERVER, (), "what the job computes with cannot be compiled: it ends"),
     "code_not_kept": Event(SERVER, (), "compiled code cannot be cached and is compiled at each start"),
     # Connections for payloads
     "data_port_refused": Event(SERVER, (), "no port for payloads: they travel over gRPC"),

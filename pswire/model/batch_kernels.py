@@ -1,34 +1,17 @@
-"""The loops of `pswire.model.tables.uniques` and `sums`, compiled by numba. Imported by `compile_batches` only."""
+"""The loops of `pswire.model.tables.uniques` and `sums`, compiled by numba. Imported by `compiled_batches` only."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from pswire.compiled import compiled
+
 Keys = NDArray[np.uint64]
 Ids = NDArray[np.int64]
 Places = NDArray[np.int32]
 Floats = NDArray[np.float32]
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def _jit(signature: str) -> Callable[[Function], Function]:
-    """Compile for these types, cached on disk if possible."""
-
-    def decorate(function: Function) -> Function:
-        options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-        try:
-            compiled: Function = numba.njit(signature, cache=True, **options)(function)
-        except RuntimeError as error:
-            # Numba raises this if no cache folder is writable.
-            if "cache" not in str(error):
-                raise
-            compiled = numba.njit(signature, **options)(function)
-        return compiled
-
-    return decorate
 
 
 @numba.njit(inline="always")  # type: ignore[untyped-decorator]
@@ -86,7 +69,7 @@ def _sort(keys: Keys, ranks: Places, scratch: Places) -> None:
         ranks[order[rank]] = rank
 
 
-@_jit(
+@compiled(
     "void(Array(i8, 1, 'C', readonly=True), Array(i8, 1, 'C', readonly=True), i4[::1], u8[::1], i4[::1], i8[::1])"
 )
 def _unique(ids: Ids, ends: Ids, places: Places, keys: Keys, inverse: Places, counts: Ids) -> None:
@@ -124,7 +107,7 @@ def _unique(ids: Ids, ends: Ids, places: Places, keys: Keys, inverse: Places, co
         start = stop
 
 
-@_jit("void(Array(i4, 1, 'C', readonly=True), Array(f4, 2, 'C', readonly=True), f4[:, ::1])")
+@compiled("void(Array(i4, 1, 'C', readonly=True), Array(f4, 2, 'C', readonly=True), f4[:, ::1])")
 def add(inverse: Places, gradients: Floats, total: Floats) -> None:
     """Add each gradient to its row, in the order of positions."""
     for i in range(inverse.size):

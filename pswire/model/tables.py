@@ -1,8 +1,7 @@
 """Sparse tables: their specification, the keys of ids, where keys lie, and the initial row of each.
 
 An id is any int64. Its key is ``mix(id)``, a bijection onto uint64 that spreads ids evenly. The upper 12 bits of a key
-are its bucket. Each server has a contiguous range of buckets, so its keys are one slice of a sorted array. Numpy;
-batches may have compiled loops, with the same bits.
+are its bucket. Each server has a contiguous range of buckets, so its keys are one slice of a sorted array.
 """
 
 import hashlib
@@ -11,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from importlib import import_module
-from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
@@ -346,13 +344,10 @@ def first_wrong(several: Sequence[Keys], start: int, stop: int) -> int | None:
 # Batches
 
 
-_compiled: ModuleType | None = None
-
-
-def compile_batches() -> None:
-    """Compile `uniques` and `sums`, or load what an earlier process compiled. Results keep their bits."""
-    global _compiled
-    _compiled = import_module("pswire.model.batch_kernels")
+@cache
+def compiled_batches() -> Any:
+    """Compile the loops of `uniques` and `sums`, or load what an earlier process compiled."""
+    return import_module("pswire.model.batch_kernels")
 
 
 def unique(ids: ArrayLike) -> tuple[Keys, NDArray[np.int32]]:
@@ -362,15 +357,11 @@ def unique(ids: ArrayLike) -> tuple[Keys, NDArray[np.int32]]:
 
 def uniques(several: Sequence[ArrayLike]) -> list[tuple[Keys, NDArray[np.int32]]]:
     """Return `unique` of the ids of several tables at once."""
-    if _compiled is not None and several:
-        found: list[tuple[Keys, NDArray[np.int32]]] = _compiled.uniques(
-            [np.ascontiguousarray(_whole_numbers(ids)).reshape(-1) for ids in several]
-        )
-        return found
-    return [
-        (keys, inverse.reshape(-1).astype(np.int32))
-        for keys, inverse in (np.unique(mix(ids).reshape(-1), return_inverse=True) for ids in several)
-    ]
+    if not several:
+        return []
+    whole = [np.ascontiguousarray(_whole_numbers(ids)).reshape(-1) for ids in several]
+    found: list[tuple[Keys, NDArray[np.int32]]] = compiled_batches().uniques(whole)
+    return found
 
 
 def sums(inverse: NDArray[np.int32], gradients: Floats, rows: int) -> Floats:
@@ -379,11 +370,8 @@ def sums(inverse: NDArray[np.int32], gradients: Floats, rows: int) -> Floats:
     `gradients`: float32 [len(inverse), dim]. The bits are those of TensorFlow's segment sum.
     """
     total = np.zeros((rows, gradients.shape[1]), np.float32)
-    if _compiled is not None:
-        _compiled.add(np.ascontiguousarray(inverse, np.int32), np.ascontiguousarray(gradients), total)
-        return total
-    with np.errstate(all="ignore"):
-        np.add.at(total, inverse, gradients)
+    add = compiled_batches().add
+    add(np.ascontiguousarray(inverse, np.int32), np.ascontiguousarray(gradients, np.float32), total)
     return total
 
 

@@ -1,15 +1,15 @@
 """The loops of block codecs, compiled by numba. One call takes whole rows. Imported when a job uses such a codec.
 
-Each has the bits of single float32 operations: nothing is reordered or contracted (see `psserver.fast.compiler`).
+Each has the bits of single float32 operations: nothing is reordered or contracted (see `pswire.compiled`).
 Magnitudes are compared as the bits of a float32 without its sign, which order as the numbers do, with NaN above all.
 """
 
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Final
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from pswire.compiled import compiled, together
 
 Floats = NDArray[np.float32]
 Octets = NDArray[np.uint8]
@@ -26,46 +26,26 @@ _NONE: Final = np.float32(0)
 _ROUND: Final = np.float32(12582912)
 
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def _jit(*signature: str) -> Callable[[Function], Function]:
-    """Compile for these types, cached on disk if possible; without types, compile together with the caller."""
-
-    def decorate(function: Function) -> Function:
-        options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-        try:
-            compiled: Function = numba.njit(*signature, cache=bool(signature), **options)(function)
-        except RuntimeError as error:
-            # Numba raises this if no cache folder is writable.
-            if "cache" not in str(error):
-                raise
-            compiled = numba.njit(*signature, **options)(function)
-        return compiled
-
-    return decorate
-
-
-@_jit()
+@together
 def _write(scale: np.float32, out: Octets, at: int, word: Floats) -> None:
     word[0] = scale
     out[at : at + 4] = word.view(np.uint8)
 
 
-@_jit()
+@together
 def _read(data: Octets, at: int, octets: Octets) -> np.float32:
     octets[:] = data[at : at + 4]
     return octets.view(np.float32)[0]  # type: ignore[no-any-return]
 
 
-@_jit()
+@together
 def _judge(scale: np.float32) -> int:
     if not np.isfinite(scale):
         return NONFINITE
     return NEGATIVE if np.signbit(scale) else 0
 
 
-@_jit()
+@together
 def _add(values: Floats, residual: Floats, left: Floats, bits: Bits) -> np.uint32:
     """Add, and return the largest magnitude, which is `_INFINITE` or more if a sum is not finite."""
     largest = np.uint32(0)
@@ -77,7 +57,7 @@ def _add(values: Floats, residual: Floats, left: Floats, bits: Bits) -> np.uint3
     return largest
 
 
-@_jit()
+@together
 def _first_nonfinite(bits: Bits) -> int:
     for i in range(bits.size):
         if bits[i] & _MAGNITUDE >= _INFINITE:
@@ -85,7 +65,7 @@ def _first_nonfinite(bits: Bits) -> int:
     return -1
 
 
-@_jit()
+@together
 def _scale(largest: np.uint32, most: np.float32, word: Bits) -> np.float32:
     """Return a scale such that `most` times it, which is what the largest magnitude decodes to, stays finite."""
     word[0] = largest
@@ -93,7 +73,7 @@ def _scale(largest: np.uint32, most: np.float32, word: Bits) -> np.float32:
     return min(word.view(np.float32)[0] / most, limit)
 
 
-@_jit()
+@together
 def _level(value: np.float32, scale: np.float32, most: np.float32) -> np.float32:
     """Return the nearest level, ties to even, never -0. Among the smallest numbers, rounding of the scale could make it
     exceed `most`."""
@@ -104,7 +84,7 @@ def _level(value: np.float32, scale: np.float32, most: np.float32) -> np.float32
     return np.float32(np.float32(level + _ROUND) - _ROUND)
 
 
-@_jit("i8(Array(f4, 1, 'C', readonly=True), f4[::1], i8, i8, f4, b1, u1[::1], f4[::1], u4[::1])")
+@compiled("i8(Array(f4, 1, 'C', readonly=True), f4[::1], i8, i8, f4, b1, u1[::1], f4[::1], u4[::1])")
 def encode_levels(
     values: Floats,
     residual: Floats,
@@ -156,7 +136,7 @@ def encode_levels(
     return -1
 
 
-@_jit("i8(Array(u1, 1, 'C', readonly=True), i8, i8, f4, b1, f4[::1])")
+@compiled("i8(Array(u1, 1, 'C', readonly=True), i8, i8, f4, b1, f4[::1])")
 def decode_levels(data: Octets, width: int, block: int, most: np.float32, halves: bool, out: Floats) -> int:
     """Decode whole rows. Return what is wrong with them, or 0."""
     octets, levels = np.empty(4, np.uint8), np.empty(block + 1, np.int8)
@@ -196,7 +176,7 @@ def decode_levels(data: Octets, width: int, block: int, most: np.float32, halves
     return 0
 
 
-@_jit()
+@together
 def _count(bits: Bits, least: np.uint32) -> np.uint32:
     """Count the magnitudes that are `least` or more."""
     count = np.uint32(0)
@@ -205,7 +185,7 @@ def _count(bits: Bits, least: np.uint32) -> np.uint32:
     return count
 
 
-@_jit()
+@together
 def _threshold(bits: Bits, largest: np.uint32, kept: int) -> np.uint32:
     """Return a magnitude that fewer than `kept` exceed, or exactly `kept`; and in the first case `kept` or more reach.
 
@@ -224,7 +204,7 @@ def _threshold(bits: Bits, largest: np.uint32, kept: int) -> np.uint32:
     return least
 
 
-@_jit("i8(Array(f4, 1, 'C', readonly=True), f4[::1], i8, i8, i8, u1[::1], f4[::1], u4[::1])")
+@compiled("i8(Array(f4, 1, 'C', readonly=True), f4[::1], i8, i8, i8, u1[::1], f4[::1], u4[::1])")
 def encode_largest(
     values: Floats,
     residual: Floats,
@@ -270,7 +250,7 @@ def encode_largest(
     return -1
 
 
-@_jit("i8(Array(u1, 1, 'C', readonly=True), i8, i8, i8, f4[::1])")
+@compiled("i8(Array(u1, 1, 'C', readonly=True), i8, i8, i8, f4[::1])")
 def decode_largest(data: Octets, width: int, block: int, part: int, out: Floats) -> int:
     """Decode what `encode_largest` writes, as `decode_levels` does."""
     octets = np.empty(4, np.uint8)
@@ -300,7 +280,7 @@ def decode_largest(data: Octets, width: int, block: int, part: int, out: Floats)
     return 0
 
 
-@_jit("u8(Array(u4, 1, 'C', readonly=True), u8)")
+@compiled("u8(Array(u4, 1, 'C', readonly=True), u8)")
 def weighted_sum(bits: Bits, start: np.uint64) -> np.uint64:
     """Return the sum of (2 (start + i) + 1) * bits[i], modulo 2**64."""
     total, weight = np.uint64(0), np.uint64(2) * start + np.uint64(1)

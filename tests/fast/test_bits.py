@@ -1,6 +1,6 @@
 """Compiled loops and threads give the bits of numpy, for every optimizer and every fold.
 
-The numpy fallbacks are the oracle; they are compared with Keras in tests/optimizers.
+numpy's operations, one by one, are the oracle.
 """
 
 from collections.abc import Iterator
@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from psserver.fast import FastBackend
-from psserver.optimizers import NUMPY, Backend, Optimizer, build, names
+from psserver.fast import ALONE, Backend
+from psserver.optimizers import Optimizer, build, names
+from tests.optimizers.twin import NumpyBackend
 
 SIZE = 20_011
 # Rules that see whole variables have numpy only.
@@ -40,16 +41,10 @@ every_optimizer = pytest.mark.parametrize(
 
 
 @pytest.fixture
-def backend() -> Iterator[FastBackend]:
+def backend() -> Iterator[Backend]:
     """Other tests have one thread."""
-    with FastBackend(3, grain=1024) as backend:
+    with Backend(3, grain=1024) as backend:
         yield backend
-
-
-def compiled(backend: FastBackend, optimizer: Optimizer) -> FastBackend:
-    backend.prepare([optimizer.variant()])
-    assert backend.wait_ready(), backend.reason
-    return backend
 
 
 def gradients(version: int) -> np.ndarray:
@@ -62,12 +57,12 @@ def gradients(version: int) -> np.ndarray:
 
 
 def train(
-    optimizer: Optimizer, backends: list[Backend], factor: float, scale: float
+    optimizer: Optimizer, backend: Backend | NumpyBackend, versions: int, factor: float, scale: float
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """One version per backend, in turn. Version 63 sweeps the slots."""
+    """Version 63 sweeps the slots."""
     x = np.random.default_rng(1).standard_normal(SIZE).astype(np.float32)
     state = optimizer.init(SIZE)
-    for version, backend in enumerate(backends):
+    for version in range(versions):
         out = np.full(SIZE, np.nan, np.float32)
         optimizer.update(
             x,
@@ -92,25 +87,14 @@ def assert_same_bits(ours: np.ndarray, oracle: np.ndarray) -> None:
 
 
 @every_optimizer
-def test_many_versions(config: dict[str, object], backend: FastBackend) -> None:
+def test_many_versions(config: dict[str, object], backend: Backend) -> None:
     optimizer = build(config)
-    x, state = train(optimizer, [compiled(backend, optimizer)] * 66, factor=0.3, scale=1 / 3)
-    expected, slots = train(optimizer, [NUMPY] * 66, factor=0.3, scale=1 / 3)
+    x, state = train(optimizer, backend, 66, factor=0.3, scale=1 / 3)
+    expected, slots = train(optimizer, NumpyBackend(optimizer), 66, factor=0.3, scale=1 / 3)
     assert_same_bits(x, expected)
     for slot in optimizer.slots:
         assert_same_bits(state[slot], slots[slot])
     assert np.isfinite(x).all()
-
-
-@every_optimizer
-def test_a_run_may_change_over_at_any_version(config: dict[str, object]) -> None:
-    """As a server does that starts in numpy and goes on in compiled code."""
-    optimizer = build(config)
-    with FastBackend() as backend:
-        compiled(backend, optimizer)
-        mixed, _ = train(optimizer, [NUMPY, NUMPY, backend, NUMPY, backend], 1.0, 0.5)
-    straight, _ = train(optimizer, [NUMPY] * 5, 1.0, 0.5)
-    assert_same_bits(mixed, straight)
 
 
 @every_optimizer
@@ -121,11 +105,10 @@ def test_overflow_and_extremes(config: dict[str, object]) -> None:
     edges = np.concatenate([edges, -edges])
     x, g = (a.reshape(-1).copy() for a in np.meshgrid(edges, edges))
     results = []
-    with FastBackend() as backend:
-        for each in (compiled(backend, optimizer), NUMPY):
-            state, out = optimizer.init(x.size), np.empty_like(x)
-            optimizer.update(x, g.copy(), out, state, version=63, lr_scale=1.0, scale=3.0, backend=each)
-            results.append([out, *state.values()])
+    for each in (ALONE, NumpyBackend(optimizer)):
+        state, out = optimizer.init(x.size), np.empty_like(x)
+        optimizer.update(x, g.copy(), out, state, version=63, lr_scale=1.0, scale=3.0, backend=each)
+        results.append([out, *state.values()])
     for ours, oracle in zip(*results, strict=True):
         assert_same_bits(ours, oracle)
 
@@ -136,8 +119,7 @@ def test_a_product_and_a_sum_are_rounded_one_by_one() -> None:
     generator = np.random.default_rng(3)
     x, g = (generator.standard_normal(SIZE).astype(np.float32) for _ in range(2))
     out = np.empty_like(x)
-    with FastBackend() as backend:
-        optimizer.update(x, g.copy(), out, {}, version=0, lr_scale=1.0, backend=compiled(backend, optimizer))
+    optimizer.update(x, g.copy(), out, {}, version=0, lr_scale=1.0)
     # The product of two float32 is exact in float64.
     contracted = (x.astype(np.float64) - g.astype(np.float64) * np.float32(0.1)).astype(np.float32)
     assert (contracted != x - g * np.float32(0.1)).any(), "the case must occur"
@@ -163,14 +145,5 @@ def test_read_only_weights_are_accepted() -> None:
     x = np.ones(10, np.float32)
     x.flags.writeable = False
     out, state = np.empty(10, np.float32), optimizer.init(10)
-    with FastBackend() as backend:
-        optimizer.update(
-            x,
-            np.ones(10, np.float32),
-            out,
-            state,
-            version=0,
-            lr_scale=1.0,
-            backend=compiled(backend, optimizer),
-        )
+    optimizer.update(x, np.ones(10, np.float32), out, state, version=0, lr_scale=1.0)
     assert (out < 1).all()

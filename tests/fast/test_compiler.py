@@ -1,40 +1,32 @@
-"""Compiled code: kept between starts, found without a writable package, and never missed when absent."""
+"""Compiled code: kept between starts, found without a writable package, compiled in memory where nothing is kept."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from psserver.fast import FastBackend
-from psserver.fast import compiler as jit
-from psserver.optimizers import Loop, build, loop
-from psserver.shard.arithmetic import fold_loop
-from tests.patience import PATIENCE
-from tests.probes import compiled_loops, is_closing
+from psserver.fast import Variant, loop, prepare, ready
+from psserver.fast.ready import loop_of
+from psserver.shard.arithmetic import LOOPS, fold_loop
+from tests.promises import promise
 
 ROOT = Path(__file__).resolve().parents[2]
 LOAD = """
-import json, sys, logging
-logging.basicConfig(level=logging.INFO)
-from psserver.fast import FastBackend
-from psserver.fast.compiler import numba
+import json
+from psserver.fast import not_kept, prepare, ready
 from psserver.optimizers import build
-optimizer = build({"name": "sgd"})
-with FastBackend() as backend:
-    backend.prepare([optimizer.variant()])
-    ready = backend.wait_ready()
-    (compiled,) = backend._compiled.values()
-    print(json.dumps({"ready": ready, "hits": sum(compiled.stats.cache_hits.values())}))
+prepare(build({"name": "sgd"}).variants())
+(compiled,) = ready._loops.values()
+print(json.dumps({"hits": sum(compiled.stats.cache_hits.values()), "kept": not not_kept()}))
 """
 
 
-def load(root: Path, **environment: str) -> tuple[dict[str, object], str]:
+def load(root: Path, **environment: str) -> dict[str, object]:
     """What a fresh process says about loading one loop; variables that point to caches are as given."""
     clean = {k: v for k, v in os.environ.items() if k not in ("HOME", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR")}
     done = subprocess.run(
@@ -47,7 +39,7 @@ def load(root: Path, **environment: str) -> tuple[dict[str, object], str]:
     )
     assert done.returncode == 0, done.stderr
     said: dict[str, object] = json.loads(done.stdout)
-    return said, done.stderr
+    return said
 
 
 @pytest.fixture
@@ -64,42 +56,22 @@ def sealed(tmp_path: Path) -> Path:
 def test_a_read_only_package_keeps_its_code_in_the_users_cache(sealed: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    assert load(sealed, HOME=str(home), XDG_CACHE_HOME=str(home / ".cache"))[0]["hits"] == 0
+    places = {"HOME": str(home), "XDG_CACHE_HOME": str(home / ".cache")}
+    assert load(sealed, **places) == {"hits": 0, "kept": True}
     assert list((home / ".cache").rglob("*.nbc"))
-    assert load(sealed, HOME=str(home), XDG_CACHE_HOME=str(home / ".cache"))[0]["hits"] == 1
+    assert load(sealed, **places) == {"hits": 1, "kept": True}
+    for kept in (home / ".cache").rglob("*.nbc"):
+        kept.write_bytes(b"damaged")
+    assert load(sealed, **places)["hits"] == 0
 
 
+@promise("Where nothing can be written, a server compiles in memory.")
 def test_without_any_place_for_a_cache_it_compiles_all_the_same(sealed: Path) -> None:
-    said, log = load(sealed, HOME="/dev/null", XDG_CACHE_HOME="/dev/null/cache")
-    assert said == {"ready": True, "hits": 0}
-    assert "compiled code is not kept" in log
+    assert load(sealed, HOME="/dev/null", XDG_CACHE_HOME="/dev/null/cache") == {"hits": 0, "kept": False}
 
 
 def test_the_gil_is_released() -> None:
-    assert jit.compile_loop(fold_loop, fold_loop.letters).targetoptions["nogil"] is True  # type: ignore[attr-defined]
-
-
-def update(backend: FastBackend) -> np.ndarray:
-    out = np.empty(5, np.float32)
-    build({"name": "sgd"}).update(
-        np.ones(5, np.float32), np.ones(5, np.float32), out, {}, version=0, lr_scale=1.0, backend=backend
-    )
-    return out
-
-
-def test_numpy_runs_where_there_is_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, "psserver.fast.compiler")
-    with FastBackend() as backend:
-        backend.prepare([fold_variant()])
-        assert not backend.wait_ready()
-        assert backend.reason is not None
-        assert "numba is not installed" in backend.reason
-        np.testing.assert_array_equal(update(backend), np.float32(1) - np.float32(0.01))
-
-
-def fold_variant() -> tuple[Loop, str]:
-    return fold_loop, fold_loop.letters
+    assert loop_of((fold_loop, fold_loop.letters)).targetoptions["nogil"] is True
 
 
 @loop("ww")
@@ -107,36 +79,17 @@ def wrong(x: np.ndarray, y: np.ndarray) -> None:
     x.no_such_attribute(y)  # type: ignore[attr-defined]
 
 
-def test_a_loop_that_does_not_compile_is_reported_and_the_others_are_compiled() -> None:
-    with FastBackend() as backend:
-        backend.prepare([(wrong, "ww"), build({"name": "sgd"}).variant()])
-        assert not backend.wait_ready()
-        assert backend.reason is not None
-        assert "wrong does not compile" in backend.reason
-        assert len(compiled_loops(backend)) == 1
-        assert update(backend).size == 5
+def test_a_loop_that_does_not_compile_says_why() -> None:
+    with pytest.raises(Exception, match="no_such_attribute"):
+        prepare([(wrong, "ww")])
 
 
-def test_closing_does_not_wait_for_all_that_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    started, go_on, compiled = threading.Event(), threading.Event(), []
-
-    def slow(loop: Loop, variant: str) -> object:
-        compiled.append(loop)
-        started.set()
-        assert go_on.wait(PATIENCE)
-        return loop.function
-
-    monkeypatch.setattr(jit, "compile_loop", slow)
-    backend = FastBackend()
-    backend.prepare([fold_variant()] * 100)
-    assert started.wait(PATIENCE)
-    closer = threading.Thread(target=backend.close)
-    closer.start()
-    while not is_closing(backend):
-        closer.join(0.01)
-    go_on.set()
-    closer.join(PATIENCE)
-    assert len(compiled) == 1
+def test_what_nobody_wants_any_more_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Variant] = []
+    monkeypatch.setattr(ready, "loop_of", compiled.append)
+    wanted = [(loop, loop.letters) for loop in LOOPS]
+    prepare(wanted, stop=lambda: len(compiled) == 2)
+    assert compiled == wanted[:2]
 
 
 def test_starting_up_loads_no_compiler() -> None:

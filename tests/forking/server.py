@@ -74,11 +74,12 @@ def main(number: int, modules: Sequence[str]) -> None:
 
 
 def load_compiler() -> None:
-    """With one loop that it has compiled: to load the compiler is most of what the start of a server takes."""
-    from psserver.fast.compiler import compile_loop
+    """With what most servers run: to load the compiler and these loops is most of what the start of one takes."""
+    from psserver.fast import prepare
     from psserver.optimizers import build
+    from psserver.shard.arithmetic import LOOPS
 
-    compile_loop(*build({"name": "sgd"}).variant())
+    prepare([*build({"name": "sgd"}).variants(), *((loop, loop.letters) for loop in LOOPS)])
 
 
 def serve(channel: socket.socket) -> Command | None:

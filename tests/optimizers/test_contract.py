@@ -6,7 +6,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from psserver.optimizers import Optimizer, OptimizerError, blocks, build, names
+from psserver.fast import Backend
+from psserver.optimizers import Optimizer, OptimizerError, build, names
 from psserver.optimizers.rule import WholeRule
 
 CONFIGS: list[dict[str, object]] = [
@@ -36,7 +37,8 @@ CONFIGS: list[dict[str, object]] = [
 every_optimizer = pytest.mark.parametrize(
     "optimizer", [build(c) for c in CONFIGS], ids=["-".join(map(str, c.values()))[:40] for c in CONFIGS]
 )
-BOUNDARIES = [0, 1, 7, blocks.BLOCK - 1, blocks.BLOCK, blocks.BLOCK + 1, 2 * blocks.BLOCK + 3]
+GRAIN = 1000
+SIZES = [0, 1, 7, 4 * GRAIN - 1, 4 * GRAIN, 4 * GRAIN + 1, 7 * GRAIN + 3]
 
 
 def floats(size: int, seed: int) -> np.ndarray:
@@ -81,21 +83,21 @@ def test_what_out_held_before_does_not_matter(optimizer: Optimizer) -> None:
 
 
 @every_optimizer
-@pytest.mark.parametrize("size", BOUNDARIES)
-def test_blocks_do_not_change_a_bit(optimizer: Optimizer, size: int) -> None:
-    """Against one block over the whole arena; 64 is a version at which slots are swept."""
+@pytest.mark.parametrize("size", SIZES)
+def test_ranges_on_threads_do_not_change_a_bit(optimizer: Optimizer, size: int) -> None:
+    """Against one thread over the whole arena; 64 is a version at which slots are swept."""
     if isinstance(optimizer.rule, WholeRule):
-        return  # has blocks of its own, and sums over them in their order
+        return  # runs in numpy, in one thread
     x, whole, parts = floats(size, seed=3), optimizer.init(size), optimizer.init(size)
-    for version in (0, 1, 63):
-        gradient = floats(size, seed=version)
-        expected, out = np.empty_like(x), np.empty_like(x)
-        kernel = optimizer.rule.kernel(optimizer.rate(version), version + 1)
-        blocks.run(kernel, x, gradient.copy(), expected, whole, sweep=version == 63, block=max(size, 1))
-        optimizer.update(x, gradient, out, parts, version=version, lr_scale=1.0)
-        assert same_bits(out, expected)
-        assert all(same_bits(parts[slot], whole[slot]) for slot in optimizer.slots)
-        x = out
+    with Backend(3, grain=GRAIN) as backend:
+        for version in (0, 1, 63):
+            gradient = floats(size, seed=version)
+            expected, out = np.empty_like(x), np.empty_like(x)
+            optimizer.update(x, gradient.copy(), expected, whole, version=version, lr_scale=1.0)
+            optimizer.update(x, gradient, out, parts, version=version, lr_scale=1.0, backend=backend)
+            assert same_bits(out, expected)
+            assert all(same_bits(parts[slot], whole[slot]) for slot in optimizer.slots)
+            x = out
 
 
 @every_optimizer

@@ -5,9 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from psserver.fast import FastBackend
+from psserver.fast import Backend
 from psserver.optimizers import build, names
-from psserver.optimizers.backend import NUMPY, Backend
 from psserver.policies import TensorParts
 from psserver.shard import Apply, Fold, Install, NonfiniteError, Pin, Seal, Shard
 from pswire.model.plan import VariableSpec, make_plan
@@ -18,9 +17,9 @@ PLAN = make_plan([VariableSpec("w", (5,)), VariableSpec("mean", (3,), kind="stat
 HUGE = 3e38
 
 
-def granted(optimizer: dict[str, object], backend: Backend = NUMPY, **options: object) -> Shard:
+def granted(optimizer: dict[str, object], **options: object) -> Shard:
     """Version 0 is ones everywhere, and tickets 7 (of w7) and 8 (of w8) are open."""
-    shard = Shard(PLAN, 0, build(optimizer), backend=backend, **options)  # type: ignore[arg-type]
+    shard = Shard(PLAN, 0, build(optimizer), **options)  # type: ignore[arg-type]
     shard.execute(Pin(1, 0, initialise=True, worker="w7"))
     push(shard, 1, *[1.0] * 8)
     shard.execute(Install(1))
@@ -94,16 +93,11 @@ def test_aggregates_are_checked_too(aggregator: str, sentences: Recorder) -> Non
 
 @promise("No version that is not finite is ever published.")
 @pytest.mark.parametrize("name", names())
-@pytest.mark.parametrize("compiled", [False, True], ids=["numpy", "compiled"])
-def test_every_optimizer_tells(name: str, compiled: bool) -> None:
+def test_every_optimizer_tells(name: str) -> None:
     """Finite goes on being finite; a NaN or an infinite weight at either end of a block is found."""
     optimizer = build({"name": name, "learning_rate": 0.01})
     size = 40_000
-    with FastBackend(2, grain=10_000) as fast:
-        if compiled:
-            fast.prepare(optimizer.variants())
-            assert fast.wait_ready(120), fast.reason
-        backend: Backend = fast if compiled else NUMPY
+    with Backend(2, grain=10_000) as backend:
         for bad in (None, 0, 32_767, 32_768, size - 1):
             for value in (np.nan, np.inf):
                 x, slots = np.ones(size, np.float32), optimizer.init(size)

@@ -3,15 +3,12 @@
 import numpy as np
 import pytest
 
-from psserver.fast.row_kernels import CompiledRowKernels
-from psserver.optimizers import row_kernels
-from psserver.optimizers.row_kernels import NUMPY_ROWS, RowKernels
+from psserver.fast import rows as kernels
 from psserver.shard.tables.index import Index
 from pswire.model.tables import Keys, bucket
 from tests.tables.twin import gradient, table, update
 
 KEYS = 20_000
-KERNELS = pytest.mark.parametrize("kernels", [NUMPY_ROWS, CompiledRowKernels()], ids=["numpy", "compiled"])
 # Keys of one bucket whose next bits are equal; keys that differ in their last bits, in their first, or in steps.
 CHOSEN = {
     "last bits": np.arange(KEYS, dtype=np.uint64),
@@ -30,12 +27,11 @@ def longest_run(index: Index) -> int:
     return longest
 
 
-@KERNELS
 @pytest.mark.parametrize("single", [1, 1 << 23])
 @pytest.mark.parametrize("chosen", list(CHOSEN))
-def test_chosen_keys_lie_as_others_do(kernels: RowKernels, single: int, chosen: str) -> None:
+def test_chosen_keys_lie_as_others_do(single: int, chosen: str) -> None:
     keys: Keys = np.unique(CHOSEN[chosen])
-    index = Index(lambda: kernels, single)
+    index = Index(single)
     for start in range(0, keys.size, 997):
         some = keys[start : start + 997]
         index.insert(some, np.arange(start, start + some.size, dtype=np.int32))
@@ -46,17 +42,16 @@ def test_chosen_keys_lie_as_others_do(kernels: RowKernels, single: int, chosen: 
     assert longest_run(index) < KEYS // 20
 
 
-@KERNELS
-def test_the_salt_decides_nothing_else(kernels: RowKernels, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_salt_decides_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """Orders and rows are the same in every process."""
     found = []
     for salt in (0, 2**64 - 1, 0x1234567890ABCDEF):
-        monkeypatch.setattr(row_kernels, "SALT", np.uint64(salt))
+        monkeypatch.setattr(kernels, "SALT", np.uint64(salt))
         ours = table()
         for step in range(5):
             update(ours, gradient(list(range(step, 300, step + 1)), step), keep=False)
         state = ours.state()
-        index = Index(lambda: kernels, 64)
+        index = Index(64)
         index.insert(state.keys, np.arange(state.keys.size, dtype=np.int32))
         within = [each.tobytes() for each in index.within(0, int(bucket(state.keys).max()) + 1)]
         some = [each.tobytes() for each in index.sorted(np.arange(4096) % 2 == 0)]

@@ -1,21 +1,17 @@
 """Searches in several tables at once, and those that are remembered, find what each table's index has."""
 
 import numpy as np
-import pytest
 
-from psserver.fast.row_kernels import CompiledRowKernels
-from psserver.optimizers.row_kernels import NUMPY_ROWS, RowKernels
 from psserver.shard.tables import Table
 from psserver.shard.tables.finder import Finder
 from pswire.model.tables import TableSpec, mix
 from tests.tables.twin import SGD, advance, gradient, table
 
 
-@pytest.mark.parametrize("kernels", [NUMPY_ROWS, CompiledRowKernels()], ids=["numpy", "compiled"])
-def test_searches_find_what_each_index_has(kernels: RowKernels) -> None:
+def test_searches_find_what_each_index_has() -> None:
     """While rows come, and go, between a search and the same one again."""
     tables = [table(SGD, TableSpec(name, 3, evict_age=2, evict_every=5)) for name in "abc"]
-    finder, random = Finder(lambda: kernels), np.random.default_rng(0)
+    finder, random = Finder(), np.random.default_rng(0)
     asked = [[np.sort(mix(random.choice(60, size, replace=False))) for size in (30, 0, 45)] for _ in range(6)]
     for step in range(40):
         for wanted in (asked[step % 6], asked[(step + 1) % 6], asked[step % 6]):

@@ -5,17 +5,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psserver.fast import FastBackend
-from psserver.fast.row_kernels import CompiledRowKernels
-from psserver.optimizers import build
-from psserver.optimizers.row_kernels import NUMPY_ROWS, Memory, RowKernels, parts_of
-from psserver.optimizers.rows import rows_optimizer
-from psserver.shard.tables import Table, TableState
-from psserver.shard.tables.index import Index
-from pswire.model.tables import BUCKETS, bucket, compile_batches, mix, sums, unique, uniques, unmix
-from tests.tables.twin import SGD, SPEC, gradient, table, update
+from psserver.fast import rows as compiled
+from psserver.fast.rows import SINGLE, Memory, parts_of
+from psserver.shard.tables import TableState
+from psserver.shard.tables.index import FULLEST, Index
+from pswire.model.tables import BUCKETS, bucket, mix, sums, unique, uniques, unmix
+from tests.tables import numpy_rows
+from tests.tables.twin import gradient, table, update
 
-BOTH: tuple[RowKernels, RowKernels] = (NUMPY_ROWS, CompiledRowKernels())
+BOTH = (numpy_rows, compiled)
+KERNELS = (
+    "find",
+    "find_all",
+    "insert",
+    "move",
+    "gather",
+    "gather_parts",
+    "scatter_parts",
+    "scatter",
+    "union",
+    "spread",
+)
 sizes = st.integers(0, 60)
 seeds = st.integers(0, 2**32 - 1)
 
@@ -50,14 +60,17 @@ def test_an_index_finds_what_either_kernel_has_inserted(
     )
     slots = dict(zip(keys.tolist(), random.permutation(keys.size).tolist(), strict=True))
     wanted = np.concatenate([random.permutation(keys), random.integers(0, 2**63, asked, np.uint64)])
-    indexes = [Index(lambda: NUMPY_ROWS, single), Index(lambda: BOTH[1], single)]
+    indexes = [Index(single), Index(single)]
     done = 0
     while done < keys.size:
         some = keys[done : done + int(random.integers(1, 20))]
         done += some.size
-        for index in indexes:
-            index.insert(some, np.array([slots[key] for key in some.tolist()], np.int32))
-        # Each finds with the other's kernels, too.
+        for index, own in zip(indexes, BOTH, strict=True):
+            with pytest.MonkeyPatch.context() as patch:
+                for name in KERNELS:
+                    patch.setattr(compiled, name, getattr(own, name))
+                index.insert(some, np.array([slots[key] for key in some.tolist()], np.int32))
+        # Each finds what the other has inserted, too.
         for index, other in zip(indexes * 2, [*BOTH, *BOTH[::-1]], strict=True):
             found = np.empty(wanted.size, np.int32)
             other.find(index.places, wanted, found)
@@ -81,18 +94,14 @@ def test_an_index_finds_what_either_kernel_has_inserted(
         assert index.load <= 0.75
 
 
-def test_a_large_index_is_divided_once_kernels_are_compiled() -> None:
-    """Before that, to go to thousands of parts would take seconds."""
-    now: list[RowKernels] = [NUMPY_ROWS]
-    index, keys = Index(lambda: now[0]), np.unique(mix(np.arange(300_000)))
+def test_a_large_index_is_divided() -> None:
+    index, keys = Index(), np.unique(mix(np.arange(300_000)))
     slots, parts = np.arange(keys.size, dtype=np.int32), []
     for start in range(0, keys.size, 60_000):
         part = slice(start, start + 60_000)
         index.insert(keys[part], slots[part])
         parts.append(len(index.places.parts))
-        if start == 180_000:
-            now[0] = BOTH[1]
-    assert parts == [1, 1, 1, 1, BUCKETS]
+    assert 180_000 < FULLEST * SINGLE < 240_000 and parts == [1, 1, 1, BUCKETS, BUCKETS]
     assert np.array_equal(index.find(keys), slots) and index.load <= 0.75
 
 
@@ -166,7 +175,6 @@ def test_rowwise_adagrad_has_one_result(rows: int, dim: int, seed: int) -> None:
     seeds,
 )
 def test_batches_are_summed_as_numpy_does(given_ids: list[int], seed: int) -> None:
-    compile_batches()
     ids, random = np.array(given_ids, np.int64), np.random.default_rng(seed)
     keys, inverse = unique(ids)
     expected, positions = np.unique(mix(ids), return_inverse=True)
@@ -180,7 +188,6 @@ def test_batches_are_summed_as_numpy_does(given_ids: list[int], seed: int) -> No
 @given(st.lists(st.lists(st.integers(-3, 30), max_size=50), max_size=4), st.integers(0, 300))
 def test_ids_of_several_tables_are_those_of_each(several: list[list[int]], chosen: int) -> None:
     """Also ids that somebody has chosen, whose keys are not spread at all."""
-    compile_batches()
     given_ids = [np.array(ids, np.int64) for ids in several] + [
         unmix(np.arange(chosen, dtype=np.uint64)[::-1])
     ]
@@ -190,23 +197,22 @@ def test_ids_of_several_tables_are_those_of_each(several: list[list[int]], chose
 
 
 @pytest.mark.parametrize("name", ["sgd", "adagrad", "rowwise-adagrad", "adam", "ftrl"])
-def test_compiled_tables_are_those_in_numpy(name: str) -> None:
+def test_compiled_tables_are_those_in_numpy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows, slots and ages of three contributions an update, in chunks that grow."""
-    rule = rows_optimizer({"name": name}, build(SGD))
-    with FastBackend() as backend:
-        backend.prepare(rule.variants, rows=True)
-        assert backend.wait_ready(), backend.reason
-        fast, slow = Table(SPEC, rule, backend), table({"name": name})
+    fast, slow = table({"name": name}), table({"name": name})
+    some, read = mix(np.arange(3000)), []
+    for each in (fast, slow):
         for step in range(6):
             parts = [gradient(list(range(n, 400 * (step + 1), n + 1)), step + n, 0.5) for n in range(3)]
-            for each in (fast, slow):
-                update(each, *[(keys, rows.copy(), factor) for keys, rows, factor in parts], keep=True)
-        mine, other = fast.state(), slow.state()
-        for one, two in zip(_arrays(mine), _arrays(other), strict=True):
-            assert one.size and same(one, two)
-        some = mix(np.arange(3000))
-        for version in range(fast.version):
-            assert same(fast.read(some, version), slow.read(some, version))
+            update(each, *[(keys, rows.copy(), factor) for keys, rows, factor in parts], keep=True)
+        read.append([each.read(some, version) for version in range(each.version)])
+        for kernel in KERNELS:
+            monkeypatch.setattr(compiled, kernel, getattr(numpy_rows, kernel))
+    mine, other = fast.state(), slow.state()
+    for one, two in zip(_arrays(mine), _arrays(other), strict=True):
+        assert one.size and same(one, two)
+    for one, two in zip(*read, strict=True):
+        assert same(one, two)
 
 
 def _arrays(state: TableState) -> list[np.ndarray]:

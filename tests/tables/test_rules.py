@@ -1,13 +1,11 @@
 """Rules for rows: a dense variable's bits under sgd and adagrad; the written formulas for all others."""
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from psserver.fast import FastBackend
-from psserver.optimizers import NUMPY, Backend, OptimizerError, build
+from psserver.optimizers import OptimizerError, build
 from psserver.optimizers.rows import rows_optimizer
 from psserver.policies import TensorParts
 from psserver.shard.tables import Table
@@ -21,27 +19,15 @@ KEYS = np.sort(mix(np.arange(IDS)))
 ONES = TableSpec("t", 1, "uniform", (1.0, 1.0))
 
 
-@pytest.fixture(params=["numpy", "compiled"])
-def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    if request.param == "numpy":
-        yield NUMPY
-        return
-    with FastBackend(1) as backend:
-        yield backend
-
-
 @pytest.mark.parametrize("servers", [1, 2, 3])
 @pytest.mark.parametrize("name", ["sgd", "adagrad"])
-def test_a_table_has_the_bits_of_a_dense_variable(name: str, servers: int, backend: Backend) -> None:
+def test_a_table_has_the_bits_of_a_dense_variable(name: str, servers: int) -> None:
     """Claim 3, of a shard's arithmetic: factors, scales and rates of each update drawn at random."""
     optimizer = build({"name": name, "learning_rate": 0.1})
     spec, random = TableSpec("t", 3), np.random.default_rng(servers)
-    dense = Updater(optimizer, TensorParts(), IDS * 3, backend)
-    if isinstance(backend, FastBackend):
-        backend.prepare(dense.variants)
-        assert backend.wait_ready(), backend.reason
+    dense = Updater(optimizer, TensorParts(), IDS * 3)
     now = initial_rows(spec, KEYS).reshape(-1)
-    tables = [Table(spec, rows_optimizer(None, optimizer), backend) for _ in range(servers)]
+    tables = [Table(spec, rows_optimizer(None, optimizer)) for _ in range(servers)]
     for version in range(70):
         count, lr_scale = int(random.integers(1, 4)), float(random.choice([1.0, 0.3]))
         parts = []

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from psserver.checkpoint import Store, name_of
 from psserver.checkpoint.increments import load_rows
-from psserver.optimizers import NUMPY, Backend, build
+from psserver.optimizers import build
 from psserver.service.store import shard_part
 from psserver.service.store.shard_part import PartSaver
 from psserver.shard.tables import Tables, snapshot, table
@@ -40,8 +40,8 @@ def plan() -> Plan:
     return make_plan([VariableSpec("bias", (1,))], 1, SPECS)
 
 
-def made(backend: Backend = NUMPY) -> Tables:
-    return Tables(plan(), 0, build({"name": "sgd"}), backend)
+def made() -> Tables:
+    return Tables(plan(), 0, build({"name": "sgd"}))
 
 
 def update(tables: Tables, ids: list[int]) -> None:

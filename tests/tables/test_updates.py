@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from psserver.fast import FastBackend
 from psserver.optimizers import build
 from psserver.optimizers.rows import rows_optimizer
 from psserver.shard.tables import Advance, Table, Tables, TableState
@@ -47,106 +46,90 @@ def arrays(state: TableState) -> list[np.ndarray]:
 )
 def test_updates_in_place_have_the_bits_of_those_beside(config: dict[str, object]) -> None:
     """Over the update that clears subnormals, with rows of several ages, and new ones in each update."""
-    rule = rows_optimizer(config, build(SGD))
-    assert (rule.one_pass is None) == (config in BESIDE)
-    with FastBackend() as backend:
-        backend.prepare(rule.variants, rows=True, passes=[] if rule.one_pass is None else [rule.one_pass])
-        assert backend.wait_ready(), backend.reason
-        fast, slow = Table(SPEC, rule, backend), Table(SPEC, rule)
-        assert (fast.store.in_place is None) == (config in BESIDE)
-        for step in range(70):
-            parts = [
-                gradient(list(range(n, 3 * step + 80, n + 1)), step + n, 0.5 * (step < 3)) for n in range(3)
-            ]
-            # Of all magnitudes, and then zero: some averages become subnormal.
-            for keys, rows, _ in parts:
-                rows *= np.float32(10) ** -(keys % 40).astype(np.float32)[:, None]
-            for each in (fast, slow):
-                update(
-                    each, *[(keys, rows.copy(), factor) for keys, rows, factor in parts], keep=step % 2 > 0
-                )
-            some = mix(np.arange(300))
-            for version in range(fast.oldest, fast.version + 1):
-                assert fast.read(some, version).tobytes() == slow.read(some, version).tobytes()
-            for one, two in zip(arrays(fast.state()), arrays(slow.state()), strict=True):
-                assert one.size and one.tobytes() == two.tobytes()
+    fast, slow = (Table(SPEC, rows_optimizer(config, build(SGD))) for _ in range(2))
+    assert (fast.store.in_place is None) == (config in BESIDE)
+    slow.store.optimizer.one_pass = None
+    for step in range(70):
+        parts = [gradient(list(range(n, 3 * step + 80, n + 1)), step + n, 0.5 * (step < 3)) for n in range(3)]
+        # Of all magnitudes, and then zero: some averages become subnormal.
+        for keys, rows, _ in parts:
+            rows *= np.float32(10) ** -(keys % 40).astype(np.float32)[:, None]
+        for each in (fast, slow):
+            update(each, *[(keys, rows.copy(), factor) for keys, rows, factor in parts], keep=step % 2 > 0)
+        some = mix(np.arange(300))
+        for version in range(fast.oldest, fast.version + 1):
+            assert fast.read(some, version).tobytes() == slow.read(some, version).tobytes()
+        for one, two in zip(arrays(fast.state()), arrays(slow.state()), strict=True):
+            assert one.size and one.tobytes() == two.tobytes()
 
 
 def test_an_update_that_is_not_finite_is_taken_back() -> None:
     rule = rows_optimizer({"name": "adagrad"}, build(SGD))
-    with FastBackend() as backend:
-        backend.prepare(rule.variants, rows=True, passes=[rule.one_pass])
-        assert backend.wait_ready(), backend.reason
-        ours = Table(SPEC, rule, backend)
-        first = gradient(list(range(200)), 0)
-        update(ours, first, keep=True)
-        before, keys = arrays(ours.state()), mix(np.arange(300))
-        rows = ours.read(keys)
-        more, wild, _ = gradient(list(range(100, 300)), 1)
-        wild[-1] = np.float32(3e38)
-        failed = Advance([(ours, [(more, wild, 1.0)])], 1.0, 1.0, keep=True)
-        assert not failed.finite
-        failed.back()
-        assert (ours.version, ours.count) == (1, 200) and ours.read(keys).tobytes() == rows.tobytes()
-        assert [each.tobytes() for each in arrays(ours.state())] == [each.tobytes() for each in before]
-        # What comes afterwards is as if it had not been.
-        update(ours, gradient(list(range(50, 250)), 2), keep=True)
-        other = Table(SPEC, rule)
-        update(other, first)
-        update(other, gradient(list(range(50, 250)), 2))
-        assert ours.read(keys, 1).tobytes() == rows.tobytes()
-        for one, two in zip(arrays(ours.state()), arrays(other.state()), strict=True):
-            assert one.tobytes() == two.tobytes()
+    ours = Table(SPEC, rule)
+    first = gradient(list(range(200)), 0)
+    update(ours, first, keep=True)
+    before, keys = arrays(ours.state()), mix(np.arange(300))
+    rows = ours.read(keys)
+    more, wild, _ = gradient(list(range(100, 300)), 1)
+    wild[-1] = np.float32(3e38)
+    failed = Advance([(ours, [(more, wild, 1.0)])], 1.0, 1.0, keep=True)
+    assert not failed.finite
+    failed.back()
+    assert (ours.version, ours.count) == (1, 200) and ours.read(keys).tobytes() == rows.tobytes()
+    assert [each.tobytes() for each in arrays(ours.state())] == [each.tobytes() for each in before]
+    # What comes afterwards is as if it had not been.
+    update(ours, gradient(list(range(50, 250)), 2), keep=True)
+    other = Table(SPEC, rule)
+    update(other, first)
+    update(other, gradient(list(range(50, 250)), 2))
+    assert ours.read(keys, 1).tobytes() == rows.tobytes()
+    for one, two in zip(arrays(ours.state()), arrays(other.state()), strict=True):
+        assert one.tobytes() == two.tobytes()
 
 
 def test_readers_see_no_mixture_of_rows_written_in_place() -> None:
     spec, rule = TableSpec("t", 16, "zeros", ()), rows_optimizer(SGD, build(SGD))
     keys = np.sort(mix(np.arange(1000)))
     ones = np.ones((keys.size, 16), np.float32)
-    with FastBackend() as backend:
-        backend.prepare(rule.variants, rows=True, passes=[rule.one_pass])
-        assert backend.wait_ready(), backend.reason
-        ours = Table(spec, rule, backend)
-        with read_meanwhile(ours, keys):
-            for _ in range(repetitions(1000, soak=20_000)):
-                update(ours, (keys, ones, 1.0), keep=True)
+    ours = Table(spec, rule)
+    with read_meanwhile(ours, keys):
+        for _ in range(repetitions(1000, soak=20_000)):
+            update(ours, (keys, ones, 1.0), keep=True)
 
 
 @pytest.mark.parametrize("specs", TOGETHER.values(), ids=TOGETHER)
 def test_rows_that_came_in_one_message_have_the_bits_of_others(specs: tuple[TableSpec, ...]) -> None:
     """The server keeps what it received in two arrays; a simulated worker's rows lie here and there."""
     plan, rule = make_plan([VariableSpec("bias", (2,))], 1, specs), build({"name": "adagrad"})
-    with FastBackend() as backend:
-        fast = Tables(plan, 0, rule, backend)
-        backend.prepare(fast.variants, rows=True, passes=fast.passes)
-        assert backend.wait_ready(), backend.reason
-        slow, several = Tables(plan, 0, rule), Tables(plan, 0, rule, backend)
-        for step in range(30):
-            random = np.random.default_rng(step)
-            counts = [int(random.integers(0, 30)), 0 if step % 3 else 20]
-            rows = []
-            for count in counts:
-                keys, _ = unique(random.integers(0, 40, count))
-                rows.append((keys, random.normal(size=(keys.size, 3)).astype(np.float32)))
-            if not sum(keys.size for keys, _ in rows):
-                continue
-            form = RowFormat(specs, FLOAT32, tuple(keys.size for keys, _ in rows))
-            came, _ = form.decode(memoryview(b"".join(bytes(part.data) for part in form.encode(rows, ()))))
-            wanted = tuple(unique(np.arange(step, 60))[0] for _ in specs)
-            for tables, given in ((fast, came), (slow, rows), (several, came)):
-                tables.add(given, 0.5, step)
-                if tables is several:
-                    # Another contribution that changes nothing.
-                    tables.add([(keys, np.zeros_like(own)) for keys, own in rows], 0.5, step)
-                assert not tables.advance(0.25, 1.0, unchecked=False)
-                tables.committed()
-            found = [[each.tobytes() for each in t.read(wanted, t.tables[0].version)] for t in (fast, slow)]
-            assert found[0] == found[1]
-        one, two = fast.rows_saved(), slow.rows_saved()
-        assert one.keys() == two.keys()
-        assert all(one[name].size and one[name].tobytes() == two[name].tobytes() for name in one)
-        values = [name for name in one if name.endswith("values")]
-        if specs[0].admit == specs[1].admit_after == 1:
-            more = several.rows_saved()
-            assert all(np.array_equal(one[name], more[name]) for name in values)
-        assert fast.figures() == slow.figures()
+    fast, slow, several = (Tables(plan, 0, rule) for _ in range(3))
+    for each in slow.tables:
+        each.store.optimizer.one_pass = None
+    for step in range(30):
+        random = np.random.default_rng(step)
+        counts = [int(random.integers(0, 30)), 0 if step % 3 else 20]
+        rows = []
+        for count in counts:
+            keys, _ = unique(random.integers(0, 40, count))
+            rows.append((keys, random.normal(size=(keys.size, 3)).astype(np.float32)))
+        if not sum(keys.size for keys, _ in rows):
+            continue
+        form = RowFormat(specs, FLOAT32, tuple(keys.size for keys, _ in rows))
+        came, _ = form.decode(memoryview(b"".join(bytes(part.data) for part in form.encode(rows, ()))))
+        wanted = tuple(unique(np.arange(step, 60))[0] for _ in specs)
+        for tables, given in ((fast, came), (slow, rows), (several, came)):
+            tables.add(given, 0.5, step)
+            if tables is several:
+                # Another contribution that changes nothing.
+                tables.add([(keys, np.zeros_like(own)) for keys, own in rows], 0.5, step)
+            assert not tables.advance(0.25, 1.0, unchecked=False)
+            tables.committed()
+        found = [[each.tobytes() for each in t.read(wanted, t.tables[0].version)] for t in (fast, slow)]
+        assert found[0] == found[1]
+    one, two = fast.rows_saved(), slow.rows_saved()
+    assert one.keys() == two.keys()
+    assert all(one[name].size and one[name].tobytes() == two[name].tobytes() for name in one)
+    values = [name for name in one if name.endswith("values")]
+    if specs[0].admit == specs[1].admit_after == 1:
+        more = several.rows_saved()
+        assert all(np.array_equal(one[name], more[name]) for name in values)
+    assert fast.figures() == slow.figures()

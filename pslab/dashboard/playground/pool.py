@@ -18,6 +18,8 @@ from types import FrameType
 
 from pslab.dashboard.playground.play import Budget, played
 from pslab.dashboard.playground.settings import NOTHING, Own, SettingsError, read_play
+from psserver.fast import prepare
+from psserver.shard.arithmetic import LOOPS
 from pswire.command.process import die_with
 
 # Limits: queued simulations, and bytes of cached results.
@@ -120,6 +122,8 @@ def _begin(parent: int) -> None:
     die_with(parent)
     os.nice(10)
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    # Before its memory is limited, and outside of any simulation's time.
+    prepare([(loop, loop.letters) for loop in LOOPS])
     if found := re.search(
         r"^VmData:\s+(\d+) kB$", Path("/proc/self/status").read_text(encoding="ascii"), re.MULTILINE
     ):

@@ -98,9 +98,9 @@ DESCRIPTORS: Final = 6
 RESERVED_DESCRIPTORS: Final = 512
 # Bytes that an idle worker takes, with a margin. Its payloads have their own account.
 WORKER_MEMORY: Final = 512 * 2**10
-# Threads of a server beside its first: passes, the compiler, checkpoints, metrics, name lookups, and those of gRPC
-# that do not depend on the number of processors. A thread that cannot start later would end the process with a
-# signal.
+# Threads of a server beside its first: passes, what tells of long work, checkpoints, metrics, name lookups, and those
+# of gRPC that do not depend on the number of processors. A thread that cannot start later would end the process with
+# a signal.
 OWN_THREADS: Final = 16
 # gRPC starts one thread per processor at once, within these bounds.
 GRPC_LEAST, GRPC_MOST = 4, 16

@@ -120,6 +120,8 @@ class Execution:
                 f"server {self._host.server} has no memory for its part of the model, "
                 f"{plan.shards[self._host.server].nbytes} bytes",
             ) from error
+        while not await self._host.compiled(TELL_EVERY):
+            await tell()
         if message.checkpoint:
             await self._take_up(message, plan, tell)
         fields = event("shard_ready", bytes=self._host.nbytes, variables=len(plan.variables))

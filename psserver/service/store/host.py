@@ -1,9 +1,11 @@
 """One shard of the model and its parts: admission, execution, reading, saving."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
-from psserver.fast import FastBackend
+from psserver.fast import Backend, not_kept
 from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.receipts import receipt
@@ -16,13 +18,20 @@ from psserver.service.store.executor import Executor, trial_update
 from psserver.service.store.reading import Reading
 from psserver.service.store.shard_part import PartSaver
 from psserver.service.store.shared_memory import Sharing
+from psserver.service.store.slow import said
 from psserver.service.store.state import SharedShard
 from psserver.shard import Apply, Shard, ShardState
 from psserver.shard.staging import Slot
+from pswire.logs.events import event
 from pswire.model.plan import Plan
 from pswire.model.table_figures import TableFigures
 from pswire.patience import REQUEST_WAITS
 from pswire.transport.blocks import BlockCodec
+
+log = logging.getLogger("ps-server")
+
+#: Seconds after which it is said that compilation takes long.
+COMPILES: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +49,7 @@ class HostOptions:
     worker_timeout: float = 10.0
     # Bytes that models and members may take; 0: a share of the machine's memory.
     memory_limit: int = 0
-    # Called from another thread once everything permanent is loaded.
+    # Called once everything permanent is loaded.
     loaded: Callable[[], object] = lambda: None
 
 
@@ -56,7 +65,7 @@ class ShardHost:
         self.orders = Executor(
             self.state, server, options.lease, owner, self.heavy, lambda: self.reading.end_beyond()
         )
-        self._backend = FastBackend(options.threads, loaded=options.loaded)
+        self._backend = Backend(options.threads)
         self.sharing = Sharing(options.transport)
         self.memory = ShardMemory(server, options.arena_versions, options.memory_limit or default_limit())
         self.pushes = PushSlots(self.state, self.memory, server, options.patience)
@@ -99,7 +108,7 @@ class ShardHost:
         deltas: BlockCodec | None = None,
         measures: bool = False,
     ) -> None:
-        """Make a new shard. Its loops are compiled meanwhile; until then numpy computes the same bits.
+        """Make a new shard. It executes what is ordered once its loops are compiled (`compiled`).
 
         `checkpoints`: the job takes checkpoints while it trains. `deltas`: the codec of the weights' changes.
         `measures`: measure every update.
@@ -119,7 +128,36 @@ class ShardHost:
             allocate=self.sharing.allocate,
             measures=measures,
         )
-        self._backend.prepare(shard.variants, rows=bool(shard.tables), passes=shard.tables.passes)
+        self._compile(shard)
+
+    def _compile(self, shard: Shard) -> None:
+        """Compile what the shard runs, beside the loop."""
+        self.orders.compiled = False
+
+        def work() -> None:
+            with said(lambda: "compiles the loops of this job, which later starts find in a cache", COMPILES):
+                shard.compile(stop=lambda: self.state.closed)
+
+        def ended(error: BaseException | None) -> None:
+            self.options.loaded()
+            if shard is not self.state.shard:
+                # Another model took its place, and is compiled next.
+                return
+            if error is not None:
+                reason = f"server {self.server} cannot compile what this job computes with: {error}"
+                log.error("%s", reason, extra=event("compile_failed"))
+                self.state.fail(reason)
+            elif why := not_kept():
+                log.info("compiled code is not kept: %s", why, extra=event("code_not_kept"))
+            self.orders.compiled = True
+            self.orders.execute_submitted()
+            self.state.changes.notify()
+
+        self.heavy.start(work, ended)
+
+    async def compiled(self, seconds: float = float("inf")) -> bool:
+        """Wait for the end of compilation, at most `seconds`; return whether it has come, or the shard is over."""
+        return await self.state.changes.wait_for(lambda: self.orders.compiled or self.state.over, seconds)
 
     def _saved(self) -> None:
         """Note that a part of a checkpoint is written or failed: its copy is freed."""

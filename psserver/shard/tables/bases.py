@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.optimizers import Backend
+from psserver.fast import Backend
 from psserver.shard import arithmetic
 from psserver.shard.tables.table import Table
 from psserver.shard.tables.undo import Undo

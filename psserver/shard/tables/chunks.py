@@ -1,11 +1,10 @@
 """The memory of rows: chunks of equal size, so that growth copies nothing."""
 
-from collections.abc import Callable
-
 import numpy as np
 
-from psserver.optimizers import AnyArray
-from psserver.optimizers.row_kernels import Memory, RowKernels, Slots, Words
+from psserver.fast import AnyArray
+from psserver.fast import rows as kernels
+from psserver.fast.rows import Memory, Slots, Words
 
 # Words of a chunk, at most. Memory that no row has touched yet costs nothing.
 _CHUNK = 1 << 23
@@ -14,11 +13,10 @@ _CHUNK = 1 << 23
 class Chunks:
     """Rows by slot, each of several parts. One writer, any number of readers.
 
-    `ends`: the word behind each part; words have 32 bits. `kernels` returns those to use now.
+    `ends`: the word behind each part; words have 32 bits.
     """
 
-    def __init__(self, ends: tuple[int, ...], kernels: Callable[[], RowKernels]) -> None:
-        self._kernels = kernels
+    def __init__(self, ends: tuple[int, ...]) -> None:
         self._memory = Memory((), np.zeros(0, np.int64), ends, (_CHUNK // ends[-1]).bit_length() - 1)
 
     @property
@@ -41,20 +39,20 @@ class Chunks:
 
     def part(self, first: int, slots: Slots, out: AnyArray) -> AnyArray:
         """Copy words of each row, from word `first`, to `out`, [n, width]; rows of negative slots stay as they are."""
-        self._kernels().gather(self._memory, first, slots, out.view(np.uint32))
+        kernels.gather(self._memory, first, slots, out.view(np.uint32))
         return out
 
     def gather(self, slots: Slots) -> Words:
         """Return whole rows, flat, one part behind the other (`parts_of`); undefined for negative slots."""
         rows = np.empty(slots.size * self._memory.words, np.uint32)
-        self._kernels().gather_parts(self._memory, slots, rows)
+        kernels.gather_parts(self._memory, slots, rows)
         return rows
 
     def scatter(self, slots: Slots, values: AnyArray, rows: Words) -> None:
         """Write rows at different slots: the first part from `values`, [n, width], the others from `rows`."""
         words = np.ascontiguousarray(values).view(np.uint32)
-        self._kernels().scatter_parts(self._memory, slots, words, rows)
+        kernels.scatter_parts(self._memory, slots, words, rows)
 
     def put(self, first: int, slots: Slots, words: Words) -> None:
         """Write words of rows at different slots, [n, width], from word `first`."""
-        self._kernels().scatter(self._memory, first, slots, words)
+        kernels.scatter(self._memory, first, slots, words)

@@ -3,12 +3,13 @@
 A worker's gradients are for the rows that it has read: their places are known by then, unless rows have gone since.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from psserver.optimizers.row_kernels import JoinedPlaces, Keys, Places, RowKernels, Slots
+from psserver.fast import rows as kernels
+from psserver.fast.rows import JoinedPlaces, Keys, Places, Slots
 from pswire.model.adjacent import joined
 
 # Searches that are remembered: a few workers read before one of them pushes.
@@ -33,10 +34,9 @@ class _Found(NamedTuple):
 
 
 class Finder:
-    """Finds rows of tables. Any thread may; `kernels` returns those to use now."""
+    """Finds rows of tables. Any thread may."""
 
-    def __init__(self, kernels: Callable[[], RowKernels]) -> None:
-        self._kernels = kernels
+    def __init__(self) -> None:
         # Replaced as a whole, as other threads may read them.
         self._joined: tuple[tuple[Places, ...], JoinedPlaces] | None = None
         self._found: tuple[_Found, ...] = ()
@@ -54,7 +54,7 @@ class Finder:
                 self._complete(asked, keys, ends, slots)
                 return slots, ends
         slots = np.empty(whole.size, np.int32)
-        self._kernels().find_all(self._places(asked), whole, np.array([0, *ends]), slots)
+        kernels.find_all(self._places(asked), whole, np.array([0, *ends]), slots)
         self._found = (_Found(asked, evictions, ends, whole, slots.copy()), *self._found[: _REMEMBERED - 1])
         return slots, ends
 
@@ -71,7 +71,7 @@ class Finder:
             for each, end, begin, stop in zip(keys, ends, bounds, bounds[1:], strict=False)
         ]
         found = np.empty(absent.size, np.int32)
-        self._kernels().find_all(self._places(tables), np.concatenate(wanted), np.array(bounds), found)
+        kernels.find_all(self._places(tables), np.concatenate(wanted), np.array(bounds), found)
         slots[absent] = found
 
     def _places(self, tables: Sequence[Searched]) -> JoinedPlaces:

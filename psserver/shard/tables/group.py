@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.optimizers import NUMPY, Backend, Loop, Optimizer, RowPass
+from psserver.fast import ALONE, Backend, RowPass, Variant
+from psserver.optimizers import Optimizer
 from psserver.optimizers.rows import rows_optimizer
 from psserver.shard import arithmetic
 from psserver.shard.tables import bases
@@ -54,7 +55,7 @@ class Tables:
         plan: Plan,
         server: int,
         optimizer: Optimizer,
-        backend: Backend = NUMPY,
+        backend: Backend = ALONE,
         *,
         keep_bases: bool = False,
     ) -> None:
@@ -91,13 +92,13 @@ class Tables:
         return bool(self.tables)
 
     @property
-    def variants(self) -> list[tuple[Loop, str]]:
-        """The loops that updates of rows run, for a backend that compiles."""
+    def variants(self) -> list[Variant]:
+        """The loops that updates of rows run, to be compiled."""
         return [variant for family in self._families for variant in self.tables[family[0]].variants]
 
     @property
     def passes(self) -> list[RowPass]:
-        """The updates of rows where they lie, for a backend that compiles."""
+        """The updates of rows where they lie, to be compiled."""
         rules = [self.tables[family[0]].store.optimizer for family in self._families]
         return [rule.one_pass for rule in rules if rule.one_pass is not None]
 
@@ -425,7 +426,7 @@ def same_rows(one: Rows, other: Rows) -> bool:
     )
 
 
-def measured(rows: Rows, limit: float, backend: Backend = NUMPY) -> tuple[float, bool]:
+def measured(rows: Rows, limit: float, backend: Backend = ALONE) -> tuple[float, bool]:
     """Return the sum of squares of all gradients, and whether each is at most `limit` in magnitude.
 
     The sum is NaN or infinite if a gradient is.

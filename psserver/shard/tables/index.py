@@ -6,12 +6,11 @@ is one part. A large one has a part for each bucket, which grow one by one, each
 copy much. No key is reserved.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.optimizers.row_kernels import Places, RowKernels, Slots, Words
+from psserver.fast import rows as kernels
+from psserver.fast.rows import SINGLE, Places, Slots, Words
 from pswire.model.tables import BUCKETS, Keys, bucket
 
 Buckets = NDArray[np.bool_]
@@ -26,12 +25,11 @@ _PLACE_BYTES = 12
 class Index:
     """Places for keys and slots. One writer, any number of readers.
 
-    `kernels` returns those to use now. `single`: the most places of one part for all keys; by default what suits the
-    kernels. `places`: as of now.
+    `single`: the most places of one part for all keys. `places`: as of now.
     """
 
-    def __init__(self, kernels: Callable[[], RowKernels], single: int | None = None) -> None:
-        self._kernels, self._single = kernels, single
+    def __init__(self, single: int = SINGLE) -> None:
+        self._single = single
         self.places = _without_keys(1)
         # Keys in each part, and places in all.
         self._counts, self._total = np.zeros(1, np.int64), 0
@@ -55,7 +53,7 @@ class Index:
     def find(self, keys: Keys) -> Slots:
         """Return the slot of each key, -1 where there is none."""
         found = np.empty(keys.size, np.int32)
-        self._kernels().find(self.places, keys, found)
+        kernels.find(self.places, keys, found)
         return found
 
     def sorted(self, buckets: Buckets | None = None) -> tuple[Keys, Slots]:
@@ -106,7 +104,7 @@ class Index:
             at = np.minimum(np.searchsorted(gone, own), gone.size - 1)
             kept = np.ascontiguousarray(taken[gone[at] != own])
             smaller = _empty(int(_places_for(counts[k : k + 1])[0]) if len(kept) else 2)
-            self._kernels().move(kept, smaller)
+            kernels.move(kept, smaller)
             self._total += (len(smaller) if len(kept) else 0) - len(part)
             parts[k], addresses[k], bits[k] = smaller, smaller.ctypes.data, len(smaller).bit_length() - 1
         self.places = Places(tuple(parts), addresses, bits)
@@ -115,12 +113,11 @@ class Index:
     def insert(self, keys: Keys, slots: Slots) -> None:
         """Add keys, each once and none of them here. Readers find keys that were here before all the while."""
         if len(self._counts) == 1:
-            single = self._kernels().single if self._single is None else self._single
-            if self.count + keys.size > FULLEST * single:
+            if self.count + keys.size > FULLEST * self._single:
                 self._divide()
         counts = self._counts + self._counted(keys)
         self._grow(counts)
-        self._kernels().insert(self.places, keys, slots)
+        kernels.insert(self.places, keys, slots)
         self._counts, self.count = counts, self.count + keys.size
 
     def _counted(self, keys: Keys) -> NDArray[np.int64]:
@@ -143,7 +140,7 @@ class Index:
         places.bits[has] = np.frexp(sizes[has])[1] - 1
         (none, *_), bounds = places.parts, zip((ends - sizes).tolist(), ends.tolist(), strict=True)
         places = places._replace(parts=tuple(whole[a:b] if a < b else none for a, b in bounds))
-        self._kernels().insert(places, keys, np.ascontiguousarray(taken[:, 2]).view(np.int32))
+        kernels.insert(places, keys, np.ascontiguousarray(taken[:, 2]).view(np.int32))
         self.places, self._counts, self._total = places, counts, len(whole)
 
     def _grow(self, counts: NDArray[np.int64]) -> None:
@@ -156,7 +153,7 @@ class Index:
         parts, addresses, bits = list(places.parts), places.addresses.copy(), places.bits.copy()
         for k, size in zip(full.tolist(), _places_for(counts[full]).tolist(), strict=True):
             larger = _empty(size)
-            self._kernels().move(parts[k], larger)
+            kernels.move(parts[k], larger)
             self._total += size - (len(parts[k]) if self._counts[k] else 0)
             parts[k], addresses[k], bits[k] = larger, larger.ctypes.data, size.bit_length() - 1
         self.places = Places(tuple(parts), addresses, bits)

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.optimizers.row_kernels import BUCKET_BITS, Slots
+from psserver.fast.rows import BUCKET_BITS, Slots
 from psserver.shard.tables.index import Index
 from psserver.shard.tables.store import Counts, RowStore
 from pswire.model.tables import BUCKETS, Floats, Keys

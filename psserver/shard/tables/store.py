@@ -10,8 +10,9 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.optimizers import NUMPY, Backend
-from psserver.optimizers.row_kernels import RowKernels, RowUpdate, Saved, Slots, Words, parts_of
+from psserver.fast import ALONE, Backend, update_of
+from psserver.fast import rows as kernels
+from psserver.fast.rows import RowUpdate, Saved, Slots, Words, parts_of
 from psserver.optimizers.rows import RowOptimizer, RowStep
 from psserver.shard.tables.chunks import Chunks
 from psserver.shard.tables.finder import Finder
@@ -28,21 +29,17 @@ class RowStore:
     One thread at a time computes and writes; any number may gather meanwhile.
     """
 
-    def __init__(self, dim: int, optimizer: RowOptimizer, backend: Backend = NUMPY) -> None:
+    def __init__(self, dim: int, optimizer: RowOptimizer, backend: Backend = ALONE) -> None:
         self.dim, self.optimizer, self.backend = dim, optimizer, backend
-
-        def kernels() -> RowKernels:
-            return backend.rows
-
         # For the tables whose rows these are.
-        self.finder = Finder(kernels)
+        self.finder = Finder()
         # Slots 0 to count - 1 have been used; those in `_free` can be used again.
         self.count = 0
         self._free = np.zeros(0, np.int32)
         # Ends of the values, of each of the optimizer's slots, and of the age.
         self._spare = np.zeros(0, np.uint32)
         widths = [dim, *(width or dim for width in optimizer.widths.values()), 2]
-        self._rows = Chunks(tuple(accumulate(widths)), kernels)
+        self._rows = Chunks(tuple(accumulate(widths)))
 
     def take(self, number: int) -> Slots:
         """Return unused slots."""
@@ -108,7 +105,7 @@ class RowStore:
     def largest(self, values: Floats, rows: "WholeRows") -> float:
         """Return the largest magnitude of values and of slots; NaN or infinite if one is."""
         several = (values, *rows.state.values())
-        return float(np.max([self.backend.rows.largest(each.reshape(-1)) for each in several]))
+        return float(np.max([kernels.largest(each.reshape(-1)) for each in several]))
 
     def write(self, slots: Slots, values: Floats, rows: "WholeRows") -> None:
         """Write `values`, and `rows` except for its own, at different slots; those beyond `count` are new."""
@@ -121,9 +118,9 @@ class RowStore:
 
     @property
     def in_place(self) -> RowUpdate | None:
-        """The update of rows where they lie, if it is compiled."""
+        """The update of rows where they lie; None for a rule that has none."""
         wanted = self.optimizer.one_pass
-        return None if wanted is None else self.backend.row_update(wanted)
+        return None if wanted is None else update_of(wanted)
 
     def save_to(self, values: Floats) -> Saved:
         """Return room to save rows, with `values` for theirs. What was saved before is gone, but for its values."""

@@ -16,8 +16,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.optimizers import NUMPY, Backend, Loop
-from psserver.optimizers.row_kernels import Places, Slots
+from psserver.fast import ALONE, Backend, Variant
+from psserver.fast import rows as kernels
+from psserver.fast.rows import Places, Slots
 from psserver.optimizers.rows import RowOptimizer
 from psserver.shard.accumulator import RunningSum
 from psserver.shard.tables.census import Census
@@ -53,14 +54,14 @@ class Table:
         self,
         spec: TableSpec,
         optimizer: RowOptimizer,
-        backend: Backend = NUMPY,
+        backend: Backend = ALONE,
         version: int = 0,
         store: RowStore | None = None,
     ) -> None:
         """`store`: one with rows of this width and this optimizer; None for one of its own."""
         self.spec, self.version, self.oldest = spec, version, version
         self.store = RowStore(spec.dim, optimizer, backend) if store is None else store
-        self._index, self._undo = Index(lambda: backend.rows), tuple[Undo, ...]()
+        self._index, self._undo = Index(), tuple[Undo, ...]()
         self.nbytes, self.undo_bytes = self._index.nbytes, 0
         self._evicts = any(
             rule is not None for rule in (spec.evict_age, spec.evict_norm, spec.evict_capacity)
@@ -74,7 +75,7 @@ class Table:
         # Copies that are being made.
         self._snapshots = tuple[Snapshot, ...]()
         # Only with admission by count.
-        self.waiting = Waiting(lambda: backend.rows) if spec.admit_after > 1 else None
+        self.waiting = Waiting() if spec.admit_after > 1 else None
 
     # Sizes
 
@@ -94,8 +95,8 @@ class Table:
         return tuple(self.store.optimizer.widths)
 
     @property
-    def variants(self) -> list[tuple[Loop, str]]:
-        """The loops of the optimizer, for a backend that compiles."""
+    def variants(self) -> list[Variant]:
+        """The loops of the optimizer, to be compiled."""
         return self.store.optimizer.variants
 
     @property
@@ -169,7 +170,6 @@ class Table:
             return np.zeros(0, np.uint64), np.zeros((0, self.spec.dim), np.float32), 1.0
         if len(contributions) == 1:
             return contributions[0]
-        kernels = self.store.backend.rows
         keys = reduce(kernels.union, [each for each, _, _ in contributions])
         added = RunningSum()
         for own, rows, factor in contributions:

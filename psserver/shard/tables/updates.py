@@ -1,6 +1,6 @@
 """Updates of tables of one store: computed beside the rows, or written where they lie.
 
-`advance` makes the coming version: with a compiled pass in place, saving each row before it changes, otherwise by
+`advance` makes the coming version: in place, saving each row before it changes, or for a rule that has no such pass by
 `compute` and `commit`. Both give the same bits. If it turns out that a number is not finite, or that tables of another
 store cannot follow, `back` leaves the rows as they were.
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.optimizers.row_kernels import RowUpdate, Saved, Slots
+from psserver.fast.rows import RowUpdate, Saved, Slots
 from psserver.optimizers.rows import RowStep
 from psserver.shard.tables.store import Counts, RowStore, WholeRows
 from psserver.shard.tables.table import Contribution, Table, fresh, in_blocks

@@ -1,11 +1,10 @@
 """Ids that have been seen and have no row yet: how often, and when last. One thread uses it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-from psserver.optimizers.row_kernels import RowKernels
 from psserver.shard.tables.index import Buckets, Index
 from psserver.shard.tables.store import Counts
 from pswire.model.tables import Keys
@@ -17,9 +16,8 @@ _FEW: Final = 4096
 class Waiting:
     """Counts of applied gradients by key, and the version of the last. A count of 0 is as good as no entry."""
 
-    def __init__(self, kernels: Callable[[], RowKernels]) -> None:
-        self._kernels = kernels
-        self._index = Index(kernels)
+    def __init__(self) -> None:
+        self._index = Index()
         # [n, 2] by slot: the count, and the version of the last gradient.
         self._seen = np.zeros((0, 2), np.uint32)
         self._over = 0
@@ -78,7 +76,7 @@ class Waiting:
 
     def restore(self, keys: Keys, counts: Counts, touched: Counts) -> None:
         """Hold what `state` returned, and nothing else."""
-        self._index, self._over = Index(self._kernels), 0
+        self._index, self._over = Index(), 0
         self._index.insert(keys, np.arange(keys.size, dtype=np.int32))
         self._seen = np.stack([counts, touched], axis=1)
 
