@@ -52,7 +52,8 @@ def test_a_server_that_cannot_compile_ends_and_says_why(
 
     monkeypatch.setattr(Shard, "compile", fails)
     with serving() as cluster:
-        Peer(cluster)
+        with Peer(cluster) as peer:
+            assert "cannot compile" in peer.receive("stop").reason
         assert cluster.servers[0].ended() not in (None, ExitCode.OK)
     assert "server 0 cannot compile what this job computes with: No module named 'numba'" in caplog.text
 
