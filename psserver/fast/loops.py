@@ -17,11 +17,11 @@ import numpy.typing as npt
 AnyArray = npt.NDArray[Any]
 """An array of any dtype."""
 
-# Comparing with <= also rejects infinity and NaN.
 LARGEST: Final = np.float32(np.finfo(np.float32).max)
-# Slots are cleared of subnormals every N versions: often enough that they never linger, seldom enough to cost nothing.
-# It depends on the version alone, so that replays and restored runs clear at the same updates.
+"""The largest float32. Comparing with <= also rejects infinity and NaN."""
 SWEEP_EVERY: Final = 64
+"""Slots are cleared of subnormals every so many versions: often enough that they never linger, seldom enough to cost
+nothing. It depends on the version alone, so that replays and restored runs clear at the same updates."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
