@@ -207,9 +207,8 @@ FAULTS: Final = (
     ),
     Fault(
         "delay compensation takes the gradient once instead of squared",
-        "np.multiply(correction, g, out=correction) «np.multiply(correction, g, out=correction)» "
-        "np.multiply(correction, strength, out=correction) np.add",
-        "pass",
+        "g = gradient[i] gradient[i] = g + (now[i] - base[i]) * g «* g» * strength",
+        "",
         ("shard/test_arithmetic.py",),
     ),
     # Optimizers
