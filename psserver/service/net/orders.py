@@ -120,7 +120,7 @@ class Execution:
                 f"server {self._host.server} has no memory for its part of the model, "
                 f"{plan.shards[self._host.server].nbytes} bytes",
             ) from error
-        while not await self._host.compiled(TELL_EVERY):
+        while not await self._host.state.wait_compiled(TELL_EVERY):
             await tell()
         if message.checkpoint:
             await self._take_up(message, plan, tell)

@@ -230,7 +230,7 @@ class Holding(ABC):
             return
         version = await self._take_up(whole)
         # Otherwise a copy in sync would still have to compile when it takes over.
-        await self._host.compiled()
+        await self._host.state.wait_compiled()
         self._arrival.end()
         self.comparing.begin(version)
         self._executed = self._upto = whole.at

@@ -66,6 +66,8 @@ class Claims:
     async def _catch_up(self, after: int) -> None:
         """Wait for the log."""
         self._state.check_going(self._server)
+        # The first start on a machine may compile for longer than a call is patient.
+        await self._state.wait_compiled()
         await self._state.catching_up.wait_beyond(after, self.patience)
 
     async def _check_job(self, job: str) -> None:

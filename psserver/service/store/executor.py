@@ -90,9 +90,6 @@ class Executor:
         self.save: Callable[[int, Shard], bool] = lambda _, __: False
         # How many copies are being made beside the loop.
         self._copying = 0
-        # Whether the loops of the shard are compiled. Until then nothing is executed, so nobody is a member, pushes or
-        # reads.
-        self.compiled = True
         # Nobody reads here: versions that are pinned for readers go when an update needs their buffer.
         self.unread_goes = False
         # An order waits for that copy.
@@ -105,7 +102,7 @@ class Executor:
     def execute_submitted(self) -> None:
         """Execute what can be executed now. An order that must wait continues by itself."""
         queue, state = self._queue, self._state
-        while queue and not self._busy and (self.compiled or state.failure is not None):
+        while queue and not self._busy and (state.compiled or state.failure is not None):
             index, order = queue[0]
             if state.failure is None:
                 self._attempt(index, order, self._execute)

@@ -108,7 +108,7 @@ class ShardHost:
         deltas: BlockCodec | None = None,
         measures: bool = False,
     ) -> None:
-        """Make a new shard. It executes what is ordered once its loops are compiled (`compiled`).
+        """Make a new shard. It executes what is ordered once its loops are compiled (`SharedShard.compiled`).
 
         `checkpoints`: the job takes checkpoints while it trains. `deltas`: the codec of the weights' changes.
         `measures`: measure every update.
@@ -132,7 +132,7 @@ class ShardHost:
 
     def _compile(self, shard: Shard) -> None:
         """Compile what the shard runs, beside the loop."""
-        self.orders.compiled = False
+        self.state.compiled = False
 
         def work() -> None:
             with said(lambda: "compiles the loops of this job, which later starts find in a cache", COMPILES):
@@ -149,15 +149,11 @@ class ShardHost:
                 self.state.fail(reason)
             elif why := not_kept():
                 log.info("compiled code is not kept: %s", why, extra=event("code_not_kept"))
-            self.orders.compiled = True
+            self.state.compiled = True
             self.orders.execute_submitted()
             self.state.changes.notify()
 
         self.heavy.start(work, ended)
-
-    async def compiled(self, seconds: float = float("inf")) -> bool:
-        """Wait for the end of compilation, at most `seconds`; return whether it has come, or the shard is over."""
-        return await self.state.changes.wait_for(lambda: self.orders.compiled or self.state.over, seconds)
 
     def _saved(self) -> None:
         """Note that a part of a checkpoint is written or failed: its copy is freed."""

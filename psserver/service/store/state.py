@@ -97,6 +97,8 @@ class SharedShard:
         self.shard: Shard | None = None
         # Entries [0, executed) of the log are executed.
         self.executed = 0
+        # Whether the shard's loops are compiled. Until then nothing is executed, so nobody is a member or pushes.
+        self.compiled = True
         # Why no further entry is executed, if so.
         self.failure: str | None = None
         # Whether the failure was an update that is not finite.
@@ -132,6 +134,10 @@ class SharedShard:
             raise Refused(grpc.StatusCode.INTERNAL, self.failure)
         if self.closed:
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"server {server} is shutting down")
+
+    async def wait_compiled(self, seconds: float = float("inf")) -> bool:
+        """Wait for the end of compilation, at most `seconds`; return whether it has come, or the shard is over."""
+        return await self.changes.wait_for(lambda: self.compiled or self.over, seconds)
 
     async def wait_for(self, condition: Callable[[], bool], seconds: float, server: int) -> bool:
         """Wait until the condition holds, at most `seconds`; return whether it does. Raises Refused if nothing is
