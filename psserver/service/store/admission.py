@@ -68,7 +68,9 @@ class Claims:
         self._state.check_going(self._server)
         # The first start on a machine may compile for longer than a call is patient.
         await self._state.wait_compiled()
-        await self._state.catching_up.wait_beyond(after, self.patience)
+        # What was executed in that turn is not told again.
+        if self._state.executed <= after:
+            await self._state.catching_up.wait_beyond(after, self.patience)
 
     async def _check_job(self, job: str) -> None:
         state, server = self._state, self._server
