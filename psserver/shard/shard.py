@@ -126,6 +126,8 @@ class Shard:
     def compile(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Compile all that the shard runs, which any thread may do, and ends soon once `stop` returns True."""
         prepare(self.variants, rows=bool(self.tables), passes=self.tables.passes, stop=stop)
+        if self.stream is not None and not stop():
+            self.stream.codec.prepare()
 
     @property
     def owned(self) -> tuple[list[str], list[str]]:

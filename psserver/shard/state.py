@@ -17,7 +17,7 @@ of `psserver.shard.tables.group`, and other dtypes, too.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.shard.accumulator import Added
 from psserver.shard.arena import Arena
-from psserver.shard.arithmetic import first_nonfinite
+from psserver.shard.arithmetic import largest
 from psserver.shard.deltas import DeltaStream
 from psserver.shard.mixing import BASE, StateBases
 from psserver.shard.staging import OpenTicket, Staging
@@ -115,8 +115,10 @@ class ShardState:
     def from_json(cls, data: object, arrays: Mapping[str, NDArray[Any]]) -> "ShardState":
         """Raise StateError for missing or unknown fields, values of another type, and numbers that are not finite."""
         for name, values in arrays.items():
-            if values.dtype == np.float32 and (place := first_nonfinite(values.reshape(-1))) is not None:
-                raise StateError(f"shard state: {name}: element {place} is {values.reshape(-1)[place]}")
+            flat = values.reshape(-1)
+            if values.dtype == np.float32 and not np.isfinite(largest(flat)):
+                place = int(np.argmin(np.isfinite(flat)))
+                raise StateError(f"shard state: {name}: element {place} is {flat[place]}")
         return cls(from_plain(ShardFacts, data, "shard state"), arrays)
 
     def numbered(self, kind: str) -> dict[int, Floats]:
@@ -219,18 +221,28 @@ def check(state: ShardState, shard: ShardParts) -> None:
     _check_kind(state.facts, shard)
     _check_facts(state.facts, state, shard)
     _check_arrays(state, shard)
+    try:
+        # It is empty so far.
+        shard.updater.accumulator.copy().restore(_added(state))
+    except ValueError as error:
+        raise StateError(f"shard state: the coming update: {error}") from error
+
+
+def _added(state: ShardState) -> Added:
+    """Return the coming update, without a copy."""
+    payloads, facts = state.numbered("update"), state.facts
+    return Added(
+        [values for _, values in sorted(payloads.items())], facts.factors, facts.workers, facts.pending
+    )
 
 
 def take_up(state: ShardState, shard: ShardParts) -> None:
     """Restore a new shard from the state. Raises StateError, with nothing changed."""
     facts, updater = state.facts, shard.updater
     check(state, shard)
-    added = [values.copy() for _, values in sorted(state.numbered("update").items())]
-    try:
-        updater.accumulator.restore(Added(added, facts.factors, facts.workers, facts.pending))
-    except ValueError as error:
-        raise StateError(f"shard state: the coming update: {error}") from error
     # From here on, only memory can run out.
+    added = _added(state)
+    updater.accumulator.restore(replace(added, payloads=[values.copy() for values in added.payloads]))
     shard.members.update(facts.members)
     shard.summed.extend(facts.summed)
     shard.left.update(facts.left)

@@ -146,6 +146,7 @@ EVENTS: Final[dict[str, Event]] = {
     "tickets_taken_back": Event(SERVER, ("seconds",), "granted versions were not read in time"),
     "grant_without_version": Event(SERVER, ("ticket",), "the worker must pull the version itself"),
     "compile_failed": Event(SERVER, (), "what the job computes with cannot be compiled: it ends"),
+    "restore_failed": Event(SERVER, (), "the server cannot restore its part of the model: it ends"),
     "code_not_kept": Event(SERVER, (), "compiled code cannot be cached and is compiled at each start"),
     # Connections for payloads
     "data_port_refused": Event(SERVER, (), "no port for payloads: they travel over gRPC"),

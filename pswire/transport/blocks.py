@@ -81,6 +81,10 @@ class BlockCodec(Codec):
     def decode_rows(self, data: Octets, width: int, out: Floats) -> int:
         """Decode rows. Return the number of an error (see `block_kernels`) that no encoder makes, or 0."""
 
+    @property
+    def prepared(self) -> bool:
+        return kernels.cache_info().currsize > 0
+
     def prepare(self) -> None:
         kernels()
 

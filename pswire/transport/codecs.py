@@ -104,6 +104,11 @@ class Codec(ABC):
         """The dtype of arrays that hold elements as they travel; float32 if none does."""
         return np.dtype(np.float32)
 
+    @property
+    def prepared(self) -> bool:
+        """Whether `prepare` has nothing to do."""
+        return True
+
     def prepare(self) -> None:  # noqa: B027
         """Do work in advance that would delay the first payload. Most codecs have none."""
 

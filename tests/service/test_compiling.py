@@ -70,7 +70,10 @@ def test_closing_does_not_wait_for_all_that_is_wanted(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Shard, "compile", endless)
     with serving() as cluster:
         Peer(cluster)
+        executed = cluster.servers[0].server.host.state.executed
     assert stopped.is_set()
+    # Nor is anything executed then, by loops that are not compiled.
+    assert cluster.servers[0].server.host.state.executed == executed
 
 
 def test_a_server_process_leaves_what_stays_out_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,12 +120,20 @@ class Execution:
                 f"server {self._host.server} has no memory for its part of the model, "
                 f"{plan.shards[self._host.server].nbytes} bytes",
             ) from error
-        while not await self._host.state.wait_compiled(TELL_EVERY):
-            await tell()
+        await self._ready(tell)
+        if self._host.state.over:
+            # The next report says why.
+            return
         if message.checkpoint:
             await self._take_up(message, plan, tell)
+            await self._ready(tell)
         fields = event("shard_ready", bytes=self._host.nbytes, variables=len(plan.variables))
         log.info("holds %d bytes of %d variables", self._host.nbytes, len(plan.variables), extra=fields)
+
+    async def _ready(self, tell: Callable[[], Awaitable[None]]) -> None:
+        """Wait until the shard can execute, or is over, and report meanwhile."""
+        while not await self._host.state.wait_ready(TELL_EVERY):
+            await tell()
 
     def _measured(self, version: int, square: float) -> None:
         self._measures.append(shard_pb2.Measure(version=version, square=square))

@@ -134,6 +134,8 @@ class Incoming:
         """Admit the worker, wait for room, and reserve a slot. Raises Refused."""
         shard = await host.claims.admit(claim_of(header), header.plan, header.after, caller)
         codec = known_codec(header.dtype)
+        if not codec.prepared:
+            await host.heavy.on_pool(codec.prepare)
         refusal = shard.refusal(header.ticket, header.worker) if shard.groups.count > 1 else None
         if refusal is not None:
             # Only an open ticket's payload has a known size.

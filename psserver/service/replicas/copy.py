@@ -148,7 +148,7 @@ class Copy(Holding):
         else:
             self._saver, calls = saver_of(rest)
             decider.take_again(*inputs.decode(bytes(calls)), self._configure)
-            await self._host.state.wait_compiled()
+            await self._host.state.wait_ready()
             if decider.failure is not None:
                 raise RuntimeError(decider.failure.reason)
 

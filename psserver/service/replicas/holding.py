@@ -229,8 +229,6 @@ class Holding(ABC):
             self._begin_again(f"the copy was gone before it was read: {error}")
             return
         version = await self._take_up(whole)
-        # Otherwise a copy in sync would still have to compile when it takes over.
-        await self._host.state.wait_compiled()
         self._arrival.end()
         self.comparing.begin(version)
         self._executed = self._upto = whole.at

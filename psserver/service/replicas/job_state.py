@@ -70,6 +70,9 @@ async def take_up(
         shard, plan = host.state.shard, job.agreement.plan
         assert shard is not None and plan is not None
         coordinator.planned(transfer(max(each.nbytes for each in plan.shards), 0.0))
+        # Rows need compiled kernels, and a copy in sync must not compile when it takes over.
+        await host.state.wait_ready()
+        host.state.check_going(host.server)
         # Nobody else has this shard yet.
         await host.heavy.on_pool(lambda: restore(shard, whole))
     if job.agreement.optimizer is not None:

@@ -243,6 +243,7 @@ class PartCopy(Holding):
             shard = host.state.shard
             if shard is None:
                 raise CopyError("expected a shard of the model in the copy, got none")
+            host.state.check_going(host.server)
             # Nobody else has this shard yet.
             await host.heavy.on_pool(lambda: restore(shard, whole))
             version = shard.version

@@ -67,7 +67,7 @@ class Claims:
         """Wait for the log."""
         self._state.check_going(self._server)
         # The first start on a machine may compile for longer than a call is patient.
-        await self._state.wait_compiled()
+        await self._state.wait_ready()
         # What was executed in that turn is not told again.
         if self._state.executed <= after:
             await self._state.catching_up.wait_beyond(after, self.patience)

@@ -102,7 +102,7 @@ class Executor:
     def execute_submitted(self) -> None:
         """Execute what can be executed now. An order that must wait continues by itself."""
         queue, state = self._queue, self._state
-        while queue and not self._busy and (state.compiled or state.failure is not None):
+        while queue and not self._busy and (not state.preparing or state.failure is not None):
             index, order = queue[0]
             if state.failure is None:
                 self._attempt(index, order, self._execute)

@@ -108,7 +108,7 @@ class ShardHost:
         deltas: BlockCodec | None = None,
         measures: bool = False,
     ) -> None:
-        """Make a new shard. It executes what is ordered once its loops are compiled (`SharedShard.compiled`).
+        """Make a new shard. It executes what is ordered once its loops are compiled (`SharedShard.preparing`).
 
         `checkpoints`: the job takes checkpoints while it trains. `deltas`: the codec of the weights' changes.
         `measures`: measure every update.
@@ -116,7 +116,7 @@ class ShardHost:
         """
         self.saver.periodic = checkpoints
         self.memory.admit(plan, optimizer, tensors, deltas)
-        shard = self.state.shard = self.memory.shard = Shard(
+        self.state.shard = self.memory.shard = Shard(
             plan,
             self.server,
             optimizer,
@@ -128,32 +128,44 @@ class ShardHost:
             allocate=self.sharing.allocate,
             measures=measures,
         )
-        self._compile(shard)
+        self._compile()
 
-    def _compile(self, shard: Shard) -> None:
-        """Compile what the shard runs, beside the loop."""
-        self.state.compiled = False
-
-        def work() -> None:
+    def _compile(self) -> None:
+        def work(shard: Shard) -> None:
             with said(lambda: "compiles the loops of this job, which later starts find in a cache", COMPILES):
                 shard.compile(stop=lambda: self.state.closed)
 
-        def ended(error: BaseException | None) -> None:
+        def done(error: BaseException | None) -> None:
             self.options.loaded()
-            if shard is not self.state.shard:
-                # Another model took its place, and is compiled next.
-                return
             if error is not None:
                 reason = f"server {self.server} cannot compile what this job computes with: {error}"
                 log.error("%s", reason, extra=event("compile_failed"))
                 self.state.fail(reason)
             elif why := not_kept():
                 log.info("compiled code is not kept: %s", why, extra=event("code_not_kept"))
-            self.state.compiled = True
+
+        self._prepare(work, done)
+
+    def _prepare(
+        self, work: Callable[[Shard], object], done: Callable[[BaseException | None], object]
+    ) -> None:
+        """Work on the shard beside the loop before it executes anything. `done`: called on the loop with the error, if
+        any, unless another model has taken the shard's place or the server is closed."""
+        shard = self.state.shard
+        assert shard is not None
+        self.state.preparing += 1
+
+        def ended(error: BaseException | None) -> None:
+            if self.state.closed:
+                # Compilation may have stopped early.
+                return
+            self.state.preparing -= 1
+            if shard is self.state.shard:
+                done(error)
             self.orders.execute_submitted()
             self.state.changes.notify()
 
-        self.heavy.start(work, ended)
+        self.heavy.start(lambda: work(shard), ended)
 
     def _saved(self) -> None:
         """Note that a part of a checkpoint is written or failed: its copy is freed."""
@@ -161,11 +173,27 @@ class ShardHost:
         self.state.changes.notify()
 
     def take_up(self, state: ShardState, entries: int) -> None:
-        """Restore a new shard as of that many log entries. Raises StateError, with nothing changed."""
-        assert self.state.shard is not None
-        self.state.shard.restore(state)
-        self.saver.prepare(self.state.shard, state)
-        self.go_on(entries)
+        """Restore a new shard as of that many log entries, beside the loop. Raises StateError, with nothing changed."""
+        shard = self.state.shard
+        assert shard is not None
+        shard.check(state)
+
+        def work(shard: Shard) -> None:
+            # Rows need compiled kernels.
+            shard.compile(stop=lambda: self.state.closed)
+            if not self.state.closed:
+                shard.restore(state)
+
+        def done(error: BaseException | None) -> None:
+            if error is not None:
+                reason = f"server {self.server} cannot restore its part of the model: {error}"
+                log.error("%s", reason, extra=event("restore_failed"))
+                self.state.fail(reason)
+                return
+            self.saver.prepare(shard, state)
+            self.go_on(entries)
+
+        self._prepare(work, done)
 
     def go_on(self, entries: int) -> None:
         """Continue behind the log entries that are executed."""

@@ -97,8 +97,9 @@ class SharedShard:
         self.shard: Shard | None = None
         # Entries [0, executed) of the log are executed.
         self.executed = 0
-        # Whether the shard's loops are compiled. Until then nothing is executed, so nobody is a member or pushes.
-        self.compiled = True
+        # Pieces of work that still make the shard ready: to compile its loops, to restore a checkpoint. Until they are
+        # done nothing is executed, so nobody is a member or pushes.
+        self.preparing = 0
         # Why no further entry is executed, if so.
         self.failure: str | None = None
         # Whether the failure was an update that is not finite.
@@ -135,9 +136,9 @@ class SharedShard:
         if self.closed:
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"server {server} is shutting down")
 
-    async def wait_compiled(self, seconds: float = float("inf")) -> bool:
-        """Wait for the end of compilation, at most `seconds`; return whether it has come, or the shard is over."""
-        return await self.changes.wait_for(lambda: self.compiled or self.over, seconds)
+    async def wait_ready(self, seconds: float = float("inf")) -> bool:
+        """Wait until the shard can execute, at most `seconds`; return whether it can, or is over."""
+        return await self.changes.wait_for(lambda: not self.preparing or self.over, seconds)
 
     async def wait_for(self, condition: Callable[[], bool], seconds: float, server: int) -> bool:
         """Wait until the condition holds, at most `seconds`; return whether it does. Raises Refused if nothing is
