@@ -9,9 +9,10 @@ rounding, so the bits are those of single float32 operations.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
+from numba.core import sigutils
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -25,13 +26,17 @@ def compiled(signature: Any, **options: Any) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
         global not_kept
         settings = {"nogil": True, "error_model": "numpy", **options}
+        arguments, _ = sigutils.normalize_signature(signature)
         try:
-            made: Function = numba.njit(signature, cache=True, **settings)(function)
+            made = numba.njit(signature, cache=True, **settings)(function)
+            if made.signatures != [arguments]:
+                # Processes that write at the same time may give two variants of a function the same file.
+                raise ValueError(f"the cache has code for {made.signatures}, expected it for {arguments}")
         except Exception as error:
             # Whatever is wrong with a cache; what is wrong with the function is raised again.
             made = numba.njit(signature, **settings)(function)
             not_kept = str(error)
-        return made
+        return cast(Function, made)
 
     return decorate
 
