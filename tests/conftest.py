@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -76,6 +77,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None):
+        # Otherwise each process of a fresh clone would compile the same, at the same time.
+        subprocess.run([sys.executable, "-m", "tests.kernels"], cwd=ROOT, check=True)
     if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(DurationRecorder())
 
