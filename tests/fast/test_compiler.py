@@ -7,12 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 
 from psserver.fast import Variant, loop, prepare, ready
 from psserver.fast.ready import loop_of
 from psserver.shard.arithmetic import LOOPS, fold_loop
+from pswire import compiled
 from tests.promises import promise
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -102,3 +104,21 @@ def test_a_loop_counts_its_arguments() -> None:
     assert fold_loop.variant([0, 0, 0, None]) == "wrf-"
     with pytest.raises(TypeError, match="fold_loop takes 4 arguments, got 3"):
         fold_loop.variant([0, 0, 0])
+
+
+def double(value: float) -> float:
+    return value + value
+
+
+def test_code_of_another_variant_in_the_cache_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As two processes leave it that compile two variants of a function at the same time."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compiled, "not_kept", "")
+    for signature in ("f4(f4)", "f8(f8)"):
+        compiled.compiled(signature)(double)
+    one, other = sorted(tmp_path.rglob("*.nbc"))
+    other.write_bytes(one.read_bytes())
+    assert compiled.compiled("f8(f8)")(double)(0.1) == 0.2
+    assert "the cache has code for" in compiled.not_kept
