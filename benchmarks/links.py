@@ -1,7 +1,9 @@
 """Steps over shaped links: the time that the payloads of a step need on the link, and what each peer takes of it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import click
 from rich.table import Table
 
 from benchmarks import kinds
@@ -13,9 +15,27 @@ from benchmarks.samples import Samples
 from pswire.model.plan import make_plan
 from pswire.model.variables import VariableSpec
 from pswire.transport.wire import wire_named
+from tests.machines.network import bits_per_second, reason_against
 
 # A peer that takes less than this share of the floor was not measured on that link.
 LEAST_SHARE = 0.95
+
+
+def link_option(help: str) -> Callable[[Any], Any]:
+    """The option `--link RATE`, refused where this process can shape no links."""
+    return click.option("--link", metavar="RATE", callback=_rate, help=help)
+
+
+def _rate(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    if text is not None:
+        try:
+            bits_per_second(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+        reason = reason_against()
+        if reason is not None:
+            raise click.ClickException(reason)
+    return text
 
 
 class NotShaped(RuntimeError):

@@ -1,15 +1,20 @@
 """What was measured, as tables for a terminal."""
 
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
 from statistics import quantiles
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.facts import machine_facts
 from benchmarks.kinds import LABELS, OURS, OVER_TLS, TF
+from benchmarks.peers.child import ROOT
 from benchmarks.rounds import Row
 from benchmarks.samples import Samples
 
@@ -30,6 +35,21 @@ def progress() -> Iterator[Callable[[str], None]]:
         return
     with console.status("starting") as status:
         yield lambda text: status.update(timed(text))
+
+
+def folder_of(section: str, out: Path | None) -> Path:
+    """The folder of a run's results, made if it is missing: `out`, or runs/SECTION-TIME."""
+    folder = out or ROOT / "runs" / f"{section}-{datetime.now():%Y%m%d-%H%M%S}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def write_results(folder: Path, **found: object) -> Path:
+    """Write what was found and where it was measured to `results.json`."""
+    path = folder / "results.json"
+    record = {"machine": machine_facts(), **found}
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return path
 
 
 def number(value: float) -> str:

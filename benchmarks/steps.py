@@ -1,42 +1,26 @@
 """The command `scripts/bench`: steps beside TensorFlow's strategy, another checkout, or over links."""
 
-import json
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import click
 
 from benchmarks import kinds, links, loads, report
-from benchmarks.facts import machine_facts
 from benchmarks.loads import Load
-from benchmarks.peers.child import ROOT, ChildError
+from benchmarks.peers.child import ChildError
 from benchmarks.report import console
 from benchmarks.rounds import Pace, Row, Say, TooFewBytes, check_bytes, measure
 from benchmarks.stage import Stage
 from pswire.command.options import CONTEXT
-from tests.machines.network import Network, NetworkError, bits_per_second, reason_against
+from tests.machines.network import Network, NetworkError
 
 USUAL = (kinds.TF, *kinds.OURS, *kinds.OVER_TLS)
 # A burst over a link lasts this many times as long as one without.
 LINKED_TIMES = 10
 WARM_UP = Pace(3.0, 1)
-
-
-def _rate(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
-    if text is not None:
-        try:
-            bits_per_second(text)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from None
-        reason = reason_against()
-        if reason is not None:
-            raise click.ClickException(reason)
-    return text
 
 
 @click.command(context_settings=CONTEXT)
@@ -57,11 +41,8 @@ def _rate(context: click.Context, parameter: click.Parameter, text: str | None) 
     help="Compare with another checkout of this repository instead of TensorFlow. It runs its own programs, with "
     "the packages of its own .venv where it has one. What counts is the ratio within each round.",
 )
-@click.option(
-    "--link",
-    metavar="RATE",
-    callback=_rate,
-    help="Put the server and each worker on hosts of their own, joined by links of this rate, such as 1gbit (as root).",
+@links.link_option(
+    "Put the server and each worker on hosts of their own, joined by links of this rate, such as 1gbit (as root).",
 )
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Bursts of each peer."
@@ -100,8 +81,7 @@ def main(
         raise click.UsageError(
             f"--load: expected a part of one of {[load.name for load in every]}, got {wanted}"
         )
-    folder = out or ROOT / "runs" / f"bench-{datetime.now():%Y%m%d-%H%M%S}"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = report.folder_of("bench", out)
     begin, found = time.monotonic(), list[Row]()
     try:
         with report.progress() as say:
@@ -116,7 +96,8 @@ def main(
     except (ChildError, TooFewBytes, NetworkError, links.NotShaped) as error:
         raise click.ClickException(str(error)) from error
     finally:
-        console.print(f"all samples: {write(found, folder)}", soft_wrap=True)
+        path = report.write_results(folder, rows=list(map(samples_of, found)))
+        console.print(f"all samples: {path}", soft_wrap=True)
     console.print(f"{time.monotonic() - begin:.0f} s")
 
 
@@ -174,20 +155,11 @@ def _linked(
         console.print(links.table(rate, network.payload_rate, found))
 
 
-def write(rows: Sequence[Row], folder: Path) -> Path:
-    """Write every sample and where it was taken to `results.json` in `folder`."""
-    record: dict[str, Any] = {
-        "machine": machine_facts(),
-        "rows": [
-            {
-                "load": row.load.name,
-                "bytes": row.load.nbytes,
-                "workers": row.load.workers,
-                "peers": {name: [asdict(burst) for burst in bursts] for name, bursts in row.bursts.items()},
-            }
-            for row in rows
-        ],
+def samples_of(row: Row) -> dict[str, object]:
+    """Every burst of a load, as JSON."""
+    return {
+        "load": row.load.name,
+        "bytes": row.load.nbytes,
+        "workers": row.load.workers,
+        "peers": {name: [asdict(burst) for burst in bursts] for name, bursts in row.bursts.items()},
     }
-    path = folder / "results.json"
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    return path

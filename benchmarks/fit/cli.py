@@ -9,21 +9,39 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
 import click
 import psutil
 
 from benchmarks.fit.cases import CASES
-from benchmarks.fit.samples import Samples, ratio
 from benchmarks.peers.child import ROOT
 from benchmarks.peers.theirs import Cluster
+from benchmarks.samples import collected
 from pswire.command.options import CONTEXT
 
 CHIEF = "benchmarks.fit.keras_chief"
 BACKENDS = ("tensorflow", "jax", "torch")
 
+# Seconds of one round: of the wall clock, of this process's CPU, and of its children's (the server).
+Round = tuple[float, ...]
 
-def clocks() -> tuple[float, float, float]:
+
+def per_step(rounds: Sequence[Round], steps: int) -> str:
+    """Medians of a step, in milliseconds."""
+    wall, *spent = (1e3 * statistics.median(each) / steps for each in zip(*rounds, strict=True))
+    named = [f"{name} {each:.2f}" for name, each in zip(("CPU", "server"), spent, strict=False)]
+    return f"{wall:7.2f} ms a step" + (f" ({', '.join(named)})" if named else "")
+
+
+def ratio(slow: Sequence[Round], fast: Sequence[Round]) -> str:
+    """Of the samples per second, within each round: median and range."""
+    one, other = (collected([wall for wall, *_ in rounds]) for rounds in (slow, fast))
+    found = one.per(other)
+    return f"{found.median:.2f} ({min(found.values):.2f} to {max(found.values):.2f})"
+
+
+def clocks() -> Round:
     process = psutil.Process()
     own, children = process.cpu_times(), [each.cpu_times() for each in process.children(recursive=True)]
     return time.perf_counter(), own.user + own.system, sum(each.user + each.system for each in children)
@@ -39,7 +57,7 @@ def measure(name: str, rounds: int, theirs: Cluster | None) -> None:
     model.compile(optimizer="adam", loss=loss)
     other = keras.models.clone_model(model)
     other.compile(optimizer="adam", loss=loss)
-    plain, ours, strategy = Samples(steps), Samples(steps), Samples(steps)
+    plain, ours, strategy = list[Round](), list[Round](), list[Round]()
     if theirs is not None:
         theirs.chief.ask("prepare", load=name)
     with psworker.keras.distribute(other):
@@ -49,23 +67,21 @@ def measure(name: str, rounds: int, theirs: Cluster | None) -> None:
                 each.fit(x, y, batch_size=batch, verbose=0)
                 after = clocks()
                 if turn:  # the first traces
-                    for kind, a, b in zip((found.wall, found.cpu, found.server), before, after, strict=True):
-                        kind.append(b - a)
+                    found.append(tuple(b - a for a, b in zip(before, after, strict=True)))
             if theirs is not None and turn:
                 told = theirs.chief.ask("measure", load=name, steps=steps)
-                strategy.wall.append(told["end"] - told["begin"])
+                strategy.append((told["end"] - told["begin"],))
     if theirs is not None:
         theirs.chief.ask("release", load=name)
-    # The server waits meanwhile, and the chief is not this process.
-    plain.server = []
-    print(
-        f"  {model.count_params():,} parameters, {len(x) / statistics.median(plain.wall):,.0f} samples/s plain"
-    )
-    print(f"  plain       {plain.per_step()}")
-    print(f"  distributed {ours.per_step()}")
+    # The server waits meanwhile.
+    plain = [(wall, cpu) for wall, cpu, _ in plain]
+    usual = statistics.median(wall for wall, _ in plain)
+    print(f"  {model.count_params():,} parameters, {len(x) / usual:,.0f} samples/s plain")
+    print(f"  plain       {per_step(plain, steps)}")
+    print(f"  distributed {per_step(ours, steps)}")
     print(f"  distributed by plain: {ratio(plain, ours)} of its samples/s")
-    if strategy.wall:
-        print(f"  TensorFlow  {strategy.per_step()}")
+    if strategy:
+        print(f"  TensorFlow  {per_step(strategy, steps)}")
         print(f"  distributed by TensorFlow's: {ratio(strategy, ours)} of its samples/s")
     print(end="", flush=True)
 

@@ -64,7 +64,6 @@ class Measured:
     cell: Cell
     burst: dict[str, Any] = field(default_factory=dict)
     cost: Cost | None = None
-    links: dict[str, int] = field(default_factory=dict)
     joined_in: float = 0.0
     failure: str = ""
 
@@ -107,41 +106,48 @@ class Terms:
 
 def measure(cell: Cell, terms: Terms) -> Measured:
     """The cell. Leaves no process behind. What goes wrong is in the result: other cells may do better."""
-    made = Measured(cell)
-    servers: list[Child] = []
     label = f"{cell.policy}-{cell.sessions}-{cell.servers}"
-    generator = Child(
-        "generator", ["-m", "benchmarks.swarm.generator"], terms.logs / f"{label}-generator.log"
-    )
-    try:
+
+    def start() -> tuple[list[Child], dict[str, Any]]:
         servers, hosts = _servers(cell, terms, label)
-        watched = [psutil.Process(child.pid) for child in servers]
+        return servers, {"do": "join", "hosts": hosts}
+
+    return _measured(cell, terms, label, start)
+
+
+def bare_echo(sessions: int, terms: Terms) -> Measured:
+    """What the same workers cost a bare gRPC echo, which decides nothing."""
+
+    def start() -> tuple[list[Child], dict[str, Any]]:
+        echo = Child("echo", ["-m", "benchmarks.swarm.echo", str(terms.nbytes)], terms.logs / "echo.log")
+        try:
+            return [echo], {"do": "echo", "port": echo.receive()["port"]}
+        except ChildError:
+            echo.close(patience=0.0)
+            raise
+
+    return _measured(Cell("echo", sessions, 1), terms, "echo", start)
+
+
+def _measured(
+    cell: Cell, terms: Terms, label: str, start: Callable[[], tuple[list[Child], dict[str, Any]]]
+) -> Measured:
+    """`start`: starts what is measured, and returns it with the command that leads the workers there."""
+    made, servers = Measured(cell), list[Child]()
+    program = ["-m", "benchmarks.swarm.generator"]
+    generator = Child("generator", program, terms.logs / f"{label}-generator.log")
+    try:
+        servers, command = start()
         begin = time.monotonic()
-        made.links = _joined(generator, cell, hosts, terms)
+        generator.ask(**command, sessions=cell.sessions, nbytes=terms.nbytes)
+        _wait(generator, cell.sessions, terms, cell.name)
         made.joined_in = time.monotonic() - begin
-        _burst(made, generator, watched, terms)
+        _burst(made, generator, [psutil.Process(child.pid) for child in servers], terms)
     except (ChildError, TimeoutError, psutil.NoSuchProcess) as error:
         made.failure = str(error)
     finally:
         for child in (generator, *servers):
             child.close(patience=0.0)
-    return made
-
-
-def bare_echo(sessions: int, terms: Terms) -> Measured:
-    """What the same workers cost a bare gRPC echo, which decides nothing."""
-    made = Measured(Cell("echo", sessions, 1))
-    echo = Child("echo", ["-m", "benchmarks.swarm.echo", str(terms.nbytes)], terms.logs / "echo.log")
-    generator = Child("generator", ["-m", "benchmarks.swarm.generator"], terms.logs / "echo-generator.log")
-    try:
-        generator.ask("echo", port=echo.receive()["port"], sessions=sessions, nbytes=terms.nbytes)
-        _wait(generator, sessions, terms, "the echo")
-        _burst(made, generator, [psutil.Process(echo.pid)], terms)
-    except (ChildError, TimeoutError) as error:
-        made.failure = str(error)
-    finally:
-        generator.close(patience=0.0)
-        echo.close(patience=0.0)
     return made
 
 
@@ -158,12 +164,7 @@ def _servers(cell: Cell, terms: Terms, label: str) -> tuple[list[Child], str]:
     return start_servers(label, load, options, terms.logs, out=terms.logs / label)
 
 
-def _joined(generator: Child, cell: Cell, hosts: str, terms: Terms) -> dict[str, int]:
-    generator.ask("join", hosts=hosts, sessions=cell.sessions, nbytes=terms.nbytes)
-    return _wait(generator, cell.sessions, terms, cell.name)
-
-
-def _wait(generator: Child, sessions: int, terms: Terms, name: str) -> dict[str, int]:
+def _wait(generator: Child, sessions: int, terms: Terms, name: str) -> None:
     """Until every worker holds its first ticket. Raises TimeoutError."""
     begin = told = time.monotonic()
     while True:
@@ -173,8 +174,7 @@ def _wait(generator: Child, sessions: int, terms: Terms, name: str) -> dict[str,
                 f"{state['lost']} of {sessions} workers were lost at the start: {state['losses']}"
             )
         if state["done"] and not state["waiting"]:
-            links: dict[str, int] = state["links"]
-            return links
+            return
         now = time.monotonic()
         if now - begin > terms.patience:
             raise TimeoutError(

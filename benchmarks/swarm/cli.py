@@ -2,16 +2,13 @@
 
 import time
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 import click
 
-from benchmarks.facts import machine_facts
-from benchmarks.peers.child import ROOT
-from benchmarks.report import console, progress
+from benchmarks.report import console, folder_of, progress, write_results
 from benchmarks.swarm import report
-from benchmarks.swarm.cells import POLICIES, Cell, Terms, bare_echo, measure
+from benchmarks.swarm.cells import POLICIES, Cell, Measured, Terms, bare_echo, measure
 from pswire.command.options import CONTEXT, number_option
 
 SESSIONS = "8,100,250,500,1000,2000"
@@ -80,8 +77,8 @@ def main(
     """Measure how one job serves many workers: what a commit costs, and how long its worker waits for the next grant.
 
     The workers are light clients in one process: they compute nothing, and one event loop drives all of their
-    connections (each has its own: control, payloads, and a socket where the server gives one, gRPC where not). They
-    use the protocol as psworker does, with the same engine. A bare gRPC echo of the same messages is measured in the
+    connections (each has its own: control, payloads, and a socket). They use the protocol as psworker does, with the
+    same engine. A bare gRPC echo of the same messages is measured in the
     same run: what the servers' CPU time costs beyond it is the price of deciding. Servers and generator share the
     machine. To compare two checkouts, run this command in both.
 
@@ -92,32 +89,40 @@ def main(
     p50, p99 ms       from a commit to the grant that follows it (under a barrier that is the barrier)
     threads, MiB, descriptors    of all servers, at the end of the burst
     """
-    folder = out or ROOT / "runs" / f"swarm-{datetime.now():%Y%m%d-%H%M%S}"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = folder_of("swarm", out)
+    chosen = policies or tuple(POLICIES)
     settings = {
         "sessions": sessions,
-        "policies": policies or tuple(POLICIES),
+        "policies": chosen,
         "servers": servers,
         "seconds": seconds,
         "bytes": nbytes,
     }
-    swarmed = report.Swarmed(dict(machine_facts()), settings)
+    cells, echoes = list[Measured](), list[Measured]()
     begin = time.monotonic()
     with progress() as say:
         terms = Terms(seconds, nbytes, patience, folder / "logs", say)
         try:
-            _measure(swarmed, terms, sessions, policies or tuple(POLICIES), servers)
+            _measure(cells, echoes, terms, sessions, chosen, servers)
         finally:
-            path = swarmed.write(folder)
-    _show(swarmed)
+            found = {
+                name: [each.as_json() for each in made]
+                for name, made in (("cells", cells), ("bare_echo", echoes))
+            }
+            path = write_results(folder, settings=settings, **found)
+    console.print(report.echoes(echoes))
+    console.print(report.table(cells, echoes))
+    for sentence in report.failures([*cells, *echoes]):
+        console.print(sentence, soft_wrap=True)
     console.print(f"all numbers: {path}", soft_wrap=True)
     console.print(f"{time.monotonic() - begin:.0f} s")
-    if not any(made.cost is not None for made in swarmed.cells):
+    if not any(made.cost is not None for made in cells):
         raise click.ClickException("nothing could be measured; the sentences above say why")
 
 
 def _measure(
-    swarmed: report.Swarmed,
+    cells: list[Measured],
+    echoes: list[Measured],
     terms: Terms,
     sessions: tuple[int, ...],
     policies: tuple[str, ...],
@@ -125,18 +130,11 @@ def _measure(
 ) -> None:
     measure(Cell(policies[0], 2, 1), replace(terms, seconds=WARM_UP, logs=terms.logs / "warm-up"))
     for many in sessions:
-        swarmed.echoes.append(bare_echo(many, terms))
+        echoes.append(bare_echo(many, terms))
     for count in servers:
         for policy in policies:
             for many in sessions:
                 found = measure(Cell(policy, many, count), terms)
-                swarmed.cells.append(found)
+                cells.append(found)
                 for sentence in report.failures([found]):
                     terms.say(sentence)
-
-
-def _show(swarmed: report.Swarmed) -> None:
-    console.print(report.echoes(swarmed.echoes))
-    console.print(report.table(swarmed.cells, swarmed.echoes))
-    for sentence in report.failures([*swarmed.cells, *swarmed.echoes]):
-        console.print(sentence, soft_wrap=True)

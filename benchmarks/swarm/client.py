@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from benchmarks.swarm.links import GrpcLink, SocketLink, Unavailable, channel
+from benchmarks.swarm.links import GrpcLink, SocketLink, channel
 from benchmarks.swarm.member import Member, Model
 from benchmarks.swarm.swarm import PAUSE, Swarm
 from pswire.addresses import parse_hosts
@@ -68,7 +68,7 @@ class Client:
         self._control = channel(hosts[0])
         self._channels = [channel(host, payloads=True) for host in hosts]
         self._liveness: list[GrpcLink | None] = [None] * len(hosts)
-        self._links: list[SocketLink | GrpcLink | None] = [None] * len(hosts)
+        self._links: list[SocketLink | None] = [None] * len(hosts)
         self._unsent: list[list[bytes]] = [[] for _ in hosts]
         self._said: asyncio.Queue[pb.SessionRequest] = asyncio.Queue()
         self.member = Member(model, swarm, self._send, self._said.put_nowait)
@@ -124,14 +124,8 @@ class Client:
                 self.member.end(f"the session takes nothing more: {error}")
 
     async def _open_link(self, server: int) -> None:
-        """A socket, if the server has one; else the stream on which it was asked for."""
+        """A socket; the stream on which it is asked for stays open beside it."""
         offered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-        def first(message: bytes) -> None:
-            if offered.done():
-                self.member.deliver(server, message)
-            else:
-                offered.set_result(message)
 
         def ended(code: int, reason: str) -> None:
             if not offered.done():
@@ -140,23 +134,15 @@ class Client:
                 self._ended(server, code, reason)
 
         call = self._channels[server].stream_stream("/pswire.v1.Shard/Exchange")
-        stream = self._liveness[server] = GrpcLink(call, first, ended)
+        stream = self._liveness[server] = GrpcLink(call, offered.set_result, ended)
         stream.send(self.member.attach())
         offer = shard_pb2.ExchangeReply.FromString(await offered).attached
         host = str(parse_hosts(self._hosts[server])[0].host)
-        try:
-            if not offer.port:
-                raise Unavailable("the server offers no port")
-            self._links[server] = await SocketLink.opened(
-                *(host, offer.port, offer.token),
-                lambda message: self.member.deliver(server, message),
-                lambda code, reason: self._ended(server, code, reason),
-            )
-            kind = "socket"
-        except Unavailable:
-            self._links[server] = stream
-            kind = "grpc"
-        self._swarm.links[kind] = self._swarm.links.get(kind, 0) + 1
+        self._links[server] = await SocketLink.opened(
+            *(host, offer.port, offer.token),
+            lambda message: self.member.deliver(server, message),
+            lambda code, reason: self._ended(server, code, reason),
+        )
 
     def _send(self, server: int, message: bytes) -> None:
         link = self._links[server]
@@ -173,7 +159,7 @@ class Client:
             async with self._swarm.gate:
                 await self._open_link(server)
         except (OSError, RuntimeError, grpc.RpcError) as error:
-            self.member.end(str(error))
+            self.member.end(str(error) or "no answer in time")
             return
         unsent, self._unsent[server] = self._unsent[server], []
         for message in unsent:

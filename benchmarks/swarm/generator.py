@@ -1,7 +1,7 @@
 """Many light workers in one process and one event loop, steered by the benchmark.
 
 Commands: join {hosts, sessions, nbytes} or echo {port, sessions, nbytes}, which begin; prepared {}, how far that is;
-measure {seconds, servers}, a burst during which CPU time of the processes `servers` is read; release {}.
+measure {seconds, servers}, a burst during which CPU time of the processes `servers` is read.
 """
 
 import asyncio
@@ -51,7 +51,6 @@ class Generator:
             "done": done,
             # Without a ticket and its version yet.
             "waiting": waiting,
-            "links": swarm.links,
             "lost": len(swarm.losses),
             "losses": sorted(set(swarm.losses))[:3],
         }
@@ -61,9 +60,6 @@ class Generator:
         watched = [psutil.Process(pid) for pid in servers]
         result: dict[str, Any] = self._submit(self._swarm.measure(seconds, watched)).result()
         return result
-
-    def release(self) -> None:
-        """The process ends with its input: nothing is said to the servers, which end too."""
 
 
 if __name__ == "__main__":
@@ -76,7 +72,6 @@ if __name__ == "__main__":
             "echo": steered.echo,
             "prepared": steered.prepared,
             "measure": steered.measure,
-            "release": steered.release,
         }
     )
     # Two thousand connections are the system's to close.

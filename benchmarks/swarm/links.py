@@ -1,4 +1,4 @@
-"""What a light member's words travel on, in one event loop: gRPC streams, and sockets beside them."""
+"""What a light member's words travel on, in one event loop: sockets, and the gRPC streams that authorize them."""
 
 import asyncio
 import struct
@@ -18,10 +18,6 @@ PATIENCE = 30.0
 
 Deliver = Callable[[bytes], None]
 Ended = Callable[[int, str], None]
-
-
-class Unavailable(OSError):
-    """A server gives no such link; the text says why."""
 
 
 def channel(address: str, *, payloads: bool = False, timeout: float = 10.0) -> grpc.aio.Channel:
@@ -67,24 +63,19 @@ class SocketLink(asyncio.Protocol):
 
     @classmethod
     async def opened(cls, host: str, port: int, token: bytes, deliver: Deliver, ended: Ended) -> "SocketLink":
-        """Raises Unavailable."""
+        """Raises OSError."""
         link = cls(deliver, ended)
-        try:
-            async with asyncio.timeout(PATIENCE):
-                await asyncio.get_running_loop().create_connection(lambda: link, host, port)
-                link.send(token)
-                await link._accepted
-        except OSError as error:
-            link.close()
-            raise Unavailable(str(error) or "no answer in time") from error
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.get_running_loop().create_connection(lambda: link, host, port)
+            link.send(token)
+            await link._accepted
         return link
 
     def send(self, message: bytes) -> None:
         self._transport.write(HEAD.pack(len(message), 0) + message)
 
     def close(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
+        self._transport.abort()
 
     # Called by the loop
 
@@ -102,7 +93,7 @@ class SocketLink(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self._accepted.done():
-            self._accepted.set_exception(Unavailable("the server did not accept this connection"))
+            self._accepted.set_exception(OSError("the server did not accept this connection"))
         else:
             self._finish(14, str(error or "the connection is closed"))
 
@@ -113,7 +104,7 @@ class SocketLink(asyncio.Protocol):
 
 
 class GrpcLink:
-    """Raw messages of one stream. `accepted`: what the first one is, for a caller that waits for it."""
+    """Raw messages of one stream."""
 
     def __init__(self, call: Any, deliver: Deliver, ended: Ended) -> None:
         self._outgoing: asyncio.Queue[bytes | None] = asyncio.Queue()

@@ -7,7 +7,7 @@ are pushed to each, and the commit goes to the coordinator.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -19,6 +19,9 @@ from pswire.transport.codecs import FLOAT32
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from psworker.engine import ClientEngine, Commit, Grant, Request
+
+if TYPE_CHECKING:
+    from benchmarks.swarm.swarm import Swarm
 
 ABORTED = grpc.StatusCode.ABORTED.value[0]
 
@@ -34,26 +37,6 @@ class Model:
             self.chunks.append(
                 [b"".join(frames.chunk_field(at, data)) for at, data in frames.chunks(payload)]
             )
-
-
-class Host(Protocol):
-    """Whoever drives members: sends what they say, and says when they may commit."""
-
-    def now(self) -> float:
-        """Seconds of the monotonic clock."""
-        ...
-
-    def runnable(self, member: "Member") -> None:
-        """It holds a ticket and has its version: `contribute` may be called, once."""
-        ...
-
-    def committed(self, member: "Member", seconds: float) -> None:
-        """A commit is answered; the next grant came so long after it was sent."""
-        ...
-
-    def lost(self, member: "Member", reason: str) -> None:
-        """It takes no further part."""
-        ...
 
 
 @dataclass
@@ -73,7 +56,7 @@ class Member:
     def __init__(
         self,
         model: Model,
-        host: Host,
+        swarm: "Swarm",
         send: Callable[[int, bytes], None],
         say: Callable[[pb.SessionRequest], None],
     ) -> None:
@@ -81,7 +64,7 @@ class Member:
         self.alive = True
         # Between its grant and its commit, with the version at hand.
         self.fresh = False
-        self._model, self._host, self._send, self._say = model, host, send, say
+        self._model, self._swarm, self._send, self._say = model, swarm, send, say
         self._servers = len(model.plan.shards)
         self._answers = [_Answer() for _ in range(self._servers)]
         self._receipts: list[bytes] = []
@@ -148,7 +131,7 @@ class Member:
                 self._send_payload(server, "push", grant)
             return
         commit = self.engine.begin_commit(Commit(grant.ticket, samples=1, loss=1.0, ready=True))
-        self._sent_at = self._host.now()
+        self._sent_at = self._swarm.now()
         self._send_payload(0, "step", grant, commit)
 
     def _send_payload(self, server: int, kind: str, grant: Grant, commit: Commit | None = None) -> None:
@@ -183,7 +166,7 @@ class Member:
 
     def hear(self, events: Sequence[pb.SessionEvent]) -> None:
         """Events of the session, or of an answer."""
-        now = self._host.now()
+        now = self._swarm.now()
         for message in events:
             event = EVENTS.from_wire(message)
             if event is not None:
@@ -230,7 +213,7 @@ class Member:
         """It takes no further part."""
         if self.alive:
             self.alive = False
-            self._host.lost(self, reason)
+            self._swarm.lost(self, reason)
 
     def _answered(self, kind: str, versioned: bool) -> None:
         """A server's answer is complete."""
@@ -253,7 +236,7 @@ class Member:
             self._start_over("cancelled")
             return
         if not initial:
-            self._sent_at = self._host.now()
+            self._sent_at = self._swarm.now()
         facts = Commit(grant.ticket, samples=0 if initial else 1, loss=1.0, ready=True)
         self._grant = None
         self._tell(self.engine.commit(facts.measured(None, receipts)))
@@ -266,7 +249,7 @@ class Member:
             return
         grant = self._grant = engine.take_grant()
         if self._sent_at is not None:
-            self._host.committed(self, grant.received_at - self._sent_at)
+            self._swarm.committed(self, grant.received_at - self._sent_at)
             self._sent_at = None
         if grant.initialise:
             self._receipts = [b""] * self._servers
@@ -286,7 +269,7 @@ class Member:
 
     def _have_version(self) -> None:
         self.fresh = True
-        self._host.runnable(self)
+        self._swarm.runnable(self)
 
 
 def _parsed(message: bytes | memoryview) -> tuple[shard_pb2.ExchangeReply, int]:

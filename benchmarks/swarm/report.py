@@ -1,41 +1,13 @@
-"""Many workers: the tables and the file of one run."""
+"""Many workers: the tables of one run."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
 from benchmarks.report import headed, number
 from benchmarks.swarm.cells import Measured
 
-FORMAT = 1
 MIB = 2**20
-
-
-@dataclass
-class Swarmed:
-    """All of one run; filled as it goes."""
-
-    machine: dict[str, Any]
-    settings: dict[str, Any]
-    cells: list[Measured] = field(default_factory=list)
-    echoes: list[Measured] = field(default_factory=list)
-
-    def write(self, folder: Path) -> Path:
-        """`swarm.json` in `folder`."""
-        record = {
-            "format": FORMAT,
-            "machine": self.machine,
-            "settings": self.settings,
-            "cells": [cell.as_json() for cell in self.cells],
-            "bare_echo": [cell.as_json() for cell in self.echoes],
-        }
-        path = folder / "swarm.json"
-        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        return path
 
 
 def table(cells: Sequence[Measured], echoes: Sequence[Measured]) -> Table:
@@ -47,7 +19,7 @@ def table(cells: Sequence[Measured], echoes: Sequence[Measured]) -> Table:
     made = headed(
         "many workers",
         *("policy", "sessions", "servers", "commits/s", "server CPU ms", "x echo", "p50 ms", "p99 ms"),
-        *("threads", "MiB", "descriptors", "over", "generator CPU ms"),
+        *("threads", "MiB", "descriptors", "generator CPU ms"),
     )
     for cell in cells:
         made.add_row(*_row(cell, bare.get(cell.cell.sessions)))
@@ -58,7 +30,7 @@ def _row(made: Measured, bare: float | None) -> list[str]:
     cell, cost, burst = made.cell, made.cost, made.burst
     start = [cell.policy, str(cell.sessions), str(cell.servers)]
     if made.failure or cost is None:
-        return [*start, "failed", *["-"] * 9]
+        return [*start, "failed", *["-"] * 8]
     return [
         *start,
         _shown(made.rate),
@@ -69,7 +41,6 @@ def _row(made: Measured, bare: float | None) -> list[str]:
         str(cost.threads),
         _shown(cost.rss / MIB),
         str(cost.descriptors),
-        ", ".join(sorted(made.links)) or "socket",
         _shown(made.generator_ms),
     ]
 

@@ -33,7 +33,6 @@ class Swarm:
     def __init__(self, model: Model) -> None:
         self.members: list[Member] = []
         self.prepared = 0
-        self.links: dict[str, int] = {}
         self.losses: list[str] = []
         self.now = time.monotonic
         # Whoever joins, or opens a link.

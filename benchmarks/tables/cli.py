@@ -1,48 +1,35 @@
 """The command `scripts/bench tables`."""
 
-import json
 import statistics
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.facts import machine_facts
+from benchmarks.links import link_option
 from benchmarks.loads import Load
 from benchmarks.peers import Burst, watched
-from benchmarks.peers.child import HERE, ROOT, Child, Place, together
+from benchmarks.peers.child import HERE, Child, Place, together
 from benchmarks.peers.ours import CPU_ONLY, start_servers
 from benchmarks.peers.theirs import Cluster
+from benchmarks.report import console, folder_of, headed, plain, progress, write_results
+from benchmarks.rounds import Say
+from benchmarks.samples import collected
 from benchmarks.tables import load
 from pswire.command.options import CONTEXT
-from tests.machines.network import Counters, Network, NetworkError, bits_per_second, reason_against
+from tests.machines.network import Counters, Network, NetworkError
 
-console = Console(width=140)
 # Steps of each worker in a burst.
 STEPS = 60
 SERVER = ("--optimizer", "adagrad", "--learning-rate", str(load.RATE))
 
 
-class Peer(Protocol):
-    """A running system. `losses`: of the first steps of worker 0. `unique`: rows that the last burst's steps had."""
-
-    name: str
-    losses: list[float]
-    unique: int
-
-    def measure(self, steps: int) -> Burst: ...
-
-
 class Strategy:
-    """TensorFlow's strategy with one server and one worker."""
+    """TensorFlow's strategy with one server and one worker. `losses`: of its first steps."""
 
     def __init__(
         self, name: str, logs: Path, divisor: int, places: Sequence[Place], *, merged: bool, pack: int
@@ -65,7 +52,8 @@ class Strategy:
 
 
 class Ours:
-    """Servers and workers of ours, under `async`."""
+    """Servers and workers of ours, under `async`. `losses`: of the first steps of worker 0. `unique`: rows of the last
+    burst's steps."""
 
     def __init__(
         self,
@@ -152,15 +140,6 @@ def payload_bytes(unique: float) -> float:
     return unique * ((8 + 4 * load.DIM) + (8 + 4 * load.DIM)) + 2 * dense
 
 
-def _rate(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
-    if text is not None:
-        try:
-            bits_per_second(text)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from None
-    return text
-
-
 @click.command(context_settings=CONTEXT)
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Bursts of each peer."
@@ -173,11 +152,8 @@ def _rate(context: click.Context, parameter: click.Parameter, text: str | None) 
     help="Divides Criteo's vocabularies: TensorFlow holds all rows, of which 1 needs 4 GiB.",
 )
 @click.option("--peer", "only", multiple=True, metavar="TEXT", help="Only peers whose name has this in it.")
-@click.option(
-    "--link",
-    metavar="RATE",
-    callback=_rate,
-    help="Over links of this rate, such as 1gbit, between network namespaces (as root): a server and each worker in "
+@link_option(
+    "Over links of this rate, such as 1gbit, between network namespaces (as root): a server and each worker in "
     "one of their own. Bytes are counted at the server's link.",
 )
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Default: runs/tables-TIME.")
@@ -188,19 +164,9 @@ def main(rounds: int, divisor: int, only: tuple[str, ...], link: str | None, out
     variable for each feature, or one merged variable, and has packs of 1 or 8 steps; the better counts. All peers run
     side by side and take turns; the losses of their first steps must agree.
     """
-    reason = reason_against() if link is not None else None
-    if reason is not None:
-        raise click.ClickException(reason)
-    folder = out or ROOT / "runs" / f"tables-{datetime.now():%Y%m%d-%H%M%S}"
-    folder.mkdir(parents=True, exist_ok=True)
-    begin = time.monotonic()
-
-    def say(text: str) -> None:
-        console.print(f"{time.monotonic() - begin:4.0f} s  {text}", soft_wrap=True, highlight=False)
-
-    rows: dict[str, Row] = {}
+    folder = folder_of("tables", out)
     try:
-        with ExitStack() as running:
+        with progress() as say, ExitStack() as running:
             network = None if link is None else running.enter_context(Network(3, link))
             places = [] if network is None else [host.place for host in network.hosts]
             peers: list[Any] = []
@@ -210,27 +176,28 @@ def main(rounds: int, divisor: int, only: tuple[str, ...], link: str | None, out
                 say(f"starting {name}")
                 peers.append(make(name))
                 running.callback(peers[-1].close)
-            for turn in range(rounds + 1):
-                for peer in peers:
-                    before = None if network is None else network.hosts[0].counters()
-                    burst = peer.measure(STEPS)
-                    if turn:  # the first traces
-                        row = rows.setdefault(peer.name, Row(peer.name))
-                        row.add(burst)
-                        if network is not None and before is not None:
-                            row.add_bytes(network.hosts[0].counters() - before, peer.unique, burst.steps)
-                say(f"round {turn} of {rounds}")
-            _report(rows, peers, divisor, link)
+            rows = _measured(peers, rounds, network, say)
     except NetworkError as error:
         raise click.ClickException(str(error)) from error
-    record = {
-        "machine": machine_facts(),
-        "divisor": divisor,
-        "link": link,
-        "rows": [asdict(row) for row in rows.values()],
-    }
-    (folder / "results.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    say(f"all samples: {folder / 'results.json'}")
+    _report(rows, peers, divisor, link)
+    found = [asdict(row) for row in rows.values()]
+    path = write_results(folder, divisor=divisor, link=link, rows=found)
+    console.print(f"all samples: {path}", soft_wrap=True)
+
+
+def _measured(peers: Sequence[Any], rounds: int, network: Network | None, say: Say) -> dict[str, Row]:
+    rows: dict[str, Row] = {}
+    for turn in range(rounds + 1):
+        for peer in peers:
+            before = None if network is None else network.hosts[0].counters()
+            burst = peer.measure(STEPS)
+            if turn:  # the first traces
+                row = rows.setdefault(peer.name, Row(peer.name))
+                row.add(burst)
+                if network is not None and before is not None:
+                    row.add_bytes(network.hosts[0].counters() - before, peer.unique, burst.steps)
+        say(f"round {turn} of {rounds}")
+    return rows
 
 
 def _makers(folder: Path, divisor: int, places: Sequence[Place]) -> dict[str, Any]:
@@ -255,26 +222,23 @@ def _makers(folder: Path, divisor: int, places: Sequence[Place]) -> dict[str, An
 def _report(rows: dict[str, Row], peers: list[Any], divisor: int, link: str | None) -> None:
     unique = np.mean([sum(np.unique(c).size for c in batch.ids.T) for batch in load.batches(0, divisor)])
     over = "" if link is None else f", over {link}"
-    table = Table(title=f"steps/s, batches of {load.BATCH}, {unique:,.0f} unique rows each{over}")
     headings = ["peer", "steps/s", "of 26 tables", "of merged", "CPU ms: server", "others", "first losses"]
     if link is not None:
         headings[-1:] = ["MB up", "down", "of the payload", "first losses"]
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "peer" else "right")
+    table = headed(f"steps/s, batches of {load.BATCH}, {unique:,.0f} unique rows each{over}", *headings)
     best = {
         form: max((row.rate for name, row in rows.items() if form in name), default=float("nan"))
         for form in ("26 tables", "merged")
     }
     for peer in peers:
         row = rows[peer.name]
-        spread = 100 * (max(row.rates) - min(row.rates)) / 2 / row.rate
         counted = []
         if link is not None:
             up, down, share = (statistics.mean(each) for each in (row.up, row.down, row.share))
             counted = [f"{up:.3f}", f"{down:.3f}", f"{share:.3f}" if share else ""]
         table.add_row(
             peer.name,
-            f"{row.rate:.1f} ±{spread:.0f}%",
+            plain(collected(row.rates)),
             *(f"{row.rate / best[form]:.2f}" for form in best),
             *(f"{statistics.median(each):.1f}" for each in (row.server_ms, row.other_ms)),
             *counted,

@@ -1,5 +1,6 @@
 """The benchmark's own arithmetic and fairness, on peers that only pretend."""
 
+import json
 from dataclasses import dataclass, field
 
 import pytest
@@ -81,7 +82,8 @@ def test_tables_and_results(tmp_path):
     table = report.ratios("steps", [row])
     cells = [str(cell) for column in table.columns for cell in column.cells]
     assert cells == ["1 MB", "100 ±0%", "400 ±0%\n4.00x"]
-    assert '"rows"' in steps.write([row], tmp_path).read_text()
+    written = json.loads(report.write_results(tmp_path, rows=[steps.samples_of(row)]).read_text())
+    assert written["machine"]["cores"] and len(written["rows"][0]["peers"][TF]) == len(row.bursts[TF])
 
 
 def test_a_link_has_a_floor_that_no_peer_beats():

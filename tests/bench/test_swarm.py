@@ -1,7 +1,5 @@
 """Light workers: what is made of the numbers, and real servers."""
 
-import json
-
 import psutil
 import pytest
 
@@ -22,17 +20,15 @@ def measured(policy: str, sessions: int) -> Measured:
         "lost": 0,
     }
     cost = Cost(cpu=0.4, threads=20, rss=10**8, descriptors=40)
-    return Measured(Cell(policy, sessions, 1), burst, cost, {"socket": sessions})
+    return Measured(Cell(policy, sessions, 1), burst, cost)
 
 
-def test_a_run_is_written_with_its_failures(tmp_path):
+def test_a_cell_that_failed_is_shown_with_the_others():
     broken = Measured(Cell("sync", 100, 1), failure="nobody came")
     cells = [measured("async", 10), measured("async", 100), broken]
-    swarmed = report.Swarmed({}, {}, cells, [measured("echo", 10)])
-    record = json.loads(swarmed.write(tmp_path).read_text())
-    assert [cell["commits_per_second"] for cell in record["cells"]] == [500.0, 500.0, None]
+    assert [cell.as_json()["commits_per_second"] for cell in cells] == [500.0, 500.0, None]
     assert report.failures(cells) == ["sync, 100 sessions: nobody came"]
-    table = report.table(cells, swarmed.echoes)
+    table = report.table(cells, [measured("echo", 10)])
     # As much CPU time as the echo with as many sessions; without an echo nothing to compare with.
     assert [str(cell) for cell in table.columns[5].cells] == ["1.00", "-", "-"]
 
@@ -41,7 +37,7 @@ def test_a_run_is_written_with_its_failures(tmp_path):
 def test_real_servers_serve_light_workers_and_nothing_is_left(tmp_path):
     terms = Terms(0.2, NBYTES, 60.0, tmp_path, lambda text: None)
     made = measure(Cell("sync", 5, 2), terms)
-    assert not made.failure and made.links == {"socket": 10}
+    assert not made.failure
     assert made.burst["commits"] > 0 and not made.burst["lost"]
     assert made.cost is not None and made.cost.threads > 0
     left = [each.cmdline() for each in psutil.Process().children(recursive=True)]
