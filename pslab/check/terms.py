@@ -124,6 +124,10 @@ class Sizes(LogCheck):
             yield f"version {update.version} has {len(workers)} parts, the policy takes {terms.size}"
 
 
+# Why contributions are dropped, by a policy or whatever it is.
+REASONS = ("stale", "too few", "no samples", "stopped", e.NONFINITE, e.REPLACED)
+
+
 @dataclass
 class Weighing(LogCheck):
     """Contributions have the staleness, weight and compensation of the policy, and updates have its scales."""
@@ -157,6 +161,11 @@ class Weighing(LogCheck):
                         f"ticket {ticket} of {worker} is dropped for want of samples, but it has some, or the policy "
                         "does not count them"
                     )
+            case e.Drop(worker, ticket, _, reason) if reason not in REASONS or self._too_few(reason):
+                yield f"ticket {ticket} of {worker} is dropped: {reason}; this policy drops nothing for that"
+
+    def _too_few(self, reason: str) -> bool:
+        return reason == "too few" and self.terms.fewest == 1
 
     def _undroppable(self, ticket: int, staleness: int) -> str:
         bound = self.terms.bound

@@ -7,7 +7,7 @@ A *schedule* is a list of acts ("w0 joins", "w0 commits", "0.4 seconds pass"): t
     search        searches for faults, and shrinks the schedule that shows one
     harness       a coordinator with a clock of its own
     clients       workers: honest ones on the real engine, and messages that must change nothing
-    invariants    what holds after every step, and what the policy's facts promise
+    invariants    what holds after every step: all that `ps-lab check` checks, and the coordinator's own counts
     time_limit    a policy that is stopped when a step takes too long
     trace_format  a schedule as text
 """

@@ -123,7 +123,7 @@ class GuardedHarness(TimedHarness):
 
     def __init__(self, case: Case, patience: float = PATIENCE) -> None:
         policy = build(case.policy, case.knobs, case.workers)
-        self.guard = Guard(case.policy, policy.knobs, case.workers)
+        self.guard = Guard(case.policy)
         self.servers = StagedShard(workers=case.workers, tensors=policy.tensors)
         super().__init__(case, patience)
 

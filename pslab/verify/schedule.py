@@ -115,7 +115,7 @@ class Schedule:
         self.policies: list[TimeLimitedPolicy] = []
         self.coordinator = self._begun(1)
         self.policy = self.policies[0]
-        self.guard = Guard(policy, self.policy.knobs, workers)
+        self.guard = Guard(policy)
         self.servers = StagedShard(workers=workers, tensors=self.policy.tensors) if servers else None
         self.log: list[Record] = []
         self.acts: list[str] = []

@@ -268,6 +268,13 @@ PLANTED: list[tuple[Callable[[], list[Record]], Edit, str, str]] = [
     (BOUNDED, part_changed(compensation=0.1), "policy guarantee", "the policy gives 0.0"),
     (
         BOUNDED,
+        changed("drop", reason="a whim"),
+        "policy guarantee",
+        "w2 is dropped: a whim; this policy drops nothing for that",
+    ),
+    (BOUNDED, changed("drop", reason="too few"), "policy guarantee", "is dropped: too few; this policy"),
+    (
+        BOUNDED,
         claim({"name": "bounded", "aggregate": 2, "max_staleness": 2}),
         "policy guarantee",
         "dropped as stale at staleness 2: the policy's bound is 2",
