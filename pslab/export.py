@@ -200,9 +200,9 @@ def _read(run: Run) -> tuple[Mapping[str, Floats], WholeTables]:
     except (WeightsFileError, OSError) as error:
         raise RunError(f"{path}: cannot be read: {error}") from error
     recorded = run.summary.weights_sha256
-    if recorded is not None and sha256 not in (None, recorded):
+    if recorded not in (None, sha256):
         raise RunError(f"{path}: has the fingerprint {sha256}, expected the run's, {recorded}: it was edited")
-    return {name: found.arrays[name] for name in found.order or found.arrays}, found.tables
+    return {name: found.arrays[name] for name in found.order}, found.tables
 
 
 NPZ, SAFETENSORS, KERAS, SAVED_MODEL = ".npz", ".safetensors", ".keras", ""

@@ -27,19 +27,14 @@ class WeightsFileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The contents of a file. `order`: the variables' names in the plan's order; None if the file does not say."""
+    """The contents of a file. `order`: the variables' names in the plan's order."""
 
     arrays: Mapping[str, NDArray[np.float32]]
-    order: tuple[str, ...] | None
+    order: tuple[str, ...]
     tables: WholeTables = field(default_factory=dict)
 
-    def sha256(self) -> str | None:
-        """Return the fingerprint of these weights, or None if their order is not known.
-
-        Raises WeightsFileError when the order does not name the variables.
-        """
-        if self.order is None:
-            return None
+    def sha256(self) -> str:
+        """Return the fingerprint of these weights. Raises WeightsFileError when the order does not name them."""
         if sorted(self.order) != sorted(self.arrays):
             raise WeightsFileError("its list of variables is not that of its arrays")
         specs = [VariableSpec(name, self.arrays[name].shape) for name in self.order]
@@ -76,14 +71,14 @@ def save(path: Path, weights: Mapping[str, NDArray[np.float32]], tables: WholeTa
 
 
 def load(path: Path) -> Saved:
-    """Read a file that `save`, or an older version of it, wrote. Raises OSError and WeightsFileError."""
+    """Read a file that `save` wrote. Raises OSError and WeightsFileError."""
     # Imported here, because only readers of a file need it.
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, "numpy") as file:
             metadata = file.metadata() or {}
-            tables = _names(metadata, TABLES) or ()
+            tables = _names(metadata, TABLES) if TABLES in metadata else ()
             whole = {f"table/{name}/{IDS}" for name in tables}
             arrays = {}
             for name in file.keys():
@@ -104,9 +99,11 @@ def load(path: Path) -> Saved:
         raise WeightsFileError(str(error) or type(error).__name__) from error
 
 
-def _names(metadata: Mapping[str, str], key: str) -> tuple[str, ...] | None:
+def _names(metadata: Mapping[str, str], key: str) -> tuple[str, ...]:
     if key not in metadata:
-        return None
+        raise WeightsFileError(
+            "it does not state the order of its variables: another program or release wrote it"
+        )
     try:
         names = json.loads(metadata[key])
     except (ValueError, RecursionError) as error:

@@ -265,19 +265,18 @@ class PolicyGuarantee(LogCheck):
 
 
 def misdeclared(job: e.Job, name: str, terms: Terms) -> Iterator[str]:
-    """Yield a sentence for each part of the job entry that its policy does not use. Old logs have no tensor parts."""
+    """Yield a sentence for each part of the job entry that its policy does not use."""
     for knob in ("overlap", "mixing"):
         has, wants = (job.local or {}).get(knob, 0), job.policy.get(knob, 0)
         if has != wants:
             yield f"the workers' {knob} is {has}; {name} says {wants}"
-    if job.tensors is None:
-        return
-    declared = (job.tensors.get("compensator"), job.tensors.get("aggregator"), job.tensors.get("knobs"))
+    tensors = job.tensors or {}
+    declared = (tensors.get("compensator"), tensors.get("aggregator", "mean"), tensors.get("knobs", {}))
     expected = (terms.compensator, terms.aggregator, dict(terms.numbers))
     if declared != expected:
         yield f"the shards use {_described(declared)}; {name} uses {_described(expected)}"
     knobs = {**job.policy, "fragments": job.policy.get("fragments", 1)}
-    for whose, says in (("shards", job.tensors), ("workers", job.local or {})):
+    for whose, says in (("shards", tensors), ("workers", job.local or {})):
         if says.get("fragments", 1) != knobs["fragments"]:
             yield f"the {whose} cut the model into {says.get('fragments', 1)} groups; {name} into {knobs['fragments']}"
     if terms.undivided and job.servers > 1:

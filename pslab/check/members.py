@@ -155,10 +155,6 @@ def _longest(seconds: float) -> float:
     return seconds * (1 + DRIFT) + ROUNDING
 
 
-# Policies that tolerate bad workers. Each has the name of its aggregator.
-_ROBUST = ("median", "trimmed-mean", "krum")
-
-
 class Rates(LogCheck):
     """A learning rate is set directly after a commit of the same worker, and its factor matches it.
 
@@ -176,7 +172,7 @@ class Rates(LogCheck):
         fact = entry.fact
         if isinstance(fact, e.Job):
             self._initial = fact.optimizer.get("learning_rate")
-            self._aggregator = _aggregator(fact)
+            self._aggregator = str((fact.tensors or {}).get("aggregator", "mean"))
         elif isinstance(fact, e.Rate):
             yield from self._rate(fact)
         self._committed = fact.worker if isinstance(fact, e.Commit) else None
@@ -199,11 +195,3 @@ class Rates(LogCheck):
                 f"learning rate {rate.learning_rate} has factor {rate.scale}, but {rate.learning_rate} / {initial} = "
                 f"{rate.learning_rate / initial}"
             )
-
-
-def _aggregator(job: e.Job) -> str:
-    """How the shards make one gradient of many: as the job entry declares, or by the policy's name in older logs."""
-    if job.tensors is not None:
-        return str(job.tensors.get("aggregator", "mean"))
-    name = str(job.policy.get("name"))
-    return name if name in _ROBUST else "mean"

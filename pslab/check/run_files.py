@@ -125,7 +125,6 @@ class WeightsAgree(LogCheck):
         """Check against `recorded`, the summary's fingerprint; None for a job without weights, as a simulation of time
         only."""
         self._path, self._recorded = path, recorded
-        self._uncertain = False
 
     def finish(self, state: Fold) -> Iterator[str]:
         if not self._path.is_file():
@@ -140,14 +139,5 @@ class WeightsAgree(LogCheck):
                 yield f"{self._path.name} cannot be read: {error}"
 
     def _compare(self, saved: Saved, recorded: str) -> Iterator[str]:
-        found = saved.sha256()
-        self._uncertain = found is None
-        if found is not None and found != recorded:
+        if (found := saved.sha256()) != recorded:
             yield f"summary.json has the weights_sha256 {recorded}, {self._path.name} has {found}"
-
-    def remarks(self, state: Fold) -> Iterator[str]:
-        if self._uncertain:
-            yield (
-                f"{self._path.name} does not state the order of its variables (an older version wrote it):"
-                " it was not compared with weights_sha256"
-            )
