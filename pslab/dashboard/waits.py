@@ -11,8 +11,8 @@ from typing import Any
 
 from pslab.replay import schedule
 from pslab.replay.schedule import fold_of, job_of
-from pslab.replay.whatif import Counterfactual
-from psserver.coordinator import Coordinator, JobTerms, Record
+from pslab.replay.whatif import Counterfactual, terms_of
+from psserver.coordinator import Coordinator, Record
 from psserver.coordinator.status import waited_for
 from psserver.policies import Policy, check_trusted
 from psserver.policies import build as build_policy
@@ -69,10 +69,7 @@ def waits_of(steps: Sequence[Record], *, trusted: bool) -> list[Wait]:
     """
     job = job_of(steps)
     policy = _policy_of(job.policy, job, trusted)
-    terms = JobTerms(
-        job.job, job.optimizer, job.servers, job.workers, job.seed, min_workers=job.min_workers or 0
-    )
-    again, found = Counterfactual(terms, policy), WaitLog()
+    again, found = Counterfactual(terms_of(job), policy), WaitLog()
     changes = deque((step.t, step.entry) for step in steps if isinstance(step.entry, entries.Policy))
     for move in _with_last_requests(schedule.schedule(steps)):
         while changes and changes[0][0] < move.t:

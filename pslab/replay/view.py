@@ -88,7 +88,7 @@ def _plain(value: Any) -> Any:
 def _fates_json(log: Fold) -> dict[str, Any]:
     histogram = log.histogram
     return {
-        "policy": dict(_policy(log)),
+        "policy": dict(log.policy),
         "versions": log.versions,
         "committed": dict(log.committed),
         "applied": dict(log.applied),
@@ -97,10 +97,6 @@ def _fates_json(log: Fold) -> dict[str, Any]:
         "reasons": dict(log.reasons),
         "staleness": {str(tau): histogram[tau] for tau in sorted(histogram)},
     }
-
-
-def _policy(log: Fold) -> Mapping[str, Any]:
-    return log.policy
 
 
 def alternative_json(folder: str, found: Alternative) -> dict[str, Any]:
@@ -121,8 +117,8 @@ def alternative_table(found: Alternative) -> Table:
     ages, other_ages = recorded.histogram, other.histogram
     table = Table(title="The same schedule", title_justify="left", header_style="bold")
     table.add_column("")
-    table.add_column(f"recorded: {_policy_text(_policy(recorded))}", justify="right")
-    table.add_column(f"what if: {_policy_text(_policy(other))}", justify="right")
+    table.add_column(f"recorded: {_policy_text(recorded.policy)}", justify="right")
+    table.add_column(f"what if: {_policy_text(other.policy)}", justify="right")
     for what, left, right in (
         ("versions", recorded.versions, other.versions),
         ("committed", recorded.committed.total(), other.committed.total()),
@@ -147,7 +143,7 @@ def alternative_notes(found: Alternative) -> list[str]:
     notes = []
     if found.held:
         notes.append(
-            f"{found.held} computations ended in the recorded run before {_policy(found.other)['name']} would have "
+            f"{found.held} computations ended in the recorded run before {found.other.policy['name']} would have "
             "granted them: they were postponed, and count as ended when they are granted"
         )
     if found.never:
@@ -155,7 +151,7 @@ def alternative_notes(found: Alternative) -> list[str]:
             f"{found.never} computations would never have been granted, or were lost with their worker"
         )
     if found.failure:
-        notes.append(f"{_policy(found.other)['name']} would have ended the job: {found.failure}")
+        notes.append(f"{found.other.policy['name']} would have ended the job: {found.failure}")
     return notes
 
 

@@ -51,7 +51,7 @@ def what_if(steps: Sequence[Record], name: str, knobs: Mapping[str, object]) -> 
             "simulated --policy NAME plays the same experiment under another policy)"
         )
     policy = build_policy(name, knobs, job.workers, job.servers)
-    counterfactual = Counterfactual(_terms(job), policy)
+    counterfactual = Counterfactual(terms_of(job), policy)
     for move in s.schedule(steps):
         counterfactual.receive(move)
     failure = counterfactual.end(steps[-1].t)
@@ -65,7 +65,8 @@ def what_if(steps: Sequence[Record], name: str, knobs: Mapping[str, object]) -> 
     )
 
 
-def _terms(job: entries.Job) -> JobTerms:
+def terms_of(job: entries.Job) -> JobTerms:
+    """Return the terms of the job that a log describes, without its limits of time."""
     return JobTerms(
         job.job, job.optimizer, job.servers, job.workers, job.seed, min_workers=job.min_workers or 0
     )

@@ -26,7 +26,6 @@ from psserver.replication.configuration import (
     ReplicationError,
     first_config,
     majority,
-    placement,
 )
 from psserver.replication.replica import take
 from psserver.replication.state import Replica, begin, restart
@@ -40,7 +39,6 @@ __all__ = [
     "begin",
     "first_config",
     "majority",
-    "placement",
     "restart",
     "take",
 ]

@@ -52,13 +52,3 @@ def majority(servers: int) -> int:
 def next_epoch(above: int, server: int, servers: int) -> int:
     """Return this server's lowest epoch above the given one. No two servers propose the same epoch."""
     return (above // servers + 1) * servers + server
-
-
-def placement(servers: int) -> tuple[tuple[int, ...], ...]:
-    """Return the copies of each part, its primary first. An odd server has no part: it votes.
-
-    Raises ReplicationError for fewer than two servers.
-    """
-    if servers < COPIES:
-        raise ReplicationError(f"expected at least {COPIES} servers for {COPIES} replicas, got {servers}")
-    return tuple((server, server ^ 1) for server in range(servers - servers % COPIES))

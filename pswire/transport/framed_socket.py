@@ -213,23 +213,6 @@ class FramedSocket:
             received += count
         return memoryview(self._buffer)[:length]
 
-    def drain(self) -> None:
-        """After the last frame: read until the other end has closed.
-
-        A socket that is closed with unread data would take back what was sent on it last.
-        """
-        if not self._enter():
-            return
-        try:
-            self._socket.shutdown(socket.SHUT_WR)
-            while self._socket.recv(LARGE):
-                pass
-        except OSError:
-            # The connection is over already.
-            return
-        finally:
-            self._leave()
-
     @property
     def alive(self) -> bool:
         """True if the other end has neither closed nor died."""

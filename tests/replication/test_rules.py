@@ -11,7 +11,6 @@ from psserver.replication import (
     begin,
     first_config,
     majority,
-    placement,
     restart,
     take,
 )
@@ -51,11 +50,7 @@ def replica(server: int, servers: int = 3) -> Replica:
     return begin(server, servers, CONFIG)
 
 
-def test_partners_follow_each_other_and_an_odd_server_votes() -> None:
-    assert placement(2) == ((0, 1), (1, 0))
-    assert placement(5) == ((0, 1), (1, 0), (2, 3), (3, 2))
-    with pytest.raises(ReplicationError, match="at least 2 servers"):
-        placement(1)
+def test_two_majorities_have_a_server_in_common() -> None:
     assert [majority(servers) for servers in (2, 3, 4, 5)] == [2, 2, 3, 3]
 
 

@@ -67,8 +67,8 @@ class Table:
             rule is not None for rule in (spec.evict_age, spec.evict_norm, spec.evict_capacity)
         )
         self.census = Census()
-        # How often rows have gone, and the last version at which some did, as far as is known.
-        self.evictions, self.gone_at = 0, version
+        # How often rows have gone.
+        self.evictions = 0
         # Versions at which rows went, and their keys; None until changes are asked for.
         self._graves: deque[tuple[int, Keys]] | None = None
         self._grave_bytes, self._remembered = 0, version
@@ -226,7 +226,7 @@ class Table:
         if not going.any():
             return
         # Before the slots are given away, for readers in other threads.
-        self.evictions, self.gone_at = self.evictions + 1, version
+        self.evictions += 1
         self.census.gone(keys[going], ages[going, 1])
         if self._graves is not None:
             self._graves.append((version, keys[going]))
@@ -318,7 +318,7 @@ class Table:
             ages = np.stack([part.touched, part.count], axis=1)
             self._index.insert(part.keys, self.store.restore(part.values, part.slots, ages))
         self.census.took_up(state.keys, state.count)
-        self.version = self.oldest = self.gone_at = version
+        self.version = self.oldest = version
         self._undo, self.undo_bytes = (), 0
         self._measure()
 
