@@ -56,4 +56,6 @@ def summarise(
 
 def _uncounted(coordinator: Coordinator) -> str:
     tallies = sorted(coordinator.roster.tallies.items())
-    return uncounted({name: (each.granted, each.committed, each.applied) for name, each in tallies})
+    return uncounted(
+        {name: (each.granted, each.committed, each.applied, each.weight) for name, each in tallies}
+    )

@@ -6,8 +6,9 @@ from typing import Final
 
 # Results of one worker in a row that came to nothing, before a warning.
 STARVED: Final = 8
-# A share of dropped contributions from which the end names a worker, and the most names.
-WORTH_NAMING, NAMED = 0.1, 8
+# A share of dropped contributions from which the end names a worker; a share of the weight of others up to which it
+# names a worker; and the most names.
+WORTH_NAMING, LIGHT, NAMED = 0.1, 0.1, 8
 # How a policy's reason ends for the cancel of a ticket whose update was made by others.
 LATE: Final = "was made without it"
 # A policy's reason for a drop for age.
@@ -68,13 +69,16 @@ def too_few(policy: Mapping[str, object], fewest: int) -> str:
     )
 
 
-def uncounted(tallies: Mapping[str, tuple[int, int, int]]) -> str:
-    """Return a sentence about workers whose work did not count; "" if there is none.
+def uncounted(tallies: Mapping[str, tuple[int, int, int, float]]) -> str:
+    """Return a sentence about workers whose work did not count, or hardly; "" if there is none.
 
-    `tallies`: of each worker, the tickets that it was granted, its commits, and those that were applied.
+    `tallies`: of each worker, the tickets that it was granted, its commits, those that were applied, and the sum of
+    the weights with which they were.
     """
     found = []
-    for worker, (granted, committed, applied) in tallies.items():
+    means = {worker: weight / applied for worker, (_, _, applied, weight) in tallies.items() if applied}
+    heaviest = max(means, key=means.__getitem__, default="")
+    for worker, (granted, committed, applied, _) in tallies.items():
         lost = committed - applied
         if not applied and (committed or granted >= STARVED):
             what = f"{committed} contributions" if committed else f"{granted} tickets"
@@ -83,6 +87,14 @@ def uncounted(tallies: Mapping[str, tuple[int, int, int]]) -> str:
             )
         elif committed >= STARVED and lost >= WORTH_NAMING * committed:
             found.append((lost / committed, f"{worker}: {lost} of {committed} contributions were dropped"))
+        elif applied >= STARVED and means[worker] <= LIGHT * means[heaviest] > 0:
+            share = means[worker] / means[heaviest]
+            found.append(
+                (
+                    1 - share,
+                    f"{worker}: its {applied} contributions weighed {share:.2g} of those of {heaviest}",
+                )
+            )
     found.sort(key=lambda each: -each[0])
     said = [sentence for _, sentence in found[:NAMED]]
     return "; ".join([*said, f"and {len(found) - NAMED} more workers"] if len(found) > NAMED else said)

@@ -3,7 +3,7 @@
 import click
 
 from pslab.commands.failure import EPILOG, Failure, trust_option
-from pslab.commands.live import observer_credentials, servers_of, status_client
+from pslab.commands.live import job_in, observer_credentials, servers_of, status_client
 from pslab.launch.policy_change import ChangeError, change_policy, check_change
 from pslab.launch.status_client import ChangeRefused, StatusClient, StatusError
 from pswire.command.options import security_options
@@ -89,7 +89,7 @@ def promote(target: str, yes: bool, trust: bool, security: SecurityOptions) -> N
         click.confirm("Is the other server dead, and sure not to go on?", abort=True)
     failure: StatusError | None = None
     for address in hosts:
-        client = StatusClient(str(address), credentials=credentials)
+        client = StatusClient(str(address), credentials=credentials, job=job_in(folder))
         try:
             epoch = client.promote()
             click.echo(

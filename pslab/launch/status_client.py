@@ -189,9 +189,9 @@ class StatusClient:
 
     def promote(self) -> int:
         """Have this server, one of two, go on alone, because the other one is dead; return its epoch. Raises
-        StatusError; ChangeRefused."""
+        StatusError; ChangeRefused, also if it serves another job."""
         try:
-            return int(self._change("Promote", pb.PromoteRequest()).epoch)
+            return int(self._change("Promote", pb.PromoteRequest(job=self._job())).epoch)
         except grpc.RpcError as error:
             raise self._refused(error) or self._explained(error) from error
 

@@ -545,6 +545,7 @@ class PolicyDriver:
         for applied, ticket in zip(update.parts, tickets, strict=True):
             tally = ledger.roster.tally(applied.worker)
             tally.applied += 1
+            tally.weight += applied.weight
             counts = tally.staleness
             # With many workers most keys are new, for which get is faster than Counter's own way.
             times = counts.get(applied.staleness, 0)

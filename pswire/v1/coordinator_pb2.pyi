@@ -1314,12 +1314,17 @@ Global___PartServer: _TypeAlias = PartServer  # noqa: Y015
 class PromoteRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    JOB_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """The job that is meant, as its run folder names it; empty if the caller knows no folder."""
     def __init__(
         self,
+        *,
+        job: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

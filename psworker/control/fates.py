@@ -41,6 +41,6 @@ class Fates:
     def _end(self) -> None:
         tickets = max(self._dropped, self._streak.late)
         if not self._streak.applied:
-            said = uncounted({self._joined.reply.worker: (tickets, self._dropped, 0)})
+            said = uncounted({self._joined.reply.worker: (tickets, self._dropped, 0, 0.0)})
             if said:
                 log.warning("did not count: %s", said, extra=event("uncounted"))

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pslab.cli import cli
-from pslab.launch.status_client import StatusClient, StatusError
+from pslab.launch.status_client import ChangeRefused, StatusClient, StatusError
 from tests.cluster.cluster import Cluster
 from tests.cluster.replicated import (
     GATE,
@@ -56,6 +56,11 @@ def test_a_person_promotes_the_server_that_is_left_and_later_the_other_one(tmp_p
         ):
             client.ask()
         assert promote(cluster.addresses[1], answer="n\n").exit_code == 1
+        with (
+            closing(StatusClient(cluster.addresses[1], job=lambda: "another")) as stranger,
+            pytest.raises(ChangeRefused, match="expected a server of the job another, got one of"),
+        ):
+            stranger.promote()
         done = promote(cluster.out, answer="y\n")
         assert done.exit_code == 0 and f"{cluster.addresses[1]} goes on alone" in done.output, done.output
         open_gates(cluster, "gate")

@@ -27,18 +27,18 @@ STARVING = (
 )
 
 
-def slow_worker(policy: str, knobs: dict[str, object], rounds: int) -> CoordinatorHarness:
-    """Two fast workers, and w2, whose steps take as long as four of theirs."""
+def slow_worker(policy: str, knobs: dict[str, object], rounds: int, times: int = 4) -> CoordinatorHarness:
+    """Two fast workers, and w2, whose steps take as long as `times` of theirs."""
     harness = CoordinatorHarness(policy, knobs, 3, now=0.0).starts()
     held, since = None, 0
-    for number in range(4 * rounds):
+    for number in range(times * rounds):
         for worker in ("w0", "w1", "w2"):
             harness.passes(0.1)
             if harness.holds(worker) is None:
                 harness.ready(worker)
             if worker == "w2" and harness.holds(worker) != held:
                 held, since = harness.holds(worker), number
-            if harness.holds(worker) is not None and (worker != "w2" or number - since == 4):
+            if harness.holds(worker) is not None and (worker != "w2" or number - since == times):
                 harness.commits(worker)
     return harness
 
@@ -105,12 +105,19 @@ def test_too_few_contributions_are_named_at_the_first_and_under_each_policy(
 
 
 def test_the_end_names_workers_whose_work_did_not_count(sentences: Recorder) -> None:
-    sentences.check(uncounted({"w0": (60, 60, 60), "w1": (60, 60, 48), "w7": (28, 28, 0), "w8": (34, 0, 0)}))
-    assert uncounted({"w0": (60, 60, 59), "w1": (4, 0, 0), "w2": (0, 0, 0)}) == ""
+    tallies = {"w0": (60, 60, 60, 30.0), "w1": (60, 60, 48, 24.0), "w2": (60, 60, 60, 0.6)}
+    sentences.check(uncounted({**tallies, "w7": (28, 28, 0, 0.0), "w8": (34, 0, 0, 0.0)}))
+    assert uncounted({"w0": (60, 60, 59, 9.0), "w1": (4, 0, 0, 0.0), "w2": (0, 0, 0, 0.0)}) == ""
+    assert uncounted({"w0": (60, 60, 60, 0.0), "w1": (60, 60, 60, 0.0)}) == ""
     harness = slow_worker("bounded", {"max_staleness": 2}, STARVED)
     harness.take(harness.coordinator.stop("enough", harness.now, success=True, cause="versions"))
     found = summarise(harness.coordinator, metrics={}, seconds=1.0, sha256=None)
     assert found["uncounted"].startswith("w2: none of its ")
+    harness = slow_worker("bounded", {"max_staleness": 0, "on_stale": "downweight"}, STARVED + 2, 16)
+    harness.take(harness.coordinator.stop("enough", harness.now, success=True, cause="versions"))
+    found = summarise(harness.coordinator, metrics={}, seconds=1.0, sha256=None)
+    sentences.check(found["uncounted"])
+    assert found["uncounted"].startswith("w2: its ")
 
 
 @promise("A worker's wish to end the job that does not count alone is in the server's log.")

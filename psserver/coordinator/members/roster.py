@@ -37,6 +37,8 @@ class Tally:
 
     committed: int = 0
     applied: int = 0
+    # The sum of the weights of those that were applied.
+    weight: float = 0.0
     dropped: int = 0
     samples: int = 0
     staleness: Counter[int] = field(default_factory=Counter)

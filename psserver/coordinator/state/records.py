@@ -32,6 +32,7 @@ class TallyState:
     lost: tuple[int, float] | None = None
     phase_batch: int = 0
     missed: int = 0
+    weight: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

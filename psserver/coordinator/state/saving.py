@@ -105,6 +105,7 @@ def _saved_tally(worker: str, tally: Tally) -> TallyState:
         tally.lost,
         tally.phase_batch,
         tally.missed,
+        tally.weight,
     )
 
 
@@ -246,6 +247,7 @@ def roster_from(state: CoordinatorState, shift: float) -> Roster:
         roster.tallies[saved.worker] = Tally(
             saved.committed,
             saved.applied,
+            saved.weight,
             saved.dropped,
             saved.samples,
             Counter(dict(saved.staleness)),

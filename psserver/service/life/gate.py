@@ -59,7 +59,7 @@ class Gate:
         return self._overview.found(request.unreached if request.HasField("unreached") else None)
 
     async def promote(self, request: pb.PromoteRequest, call: Call) -> pb.PromoteReply:
-        return pb.PromoteReply(epoch=self._overview.promote())
+        return pb.PromoteReply(epoch=self._overview.promote(request.job))
 
     async def note(self, request: pb.NoteRequest, call: Call) -> pb.NoteReply:
         reply = await self._rpc.note(request, call)

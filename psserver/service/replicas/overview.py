@@ -14,6 +14,7 @@ from psserver.service.replicas.logs import Logs, holders, part_held
 from psserver.service.replicas.part import PartCopy
 from psserver.service.replicas.payloads import ReplicatedHost
 from pswire import running
+from pswire.generations import Generation
 from pswire.logs.events import event
 from pswire.v1 import coordinator_pb2 as pb
 
@@ -176,13 +177,19 @@ class Overview:
             return False
         return not shell.links.links[server].up or shell.watch.silent(server, running.now())
 
-    def promote(self) -> int:
+    def promote(self, job: str) -> int:
         """Have this server, one of two, go on alone: a person says that the other one is dead. Return its epoch.
 
-        Raises Refused where that would not be safe, or is not needed.
+        Raises Refused where that would not be safe, or is not needed, and if `job` is given and is another job.
         """
         shell = self._shell
         servers = len(shell.links.hosts)
+        own = self._host.state.job
+        if job and own and Generation.named(job).job != Generation.named(own).job:
+            raise precondition(
+                f"expected a server of the job {job}, got one of {own}, which has taken its port: start a server of "
+                f"{job} at another port"
+            )
         if servers > COPIES:
             raise precondition(
                 f"expected one of two servers, got one of {servers}: a majority decides who leads"
