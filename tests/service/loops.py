@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from psserver.service.guard.calls import Watch
-from psserver.service.net.loop import Owner
+from psserver.service.net.loop import Owner, RunningLoop
 from psserver.service.net.sockets import Serve, SocketListener, SocketToken
 from tests.service.serving import PATIENCE
 
@@ -16,7 +16,7 @@ from tests.service.serving import PATIENCE
 @contextmanager
 def running() -> Iterator[Owner]:
     """Owns whatever is made by its `ask`."""
-    owner, begun, loop = Owner(), threading.Event(), asyncio.new_event_loop()
+    owner, begun, loop = Owner(), threading.Event(), RunningLoop()
 
     async def live() -> None:
         owner.begin()

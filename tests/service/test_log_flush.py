@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ import pytest
 
 from psserver.service.job import log_file
 from psserver.service.job.log_file import LogError
-from psserver.service.job.run_log import Flushing, RunLog
+from psserver.service.job.run_log import Flushing
+from psserver.service.net.loop import RunningLoop
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from tests.promises import promise
@@ -39,17 +39,13 @@ class Disk:
         self.did.append("sync")
 
 
-def flushing(files: Any, failed: Callable[[LogError], None], disk: bool = False) -> Flushing:
-    run_log: RunLog = files
-    return Flushing(run_log, disk, asyncio.get_running_loop, failed)
-
-
 @pytest.mark.parametrize(("synced", "did"), [(False, ["flush"]), (True, ["sync", "flush"])])
 def test_one_flush_for_all_that_one_turn_has_decided(synced: bool, did: list[str]) -> None:
-    disk, told = Disk(), []
+    disk, told, loop = Disk(), [], RunningLoop()
+    files: Any = disk
 
     async def main() -> None:
-        log = flushing(disk, told.append, synced)
+        log = Flushing(files, synced, lambda: loop, told.append)
 
         async def commit(number: int) -> None:
             log.taken()
@@ -59,7 +55,8 @@ def test_one_flush_for_all_that_one_turn_has_decided(synced: bool, did: list[str
 
         await asyncio.gather(*map(commit, range(20)))
 
-    asyncio.run(main())
+    loop.run_until_complete(main())
+    loop.close()
     assert told == list(range(20)) and disk.did == did
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 import tempfile
-from asyncio import AbstractEventLoop, Future
+from asyncio import Future
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -18,7 +18,7 @@ from psserver.checkpoint.disk import RealDisk, RealFile
 from psserver.checkpoint.rewind import Mark
 from psserver.coordinator.outputs import Record
 from psserver.service.job.log_file import Check, JsonLines, LogError, always
-from psserver.service.net.loop import settle
+from psserver.service.net.loop import RunningLoop, settle
 from pswire.decisions import entries
 from pswire.decisions.counting import Pending
 from pswire.decisions.records import line_of, value_text
@@ -263,7 +263,7 @@ class Flushing:
         self,
         run_log: RunLog,
         disk: bool,
-        loop: Callable[[], AbstractEventLoop],
+        loop: Callable[[], RunningLoop],
         failed: Callable[[LogError], None],
     ) -> None:
         self._log, self._disk, self._loop, self._failed = run_log, disk, loop, failed
@@ -276,7 +276,7 @@ class Flushing:
         """Schedule a flush: the log has taken lines. Call it before any answer leaves."""
         if not self._due:
             self._due = True
-            self._loop().call_soon(self._flush)
+            self._loop().at_end_of_turn(self._flush)
 
     def _flush(self) -> None:
         self._due = False

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import selectors
 import threading
 import types
 from collections.abc import Callable, Coroutine, Generator
@@ -15,11 +16,36 @@ from pswire import running
 Seen = TypeVar("Seen")
 
 
+class TurnSelector(selectors.DefaultSelector):
+    """A selector that first calls what waits for the end of the loop's turn: the loop selects once per turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[Callable[[], object]] = []
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self.waiting:
+            waiting, self.waiting = self.waiting, []
+            for act in waiting:
+                act()
+            # The calls may have made tasks ready.
+            timeout = 0.0
+        return super().select(timeout)
+
+
 class RunningLoop(asyncio.SelectorEventLoop):
     """An event loop whose timers count the time in which this process ran, so that no pause ends a wait at once."""
 
+    def __init__(self) -> None:
+        self._turns = TurnSelector()
+        super().__init__(self._turns)
+
     def time(self) -> float:
         return running.now()
+
+    def at_end_of_turn(self, act: Callable[[], object]) -> None:
+        """Call `act`, which raises nothing, once all callbacks of this turn have run. What it makes ready runs next."""
+        self._turns.waiting.append(act)
 
 
 class Owner:
@@ -30,20 +56,22 @@ class Owner:
     """
 
     def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: RunningLoop | None = None
         self._thread: int | None = None
         # Unanswered questions, which the end of the loop must cancel.
         self._asked: set[Future[object]] = set()
         self._guard = threading.Lock()
 
     @property
-    def loop(self) -> asyncio.AbstractEventLoop:
+    def loop(self) -> RunningLoop:
         assert self._loop is not None, "the server does not run yet"
         return self._loop
 
     def begin(self) -> None:
         """Make the running loop and this thread the owner from now on."""
-        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, RunningLoop)
+        self._loop, self._thread = loop, threading.get_ident()
 
     def end(self) -> None:
         """End ownership: the loop has ended, and nothing changes any more."""
