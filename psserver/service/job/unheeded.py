@@ -24,22 +24,24 @@ class Unheeded:
         self._few = False
 
     def see(self, entry: Entry) -> None:
-        match entry:
-            case entries.Apply(_, _, _, parts) if self._streaks:
-                for part in parts:
-                    if part.worker in self._streaks:
-                        self._streaks[part.worker].counts()
-            case entries.Drop(worker, ticket, _, reason) if reason == STALE:
-                self._late(worker, ticket)
-            case entries.Cancel(worker, ticket, reason) if reason.endswith(LATE):
-                self._late(worker, ticket)
-            case entries.Drop(_, _, _, reason) if reason == TOO_FEW and not self._few:
+        # By exact type, because it is called for every entry: a pattern asks an abstract class.
+        if type(entry) is entries.Apply:
+            for part in entry.parts if self._streaks else ():
+                if part.worker in self._streaks:
+                    self._streaks[part.worker].counts()
+        elif type(entry) is entries.Drop:
+            if entry.reason == STALE:
+                self._late(entry.worker, entry.ticket)
+            elif entry.reason == TOO_FEW and not self._few:
                 self._few = True
                 policy = self._policy()
                 said = too_few(config_of(policy), policy.tensors.fewest)
                 log.warning("%s", said, extra=event("too_few"))
-            case entries.Policy():
-                self._few = False
+        elif type(entry) is entries.Cancel:
+            if entry.reason.endswith(LATE):
+                self._late(entry.worker, entry.ticket)
+        elif type(entry) is entries.Policy:
+            self._few = False
 
     def _late(self, worker: str, ticket: int) -> None:
         if self._streaks.setdefault(worker, Streak()).came_late(ticket):
