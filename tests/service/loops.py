@@ -4,13 +4,22 @@ import asyncio
 import ssl
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from psserver.service.guard.calls import Watch
 from psserver.service.net.loop import Owner, RunningLoop
 from psserver.service.net.sockets import Serve, SocketListener, SocketToken
 from tests.service.serving import PATIENCE
+
+Result = TypeVar("Result")
+
+
+def run(live: Coroutine[Any, Any, Result]) -> Result:
+    """Run it to its end on a loop as a server has."""
+    with asyncio.Runner(loop_factory=RunningLoop) as runner:
+        return runner.run(live)
 
 
 @contextmanager

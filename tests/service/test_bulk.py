@@ -1,6 +1,5 @@
 """Frames that a thread moves: whole ones are handed on, and what the peer makes wait for is given back."""
 
-import asyncio
 import socket
 import threading
 import time
@@ -18,6 +17,7 @@ from pswire.transport.frames import Message
 from tests import patience
 from tests.comparing import same
 from tests.sentences import Recorder
+from tests.service import loops
 
 # Seconds; more than a test takes.
 LONG = patience.PATIENCE
@@ -122,7 +122,7 @@ def test_a_thread_goes_on_with_what_the_loop_began(ends: tuple[socket.socket, so
         threads.close()
         return given
 
-    assert asyncio.run(live()) == [b"first", b"third"]
+    assert loops.run(live()) == [b"first", b"third"]
     assert taken == [(SMALL, "payload")]
 
 

@@ -28,6 +28,7 @@ from pswire.security.secret import Secret
 from pswire.transport.framed_socket import SocketError
 from pswire.v1 import shard_pb2
 from tests.patience import PATIENCE
+from tests.service import loops
 
 CONFIG = Config(4, 0, (Member(0, 0), Member(1, 0)), 0)
 EMPTY = Address("127.0.0.1", 0)
@@ -162,7 +163,7 @@ def test_messages_come_in_order_behind_their_items(sockets: bool) -> None:
             if sockets:
                 assert connections(first) == connections(second) == 1
 
-    asyncio.run(run())
+    loops.run(run())
 
 
 def _refused(*given: Any) -> socket.socket:
@@ -189,7 +190,7 @@ def test_without_a_connection_the_stream_carries_it(
             await until(lambda: bool(second.came))
             assert second.bodies == {(4, 1): b"x"} and connections(second) == 0
 
-    asyncio.run(run())
+    loops.run(run())
 
 
 def test_a_cut_connection_is_noticed_at_both_ends_and_made_again() -> None:
@@ -206,7 +207,7 @@ def test_a_cut_connection_is_noticed_at_both_ends_and_made_again() -> None:
             # The end of the former stream is no end of the new one.
             assert first.broken == [1] and second.broken == [0]
 
-    asyncio.run(run())
+    loops.run(run())
 
 
 @pytest.mark.parametrize("sockets", [True, False])
@@ -221,7 +222,7 @@ def test_what_was_said_before_a_server_ends_arrives(sockets: bool) -> None:
             await until(lambda: bool(second.came))
             assert second.came == [(0, 0, m.Refuse(7))] and second.ended == []
 
-    asyncio.run(run())
+    loops.run(run())
 
 
 class Greeted:
@@ -251,7 +252,7 @@ def test_a_server_that_has_moved_is_believed_itself() -> None:
         await unknown.replicate(cast(Call, Greeted(2, links[2].hosts)))
         assert unknown.hosts == list(HOSTS)
 
-    asyncio.run(run())
+    loops.run(run())
 
 
 def test_servers_of_another_version_are_refused(caplog: pytest.LogCaptureFixture) -> None:
@@ -270,7 +271,7 @@ def test_servers_of_another_version_are_refused(caplog: pytest.LogCaptureFixture
                 in (caplog.text)
             )
 
-    asyncio.run(run())
+    loops.run(run())
 
 
 def test_servers_with_another_secret_are_refused(caplog: pytest.LogCaptureFixture) -> None:
@@ -282,7 +283,7 @@ def test_servers_with_another_secret_are_refused(caplog: pytest.LogCaptureFixtur
             await asyncio.sleep(0)
             assert len([each for each in caplog.messages if "this job's secret" in each]) == 2
 
-    asyncio.run(run())
+    loops.run(run())
 
 
 @pytest.mark.parametrize(

@@ -217,12 +217,15 @@ class SocketListener:
         for _ in range(AT_ONCE):
             try:
                 connected, place = listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            except BlockingIOError:
+                # Everybody who waited is in.
+                self._pausing = False
+                return
+            except (InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
                 self._pause(listening, error)
                 return
-            self._pausing = False
             self._begin(connected, place[0] if isinstance(place, tuple) else "")
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
