@@ -37,7 +37,7 @@ def test_nothing_is_executed_before_loops_are_compiled(
         with Peer(cluster) as peer:
             # The server has decided to admit it, and could have executed that.
             assert cluster.status().servers[0].executed == before
-            wait_until(lambda: "compiles the loops of this job" in caplog.text, "a line that says so")
+            wait_until(lambda: "compiling the loops of this job" in caplog.text, "a line that says so")
             assert not loaded.is_set()
             go_on.set()
             assert peer.step().version == 1

@@ -181,7 +181,7 @@ class Execution:
         self._reading = how_far
         reading = asyncio.ensure_future(asyncio.to_thread(self._read, store, name, plan))
         try:
-            with said(lambda: f"reads its part of {name}, {mib_of(*how_far())}"):
+            with said(lambda: f"reading its part of {name}, {mib_of(*how_far())}"):
                 while not reading.done():
                     await asyncio.wait([reading], timeout=TELL_EVERY)
                     await tell()

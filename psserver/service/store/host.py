@@ -132,7 +132,9 @@ class ShardHost:
 
     def _compile(self) -> None:
         def work(shard: Shard) -> None:
-            with said(lambda: "compiles the loops of this job, which later starts find in a cache", COMPILES):
+            with said(
+                lambda: "compiling the loops of this job; later starts load them from a cache", COMPILES
+            ):
                 shard.compile(stop=lambda: self.state.closed)
 
         def done(error: BaseException | None) -> None:

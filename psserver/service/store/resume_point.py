@@ -185,7 +185,7 @@ def find(
         return reason
 
     try:
-        with said(lambda: f"reads the checkpoint in {store.root}, {store.read / MIB:.1f} MiB so far"):
+        with said(lambda: f"reading the checkpoint in {store.root}, {store.read / MIB:.1f} MiB so far"):
             found, passed = choose(store, which, lacks, wanted_parts)
     except _NoRoomError as error:
         raise CheckpointError(str(error)) from error

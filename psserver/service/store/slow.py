@@ -1,4 +1,4 @@
-"""What takes long is said, while it lasts: what is being done, how far it is, since when."""
+"""Progress of long work in the log: what is being done, how far it is, for how long."""
 
 import logging
 import threading
@@ -22,7 +22,7 @@ def mib_of(done: int, total: int) -> str:
 
 @contextmanager
 def said(what: Callable[[], str], first: float = FIRST) -> Iterator[None]:
-    """Warn of what is done inside the block, if it takes long. `what`: a sentence of how far it is now; any thread may
+    """Log what is done inside the block, if it takes long. `what`: a sentence of how far it is now; any thread may
     call it."""
     over, began = threading.Event(), running.now()
 
@@ -30,7 +30,7 @@ def said(what: Callable[[], str], first: float = FIRST) -> Iterator[None]:
         wait = first
         while not over.wait(wait):
             seconds = running.now() - began
-            log.warning("%s (since %.0f s)", what(), seconds, extra=event("takes_long", seconds=seconds))
+            log.info("%s (%.0f s)", what(), seconds, extra=event("takes_long", seconds=seconds))
             wait = max(seconds, first)
 
     thread = threading.Thread(target=watch, name="slow", daemon=True)
