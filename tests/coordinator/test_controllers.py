@@ -13,7 +13,7 @@ from psserver.coordinator.state import CoordinatorState
 from psserver.policies import PolicyError, build
 from pswire.decisions import entries as e
 from pswire.records import StateError
-from tests.coordinator.test_policy_changes import verdict
+from tests.coordinator.settings import checked
 from tests.promises import promise
 from tests.repetitions import repetitions, seeds
 from tests.sentences import Recorder
@@ -161,7 +161,7 @@ def test_no_schedule_with_a_controller_breaks_a_promise() -> None:
         assert stopped is not None and (stopped.success or stopped.cause != "policy"), (
             f"seed {seed}: {stopped}"
         )
-        found = verdict(schedule)
+        found = checked(schedule.log)
         assert found.ok, f"seed {seed}: {found.violations[:3]}"
         if seed % 5 == 0:
             played = play(case, schedule.acts)

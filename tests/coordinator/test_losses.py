@@ -4,7 +4,7 @@ import pytest
 
 from pslab.verify.guarded import TIMEOUT
 from pslab.verify.schedule import ListedChoices, Schedule
-from tests.coordinator.test_schedules import ALL, Setting, second_opinion
+from tests.coordinator.settings import ALL, Setting, second_opinion
 from tests.repetitions import repetitions
 
 BATCHES = (3, 2, 3, 1)

@@ -1,14 +1,11 @@
 """Another policy takes over while the job runs: whatever the pair, the schedule and the moment."""
 
-import io
 import json
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from pslab.check.checker import CheckResult, check_log
-from pslab.runs.log import read_log
 from pslab.verify.guarded import Case, GuardedHarness
 from pslab.verify.harness import CoordinatorHarness
 from pslab.verify.schedule import Named, Schedule, Seeded
@@ -20,6 +17,7 @@ from psserver.policies import PolicyError, build
 from psserver.policies.succession import successor, successors
 from pswire.decisions import entries as e
 from pswire.records import StateError
+from tests.coordinator.settings import checked
 from tests.promises import promise
 from tests.repetitions import repetitions, seeds
 from tests.sentences import Recorder
@@ -39,14 +37,6 @@ LIVE: tuple[Named, ...] = (
     *((name, {}) for name in successors(build("sync", {}, WORKERS), WORKERS, 1)),
     *STRICT,
 )
-
-
-def verdict(schedule: Schedule) -> CheckResult:
-    lines = [
-        json.dumps({"i": r.index, "t": r.t, **r.entry.to_json()}, allow_nan=False) + "\n"
-        for r in schedule.log
-    ]
-    return check_log(read_log(io.StringIO("".join(lines))))
 
 
 def test_every_plain_policy_can_take_over() -> None:
@@ -72,7 +62,7 @@ def test_no_schedule_with_changes_breaks_a_promise() -> None:
         assert stopped is not None and (stopped.success or stopped.cause != "policy"), (
             f"seed {seed}: {stopped}"
         )
-        found = verdict(schedule)
+        found = checked(schedule.log)
         assert found.ok, f"seed {seed}: {found.violations[:3]}"
         assert found.conservation.holds
     assert changes > repetitions(800, soak=40_000) and settled > changes / 2

@@ -11,7 +11,7 @@ from pslab.check.known import KNOWN
 from pslab.verify.schedule import Seeded
 from psserver.policies import names
 from psserver.policies.parts.weights import FAMILIES
-from tests.coordinator.test_schedules import Setting
+from tests.coordinator.settings import Setting
 from tests.lab.logs import Record, changed, renumber, verify
 
 Breach = Callable[[list[Record]], None]

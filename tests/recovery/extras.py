@@ -19,7 +19,7 @@ from psserver.policies.succession import successor, successors
 from psserver.service.replicas.inputs import NotedCoordinator
 from psserver.shard_bounds import ShardBounds
 from pswire.records import to_plain
-from tests.coordinator.test_schedules import Setting
+from tests.coordinator.settings import Setting
 from tests.recovery.shard import OPTIMIZER
 
 if TYPE_CHECKING:

@@ -1,13 +1,10 @@
 """What must hold of a job that is over, whatever has happened to it."""
 
-import io
-import json
 from collections import Counter
 
-from pslab.check.checker import check_log
-from pslab.runs.log import read_log
 from pslab.verify.invariants import expect
 from pswire.decisions import entries
+from tests.coordinator.settings import checked
 from tests.recovery.cluster import Cluster
 
 
@@ -24,10 +21,7 @@ def check(cluster: Cluster, *, second_opinion: bool) -> None:
             same = shard.chain == cluster.chains[-1]
             expect(same, f"server {shard.server} has other weights than the log")
     if second_opinion:
-        lines = (
-            json.dumps({"i": r.index, "t": round(r.t, 6), **r.entry.to_json()}) + "\n" for r in cluster.log
-        )
-        found = check_log(read_log(io.StringIO("".join(lines)))).violations
+        found = checked(cluster.log).violations
         expect(not found, f"ps-lab check: {[str(each) for each in found[:3]]}")
 
 

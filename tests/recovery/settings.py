@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from random import Random
 
 from psserver.policies import PolicyError, build
-from tests.coordinator.test_schedules import SETTINGS, Setting
-from tests.policies.test_builtin_schedules import OTHERS, SAME
+from tests.coordinator.settings import SETTINGS, Setting
+from tests.policies.settings import OTHERS, SAME
 
 # Of a job, over all of its workers: enough for some updates behind some checkpoints.
 BATCHES = 12

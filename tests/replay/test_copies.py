@@ -34,8 +34,8 @@ from psserver.policies import (
 from psserver.service.replicas import inputs
 from psserver.service.replicas.inputs import Call, NotedCoordinator
 from pswire.decisions import entries
-from tests.coordinator.test_schedules import Setting, second_opinion
-from tests.policies.test_builtin_schedules import SETTINGS
+from tests.coordinator.settings import Setting, second_opinion
+from tests.policies.settings import SETTINGS
 from tests.promises import promise
 from tests.repetitions import repetitions, seeds
 

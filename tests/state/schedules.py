@@ -24,18 +24,8 @@ from psserver.policies import TensorParts, build, names
 from psserver.shard import Shard, ShardState, reshard
 from pswire.decisions import entries
 from pswire.model.plan import make_plan
+from tests.coordinator.settings import Setting
 from tests.shard.reference import VARIABLES, numbers
-
-
-@dataclass(frozen=True)
-class Setting:
-    policy: str
-    workers: int = 3
-    knobs: Mapping[str, object] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return " ".join([self.policy, *(f"{k}={v}" for k, v in self.knobs.items()), f"n={self.workers}"])
-
 
 # Policies with the knobs that change what they remember.
 CHOSEN = (
