@@ -1,10 +1,8 @@
 """Names for runs and their policies, and the order of workers."""
 
-from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
-from pslab.runs.folder import Run, Summary
+from pslab.runs.folder import Summary
 from psserver.policies.builtin import BUILTIN
 from pswire.knobs import knobs_of
 
@@ -27,16 +25,6 @@ def run_label(summary: Summary) -> str:
     """Return the run's policy; if another has taken over meanwhile, the first and the last."""
     last = policy_label(summary.policy)
     return f"{policy_label(summary.began_with)}, at last {last}" if summary.began_with else last
-
-
-def labels(runs: Sequence[Run]) -> list[str]:
-    """Return each run's policy, with the folder's name if two runs have the same one."""
-    plain = [run_label(run.summary) for run in runs]
-    counts = Counter(plain)
-    return [
-        label if counts[label] == 1 else f"{label}, {run.name}"
-        for label, run in zip(plain, runs, strict=True)
-    ]
 
 
 def worker_order(worker: str) -> tuple[str, int]:

@@ -38,7 +38,7 @@ from psserver.policies.events import (
     Timer,
     microseconds,
 )
-from psserver.policies.loading import advice, build, check_trusted, describe, facts, names
+from psserver.policies.loading import advice, build, check_trusted, facts, names
 from psserver.policies.parts.deadlines import Deadline, DeadlineRule, Grace, OwnPace, Quantile
 from psserver.policies.parts.dssp import DynamicSlack
 from psserver.policies.parts.gates import Gate, Immediate, Slack, WaitForUpdate
@@ -143,7 +143,6 @@ __all__ = [
     "advice",
     "build",
     "check_trusted",
-    "describe",
     "facts",
     "flag",
     "integer",

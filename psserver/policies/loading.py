@@ -15,7 +15,7 @@ from psserver.policies.composed import ComposedPolicy, Composition
 from psserver.policies.decisions import PolicyError
 from psserver.policies.declarations import LocalRule, TensorParts
 from psserver.policies.policy import Policy
-from pswire.knobs import KnobError, knobs_of, read, settings
+from pswire.knobs import KnobError, read, settings
 from pswire.nearest import did_you_mean, nearest
 
 T = TypeVar("T")
@@ -47,23 +47,6 @@ def class_of(name: str) -> type[PolicySpec] | type[Policy]:
         return made
     kind = f"the class {made.__name__} is no Policy" if isinstance(made, type) else f"it is {made!r}"
     raise PolicyError(f"policy {name!r}: {kind}; {WHAT_TO_DO}")
-
-
-def describe(name: str) -> str:
-    """Return rule, guarantee, source, cost and knobs of a built-in policy, as text."""
-    spec = spec_of(name)
-    lines = [
-        f"{name}: {inspect.getdoc(spec)}",
-        f"  guarantee: {spec.guarantee}",
-        f"  source: {spec.source}",
-        f"  servers keep: {spec.cost.stores}",
-        f"  work per push: {spec.cost.work}",
-        f"  lost: {spec.cost.waste}",
-    ]
-    if spec.optimizer:
-        lines.append(f"  meant for the optimizer: {_listed(spec.optimizer)}")
-    lines += [f"  {knob}" for knob in knobs_of(spec)]
-    return "\n".join(lines)
 
 
 def advice(name: str, optimizer: Mapping[str, object]) -> str | None:

@@ -76,11 +76,6 @@ class Staging:
         """The number of payload buffers in use."""
         return len(self._complete) + len(self._incoming)
 
-    @property
-    def spare(self) -> int:
-        """The number of free payload buffers."""
-        return len(self._free)
-
     def trim(self) -> None:
         """Release the free payload buffers."""
         self.own -= len(self._free)

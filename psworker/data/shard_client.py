@@ -157,11 +157,6 @@ class ShardClient:
         return self._lane.transport
 
     @property
-    def joined(self) -> pb.JoinReply:
-        """The answer to the newest Join."""
-        return self._member.joined
-
-    @property
     def encoder(self) -> Encoder:
         """The encoder of this membership's payloads, for the training loop's thread."""
         return self._member.encoder

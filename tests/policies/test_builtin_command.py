@@ -48,6 +48,8 @@ def test_one_explained(name: str) -> None:
         assert fact in shown
     for knob in knobs_of(entry):
         assert knob.name in shown
+    for key in entry.optimizer:
+        assert f"{key} = " in shown
     if not knobs_of(entry):
         assert "no knobs" in shown
 

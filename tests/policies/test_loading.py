@@ -1,6 +1,5 @@
 """From a name and knobs to a policy, or to one sentence that says what is wrong and what is known."""
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,10 +22,9 @@ from psserver.policies import (
     TensorParts,
     Waiting,
     build,
-    describe,
     names,
 )
-from pswire.knobs import integer, toml
+from pswire.knobs import integer
 from tests.sentences import Recorder
 
 
@@ -52,15 +50,6 @@ def test_a_named_policy_says_its_name_and_all_its_knobs(name: str) -> None:
     assert policy.name == name
     again = build(name, dict(policy.knobs), 4)
     assert again.knobs == policy.knobs
-
-
-@pytest.mark.parametrize("name", names())
-def test_a_named_policy_is_described(name: str) -> None:
-    text = describe(name)
-    assert text.startswith(f"{name}: ")
-    assert "guarantee: " in text and "source: " in text
-    for knob, value in build(name, {}, 4).knobs.items():
-        assert re.search(rf"^  {knob}: .+ \(default {re.escape(toml(value))}\)$", text, re.M)
 
 
 def test_knobs_are_taken_over() -> None:
