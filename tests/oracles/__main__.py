@@ -3,6 +3,7 @@
     python -m tests.oracles                          compare all; ends with 1 where something moved
     python -m tests.oracles --only wire policies     these areas
     python -m tests.oracles --only outcomes          what each way into a job comes to, by real processes: minutes
+    python -m tests.oracles --only 'entry points'    what each way in makes of each setting: half a minute
     python -m tests.oracles --regenerate             freeze what is found now; read the difference of frozen.json
     python -m tests.oracles --record                 record the run of tests/oracles/run anew, and freeze
 

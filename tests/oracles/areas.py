@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from pslab.verify.trace_format import replay
-from tests.oracles import outcomes, recorded, runs, wire
+from tests.oracles import entry_points, outcomes, recorded, runs, wire
 from tests.oracles.frozen import Value
 
 AREAS: Mapping[str, Callable[[], dict[str, Value]]] = {
@@ -19,7 +19,10 @@ AREAS: Mapping[str, Callable[[], dict[str, Value]]] = {
 }
 
 # Real processes, some minutes: only where they are asked for.
-SLOW: Mapping[str, Callable[[], dict[str, Value]]] = {"outcomes": outcomes.outcomes}
+SLOW: Mapping[str, Callable[[], dict[str, Value]]] = {
+    "outcomes": outcomes.outcomes,
+    "entry points": entry_points.entry_points,
+}
 
 
 def moved_traces() -> list[str]:
