@@ -37,6 +37,10 @@ class SessionProbe:
         """The client of one server's shard."""
         return self._session._shards[server]
 
+    def joined(self, server: int = 0) -> Any:
+        """The answer to the newest Join, as that server's client has it."""
+        return self._session._shards[server]._member.joined
+
     def transports(self) -> list[Any]:
         """The transport to each server, as the shard clients hold it."""
         return [shard.transport for shard in self._session._shards]

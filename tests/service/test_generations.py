@@ -120,7 +120,7 @@ def test_a_worker_cuts_what_it_has_asked_an_earlier_generation(monkeypatch: pyte
         try:
             assert asked.wait(PATIENCE)
             later = coordinator_pb2.JoinReply()
-            later.CopyFrom(shard.joined)
+            later.CopyFrom(SessionProbe(session).joined())
             later.job += ".1"
             shard.admit(later)
             pushed.result(PATIENCE)

@@ -45,7 +45,7 @@ def gradient(session: psworker.Session, number: int) -> Flats:
 
 def proof(session: psworker.Session) -> dict[str, Any]:
     """Of its membership, for a message made by hand."""
-    member = SessionProbe(session).shard().joined
+    member = SessionProbe(session).joined()
     return {"incarnation": member.incarnation, "membership_token": member.membership_token}
 
 

@@ -139,12 +139,12 @@ def test_a_worker_without_membership_is_given_nothing(
 
 
 def introduction(session: psworker.Session, grant: psworker.Grant) -> shard_pb2.Attach:
-    shard = SessionProbe(session).shard()
+    joined = SessionProbe(session).joined()
     return shard_pb2.Attach(
         job=session.job,
         worker=session.worker,
-        incarnation=shard.joined.incarnation,
-        membership_token=shard.joined.membership_token,
+        incarnation=joined.incarnation,
+        membership_token=joined.membership_token,
         plan=session.plan.fingerprint,
         after=grant.index,
         place=segments.here(),

@@ -6,6 +6,7 @@ gradients of each, and worker 0 says at the end how far they are from each other
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -99,8 +100,25 @@ def work(framework: str, session: psworker.Session) -> Arrays:
     return {"gradients": found, "errors": errors, "alone": flat(alone), "servers": flat(weights)}
 
 
+def write(file: Path, found: dict[str, Any]) -> None:
+    """Write whole or not at all: worker 0 reads what the others write."""
+    part = file.with_suffix(".part.npz")
+    np.savez(part, **found)
+    part.rename(file)
+
+
+def awaited(file: Path) -> Path:
+    """Return the file once its worker has written it, which it does after the job's end."""
+    end = time.monotonic() + 60
+    while not file.exists():
+        if time.monotonic() > end:
+            raise SystemExit(f"{file} has not come: its worker has failed")
+        time.sleep(0.1)
+    return file
+
+
 def compare(folder: Path, frameworks: tuple[str, ...]) -> None:
-    found = {name: np.load(folder / f"{name}.npz") for name in frameworks}
+    found = {name: np.load(awaited(folder / f"{name}.npz")) for name in frameworks}
     for name, each in found.items():
         errors = each["errors"]
         print(f"{name}: from float64 {np.median(errors):.1e}, at most {errors.max():.1e}, of the gradient")
@@ -121,11 +139,15 @@ def main(folder: Path) -> None:
     # As `ps-lab run` numbers its workers.
     index = int(os.environ.get("PS_TASK_INDEX", "0"))
     framework = frameworks[index % len(frameworks)]
+    file = folder / f"{framework}.npz"
+    folder.mkdir(parents=True, exist_ok=True)
+    if index < len(frameworks):
+        # That of an earlier run.
+        file.unlink(missing_ok=True)
     with psworker.connect(variables=FIRST, optimizer=sgd, computes=f"{framework} on the CPU") as session:
         found = work(framework, session)
-        folder.mkdir(parents=True, exist_ok=True)
         if index < len(frameworks):
-            np.savez(folder / f"{framework}.npz", **found)
+            write(file, found)
     if index == 0:
         for name in NAMES:
             if name not in frameworks:
