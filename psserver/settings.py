@@ -79,6 +79,11 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
     every = parse_every(run.checkpoint_every)
     if options.resume is not None and options.out is None:
         raise SettingsError("--resume continues in the folder of a run: expected --out RUN as well")
+    if options.no_out and (every.versions or every.seconds or run.rescue):
+        asked = "--rescue" if run.rescue else "--checkpoint-every"
+        raise SettingsError(
+            f"{asked} keeps what a run made, and --no-out keeps nothing: expected one of the two"
+        )
     optimizer = _optimizer(experiment)
     policy = build_policy(experiment.policy.name, experiment.policy.knobs, cluster.workers, cluster.parts)
     if optimizer is not None:

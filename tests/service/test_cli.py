@@ -391,6 +391,8 @@ def test_a_server_without_a_folder_makes_one_and_says_so(tmp_path: Path) -> None
     assert (folder / "address").read_text().startswith("127.0.0.1:")
     assert "folder" not in ran("--no-out").stdout and list((tmp_path / "runs").iterdir()) == [folder]
     assert "--out and --no-out exclude each other" in ran("--no-out", "--out", "x").stderr
+    for kept in (("--checkpoint-every", "10v"), ("--checkpoint-every", "5s"), ("--rescue", "x")):
+        assert f"{kept[0]} keeps what a run made" in ran("--no-out", *kept).stderr
     shutil.rmtree(tmp_path / "runs")
     (tmp_path / "runs").write_text("in the way")
     assert "the trained model will not be kept: no folder can be made in" in ran().stderr
