@@ -482,7 +482,7 @@ class Computation(Protocol):
         """A version is in the model."""
 
     def prepare(self, batch: Any) -> None:
-        """Compile for batches such as this one, where the backend does so ahead; nothing runs."""
+        """Compile for batches such as this one, or of these types, where the backend does so ahead; nothing runs."""
 
     def put(self, flats: Sequence[NDArray[Any]], version: int, *, new: bool) -> None:
         """Put the payloads of a version, one per server, into the model, its optimizer's counter and averages."""

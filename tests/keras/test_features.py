@@ -90,6 +90,33 @@ def several_outputs() -> Any:
     )
 
 
+def test_losses_of_several_outputs_where_the_last_batch_is_short() -> None:
+    """Keras weighs a batch by its size where the graph knows that, and the graph knows as much here as there."""
+    targets = {"kind": Y, "size": X[:, :1]}
+    weights = {"kind": np.linspace(0, 2, 40, dtype=np.float32), "size": np.ones(40, np.float32)}
+
+    def make() -> Any:
+        model = several_outputs()
+        model.run_eagerly = False
+        return model
+
+    def script(model: Any) -> Any:
+        told: dict[str, Any] = {"batch_size": BATCH, "verbose": 0}
+        data = X[:40], {name: each[:40] for name, each in targets.items()}
+        sized = tf.data.Dataset.from_tensor_slices(data).batch(BATCH, drop_remainder=True)
+        return [
+            model.fit(*data, epochs=2, **told).history,
+            model.fit(*data, sample_weight=weights, **told).history,
+            model.fit(sized, shuffle=False, verbose=0).history,
+        ]
+
+    _, expected, _, got = both(make, script)
+    for ours, plain in zip(got, expected, strict=True):
+        assert ours.keys() == plain.keys()
+        for name in plain:
+            np.testing.assert_allclose(ours[name], plain[name], rtol=1e-5, err_msg=name)
+
+
 def test_validation_split_frequency_steps_and_batch_size() -> None:
     def script(model: Any) -> Any:
         split = model.fit(**FIT, validation_split=0.25, epochs=2, validation_freq=2).history

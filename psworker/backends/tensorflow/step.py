@@ -108,8 +108,9 @@ class FlatStep:
     # With the weights in the model already: `tensors` are what they were made from.
 
     def trace(self, tensors: list[Any], batch: Any) -> None:
-        """Build the graph of a contribution's first batch, of these types."""
-        (self._last if self._every == 1 else self._next).get_concrete_function(tensors, fed(batch, open=True))
+        """Build the graphs of a contribution's batches, of these types."""
+        for function in (self._next, self._last) if self._every > 1 else (self._last,):
+            function.get_concrete_function(tensors, fed(batch, open=True))
 
     def add(self, tensors: list[Any], batch: Any) -> Any:
         """Compute a batch before the last of a contribution; what the objective returns beside loss and gradients."""

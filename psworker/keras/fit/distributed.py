@@ -322,6 +322,7 @@ class Distributed:
         if self._steps.dealt is not None:
             return self._dealt_epochs.train(self._steps.dealt)
         logs: Mapping[str, Any] | None = None
+        self._steps.types = getattr(iterator, "element_spec", None)
         for _ in range(self.model.steps_per_execution):
             try:
                 data = self._resumption.next(self._one_ahead.over(iterator))

@@ -53,6 +53,8 @@ class GradientStep:
         self._taken = self._samples = 0
         # After the first contribution.
         self._checked = False
+        #: The types of batches that the step was prepared for.
+        self.types: Any = None
         self._version = version
         step = FitStep(
             *(model, variables, plan, wire_named(wire_dtype).array_dtype, self._every),

@@ -115,6 +115,8 @@ class Steps:
         self.finished = False
         # The model has been called with a batch.
         self._called = False
+        #: The types of batches, where the data says them: their first axis is open where batches differ in size.
+        self.types: Any = None
 
     @property
     def session(self) -> Session:
@@ -255,7 +257,9 @@ class Steps:
         if self.membership.session is None:
             self._open()
         assert self._step is not None
-        self._step.prepare(data if self.lookups is None else self.lookups.of(data))
+        shown = data if self.types is None else self.types
+        self._step.prepare(shown if self.lookups is None else replace(self.lookups.of(data), batch=shown))
+        self._step.types = self.types
 
     def hold(self) -> None:
         """Get a ticket, and put its version into the model, unless the job is over."""
@@ -275,7 +279,7 @@ class Steps:
                 "this worker's part of the job has ended, and this batch would not count: expected it in a fit, which "
                 "begins another phase, or distribute(model, stay=True), which keeps the job open between two calls"
             )
-        if self._step is None:
+        if self._step is None or self._step.types != self.types:
             self.prepare(data)
         assert self._step is not None
         if self.grant is None:
