@@ -7,10 +7,13 @@ import pytest
 
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
-from psserver.checkpoint import Store, fence
+from psserver.checkpoint import CheckpointError, Store, fence
 from psserver.checkpoint.fence import LOCK
+from psserver.options import Options
 from psserver.service.job.log_file import Fence, LogError, TakenOverError
 from psserver.service.job.run_log import RunLog
+from psserver.service.life.coordinating import lock_folder
+from psserver.settings import resolve
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from tests.sentences import Recorder
@@ -96,3 +99,19 @@ def test_the_server_of_before_ends_and_the_log_is_the_next_ones(
     run = Run(out)
     assert run.summary.success and run.summary.versions >= 3
     assert check_run(run).violations == ()
+
+
+def test_a_run_without_checkpoints_has_one_coordinator_too(tmp_path: Path) -> None:
+    """With --resume auto a second one would begin anew, and cut the log of the first."""
+    out = tmp_path / "run"
+    with serving(out=out) as cluster:
+        with Peer(cluster, "w0") as peer:
+            peer.step()
+            second = resolve(Options(ps_hosts="127.0.0.1:7070", task_index=0, out=out, resume="auto"), None)
+            with pytest.raises(CheckpointError, match=r"another coordinator \(process \d+\) works in it"):
+                lock_folder(second)
+            peer.step()
+            peer.send(done=pb.Done())
+            peer.receive("stop")
+        assert cluster.servers[0].ended() == ExitCode.OK
+    assert check_run(Run(out)).violations == ()

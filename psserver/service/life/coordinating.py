@@ -264,7 +264,7 @@ class Coordinating:
 
 
 def lock_folder(settings: ServerSettings) -> FolderLock | None:
-    """Make the run folder, and lock it if it has checkpoints. Raises FolderError, CheckpointError."""
+    """Make the run folder, and lock it. Raises FolderError, CheckpointError."""
     out, resume = settings.out, settings.resume
     if out is None:
         return None
@@ -283,4 +283,4 @@ def lock_folder(settings: ServerSettings) -> FolderLock | None:
         # Make nothing there: the name may be wrong.
         raise CheckpointError(f"{out}: holds no run to go on with: it has no {DECISIONS}")
     # The lock makes the folder too.
-    return FolderLock(out / CHECKPOINTS) if settings.keep or resume else None
+    return FolderLock(out / CHECKPOINTS)
