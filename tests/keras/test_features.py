@@ -44,15 +44,17 @@ def build(optimizer: Any = "adam", *layers: Any, **more: Any) -> Any:
     return compiled(model, optimizer, **{"run_eagerly": True, **more})
 
 
-def both(make: Callable[[], Any], script: Callable[[Any], Any], count: int = 1) -> tuple[Any, Any, Any, Any]:
-    """Model and what `script` returned, plain; the same on `count` servers."""
+def both(
+    make: Callable[[], Any], script: Callable[[Any], Any], count: int = 1, **told: Any
+) -> tuple[Any, Any, Any, Any]:
+    """Model and what `script` returned, plain; the same on `count` servers, where `distribute` is told more."""
     keras.utils.set_random_seed(3)
     plain = make()
     keras.utils.set_random_seed(9)
     expected = script(plain)
     keras.utils.set_random_seed(3)
     ours = make()
-    with servers(count) as hosts, pk.distribute(ours, hosts, stay=True) as job:
+    with servers(count) as hosts, pk.distribute(ours, hosts, **{"stay": True, **told}) as job:
         keras.utils.set_random_seed(9)
         got = script(ours)
         assert job.version > 0
@@ -115,6 +117,37 @@ def test_losses_of_several_outputs_where_the_last_batch_is_short() -> None:
         assert ours.keys() == plain.keys()
         for name in plain:
             np.testing.assert_allclose(ours[name], plain[name], rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["arrays", "dataset", "PyDataset"])
+def test_losses_of_several_outputs_where_dealt_batches_are_short(kind: str) -> None:
+    """Where the coordinator deals the data, too."""
+    targets = {"kind": Y[:40], "size": X[:40, :1]}
+
+    class Batches(keras.utils.PyDataset):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> Any:
+            chosen = slice(index * BATCH, (index + 1) * BATCH)
+            return X[:40][chosen], {name: each[chosen] for name, each in targets.items()}
+
+    def make() -> Any:
+        model = several_outputs()
+        model.run_eagerly = False
+        return model
+
+    def script(model: Any) -> Any:
+        told: dict[str, Any] = {"epochs": 2, "shuffle": False, "verbose": 0}
+        if kind == "arrays":
+            return model.fit(X[:40], targets, batch_size=BATCH, **told).history
+        data = tf.data.Dataset.from_tensor_slices((X[:40], targets)).batch(BATCH)
+        return model.fit(Batches() if kind == "PyDataset" else data, **told).history
+
+    _, expected, _, got = both(make, script, sharding="units", stay=False)
+    assert got.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_allclose(got[name], expected[name], rtol=1e-5, err_msg=name)
 
 
 def test_validation_split_frequency_steps_and_batch_size() -> None:

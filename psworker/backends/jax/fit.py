@@ -323,7 +323,7 @@ def keep_state(model: Any) -> dict[str, Callable[..., Any]]:
     return {"_get_jax_state": state}
 
 
-def endless(batch: Any) -> Iterator[Any]:
+def endless(batch: Any, *, differ: bool) -> Iterator[Any]:  # noqa: ARG001
     while True:
         yield batch
 

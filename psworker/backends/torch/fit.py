@@ -199,7 +199,7 @@ def keep_state(model: Any) -> dict[str, Callable[..., Any]]:
     return {}
 
 
-def endless(batch: Any) -> Iterator[Any]:
+def endless(batch: Any, *, differ: bool) -> Iterator[Any]:  # noqa: ARG001
     while True:
         yield batch
 

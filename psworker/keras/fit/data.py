@@ -145,9 +145,11 @@ class DealtData:
         arguments.setdefault("validation_batch_size", arguments.get("batch_size"))
         for name in ("y", "sample_weight", "batch_size"):
             arguments.pop(name, None)
-        arguments["x"] = backend().endless(first)
+        arguments["x"] = data = backend().endless(first, differ=self._differ())
         arguments["shuffle"] = False
         self.first = first
+        #: The types of batches, where the data says them: their first axis is open where batches differ in size.
+        self.types: Any = getattr(data, "element_spec", None)
 
     def _take_arrays(
         self, arguments: MutableMapping[str, Any], shuffle: bool | Literal["units"], apart: bool
@@ -167,6 +169,14 @@ class DealtData:
             raise FitError(f"expected arrays of equally many samples, at least one, got {sorted(counts)}")
         size = int(arguments.get("batch_size") or 32)
         self.work = WorkUnits(samples=counts.pop(), batch_size=size, shuffle=shuffle, apart=apart)
+
+    def _differ(self) -> bool:
+        """Return whether batches may differ in size, as Keras decides it for the same data."""
+        if isinstance(self._x, keras.utils.PyDataset):
+            return True
+        if self._read is not None:
+            return any(spec.shape[:1] == [None] for spec in keras.tree.flatten(self._x.element_spec))
+        return bool(self.work.samples % self.work.batch_size)
 
     def begin_epoch(self, epoch: int) -> None:
         """Note that Keras has begun an epoch."""

@@ -29,6 +29,7 @@ class DealtEpochs:
         steps, model = self._steps, self._steps.model
         if steps.dealt is None:
             return
+        steps.types = steps.dealt.types
         steps.prepare(steps.dealt.first)
         steps.hold()
         part = steps.grant.part if steps.grant is not None else None
