@@ -29,7 +29,7 @@ from psserver.service.life.successor import newest, numbered
 from psserver.service.net.loop import freeze_gc
 from psserver.service.server import ResourcesError
 from psserver.service.store.resume_point import succeeded
-from psserver.settings import SettingsError, UntrustedError, chosen_options, resolve
+from psserver.settings import SettingsError, UntrustedError, chosen_options, decided_by_server_0, resolve
 from pswire.addresses import AddressError
 from pswire.command.options import OptionError
 from pswire.command.process import die_with, keep_large_blocks
@@ -87,6 +87,12 @@ def run(
     try:
         options = chosen_options(given, overrides, task_index)
         settings = resolved(options)
+        if settings.task_index and settings.replicas == 1 and (unused := decided_by_server_0(options)):
+            log.info(
+                "server 0 decides for all servers, and this one does not use: %s",
+                ", ".join(unused),
+                extra=event("options_unused", options=unused),
+            )
         if settings.task_index == 0 and settings.out is None and not options.no_out:
             settings = replace(settings, out=default_folder(settings.terms.job))
         announce = announce_json if as_json else announce_text

@@ -19,12 +19,13 @@ from psserver.service.life.settings import ServerSettings, new_job_name
 from psserver.service.store.host import HostOptions
 from psserver.shard.fragments import check_fragments
 from pswire.addresses import Address, parse_hosts
-from pswire.command.options import read_options, typed_options
+from pswire.command.options import chosen_keys, read_options, typed_options
 from pswire.command.task import chosen_task_index, cluster_from_tf_config
 from pswire.config.experiment import Experiment, load_experiment
+from pswire.config.flags import SERVER
 from pswire.config.run_sections import RECOVER
-from pswire.config.toml import overrides_of
 from pswire.config.units import Every, parse_every, parse_size
+from pswire.environment import warn_of_misspelt
 from pswire.extras import how_to_install
 from pswire.security.credentials import Credentials
 from pswire.security.names import IdentityError, Role
@@ -47,12 +48,13 @@ def chosen_options(given: Mapping[str, Any], overrides: Sequence[str], task_inde
 
     Raises SettingsError, OptionError or AddressError.
     """
+    warn_of_misspelt(os.environ)
     keys = {name: value for name, value in given.items() if name not in Options.model_fields}
     options = read_options(
         Options,
         given,
         task_index=chosen_task_index(task_index, "ps-server"),
-        overrides=(*overrides_of(keys), *overrides),
+        overrides=chosen_keys(SERVER, keys, overrides),
         typed=typed_options(keys),
         job_secret=_job_secret(),
         environment=os.environ,
@@ -146,6 +148,31 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
         exposure=exposed,
         replicas=cluster.replicas,
     )
+
+
+# What each server takes from its own command line; all else server 0 decides for all.
+_OWN = (
+    *(
+        "security.",
+        "cluster.transport.",
+        "cluster.worker_timeout.",
+        "cluster.recover_timeout.",
+        "cluster.replicas.",
+    ),
+    *("cluster.metrics.", "run.checkpoint_every.", "run.keep."),
+)
+
+
+def decided_by_server_0(options: Options) -> list[str]:
+    """Return the options that another server than server 0 was given and does not use."""
+    keys = [text.partition("=")[0].strip() for text in options.overrides]
+    of_experiment = [options.typed.get(key, f"--set {key}") for key in keys if not f"{key}.".startswith(_OWN)]
+    of_process = {
+        "--resume": options.resume is not None,
+        "--log-flush": options.log_flush == "disk",
+        "--stay": options.stay,
+    }
+    return [*of_experiment, *(option for option, given in of_process.items() if given)]
 
 
 def _check_replicas(options: Options) -> None:

@@ -14,6 +14,7 @@ from pswire.addresses import AddressError
 from pswire.command.options import (
     CONTEXT,
     OptionError,
+    chosen_keys,
     config_option,
     hosts_option,
     json_lines_option,
@@ -30,7 +31,6 @@ from pswire.command.process import die_with, exit_on_sigterm, keep_large_blocks
 from pswire.command.task import chosen_task_index
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment
 from pswire.config.flags import WORKER
-from pswire.config.toml import overrides_of
 from pswire.exits import ExitCode, exit_codes_text
 from pswire.logs.events import set_up
 from pswire.security.names import IdentityError, Role
@@ -132,11 +132,8 @@ def main(
         index = chosen_task_index(task_index, "ps-worker")
         place = find_place(ps_hosts, index, os.environ.get("TF_CONFIG"))
         keys = {name: value for name, value in given.items() if name not in WorkerOptions.model_fields}
-        given_keys = (
-            *overrides_of(keys),
-            *(f"job.options.{option}" for option in options.options),
-            *overrides,
-        )
+        passed = [f"job.options.{option}" for option in options.options]
+        given_keys = chosen_keys(WORKER, keys, overrides, passed)
         experiment = read_experiment(config, given_keys, place, typed_options(keys))
         if options.save_best is not None and not experiment.job.evaluate_every:
             raise UsageError("--save-best: needs --evaluate-every, '1 epoch', say")

@@ -15,6 +15,7 @@ from typing import Any
 
 from pswire.addresses import Address, AddressError, parse_address, parse_hosts
 from pswire.command.task import cluster_from_tf_config
+from pswire.environment import warn_of_misspelt
 from pswire.model.plan import parts_of
 from pswire.security.settings import PERSONAL
 from psworker.errors import Unsupported
@@ -55,6 +56,7 @@ def find_servers(
     `own`: settings for a server that this process would start; None where the caller gave none. Raises AddressError,
     and ValueError if servers run already and a setting is given.
     """
+    warn_of_misspelt(os.environ)
     place = _named(hosts, environment)
     for name, value in own.items():
         if place is not None and value is not None:

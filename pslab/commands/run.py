@@ -20,10 +20,16 @@ from pslab.observe.trackers import TrackerError
 from pslab.runs.folder import Run, RunError
 from psserver.optimizers import OptimizerError
 from psserver.policies import names
-from pswire.command.options import key_options, log_format_option, overrides_option, typed_options
+from pswire.command.options import (
+    OptionError,
+    chosen_keys,
+    key_options,
+    log_format_option,
+    overrides_option,
+    typed_options,
+)
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment
 from pswire.config.flags import RUN
-from pswire.config.toml import overrides_of
 from psworker.job.errors import JobError
 
 
@@ -149,7 +155,10 @@ def run(
     and --tracker (docs/observe.md), other tools receive the metrics: during a real run, and at the
     end of a simulated one.
     """
-    overrides = (*overrides_of(keys), *overrides)
+    try:
+        overrides = chosen_keys(RUN, keys, overrides)
+    except OptionError as error:
+        raise Failure(error) from error
     if resume is not None and (out is None or force or script is not None):
         raise Failure("--resume: expected --out RUN of an experiment's run, without --force")
     machines = tuple(part for part in (hosts or "").split(",") if part.strip())

@@ -8,7 +8,7 @@ weights.safetensors  the final weights
 checkpoints/         the servers' checkpoints, if the run takes any
 job-2/, job-3/, ...  later jobs of the same servers, each a run folder
 logs/*.log           the output of each process
-address              the address of server 0
+address              the address of server 0, and the name of the job
 secret               the job's secret, while it runs, if it has one and no TLS
 saved                the name of the newest checkpoint
 metrics.prom         the last metrics of server 0, if it has any
@@ -457,14 +457,17 @@ def later_jobs(path: Path) -> list[Path]:
 
 
 def job_of(path: Path) -> str:
-    """Return the name of a run's newest job, of its first generation; empty while no log says it."""
+    """Return the name of a run's newest job: that of its first generation, which its log says, or until the job begins
+    that beside the server's address; empty where neither says it."""
     newest = [path, *later_jobs(path)][-1]
-    try:
-        with (newest / DECISIONS).open(encoding="utf-8", errors="replace") as log:
-            first = next(read_log(log), None)
-    except OSError:
-        return ""
-    return str(first.record.get("job", "")) if isinstance(first, Line) and first.kind == "job" else ""
+    with suppress(OSError), (newest / DECISIONS).open(encoding="utf-8", errors="replace") as log:
+        first = next(read_log(log), None)
+        if isinstance(first, Line) and first.kind == "job":
+            return str(first.record.get("job", ""))
+    with suppress(OSError, UnicodeDecodeError, ValueError):
+        _, name = (newest / ADDRESS).read_text(encoding="utf-8").split()
+        return name
+    return ""
 
 
 def secret_of(path: Path) -> Secret:
@@ -498,8 +501,8 @@ def address_of(path: Path) -> str:
     if (newest / SUMMARY).is_file():
         raise RunError(f"{path}: this run is over; ps-lab compare {path} says how it went")
     try:
-        return (newest / ADDRESS).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
+        return (newest / ADDRESS).read_text(encoding="utf-8").split()[0]
+    except (OSError, UnicodeDecodeError, IndexError) as error:
         raise RunError(
             f"{path}: expected the folder of a running run, got one without a readable file {ADDRESS!r}"
         ) from error

@@ -235,7 +235,7 @@ class Server:
         if self.job is not None and settings.out is not None:
             ready["out"] = str(settings.out)
             ready["job"] = self.job.terms.job
-            self.job.routes.run_log.write_address(str(address), settings.credentials)
+            self.job.routes.run_log.write_address(str(address), self.job.terms.job, settings.credentials)
         if self.listeners.metrics is not None:
             ready["metrics"] = str(self.listeners.metrics.address)
         self._announce("ready", ready)

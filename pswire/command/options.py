@@ -1,7 +1,7 @@
 """Command-line options: shared ones, and those that fields of a section declare (`pswire.config.flags`)."""
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -10,10 +10,23 @@ import click
 from pydantic import ValidationError
 
 from pswire.config.experiment import Experiment
-from pswire.config.flags import CONNECTING, LISTENING, Flag, bounds_of, flag_of, kind_of, meanings_of, number
+from pswire.config.flags import (
+    CONNECTING,
+    LISTENING,
+    RUN,
+    SERVER,
+    WORKER,
+    Flag,
+    bounds_of,
+    flag_of,
+    kind_of,
+    meanings_of,
+    number,
+)
 from pswire.config.problems import describe_problems
 from pswire.config.run_sections import SecuritySection
 from pswire.config.sections import Section
+from pswire.config.toml import overrides_of
 from pswire.logs.events import FORMATS
 from pswire.security.settings import SecurityOptions
 
@@ -169,6 +182,47 @@ def _security_option(key: str) -> str:
     """Return the SecurityOptions field of a [security] key, such as "tls_ca" for "security.ca"."""
     name = key.removeprefix(_SECURITY)
     return name if name in SecurityOptions.__match_args__ else f"tls_{name}"
+
+
+# What a command reads of an experiment beside its options. ps-lab run reads all of it.
+_READ: Final[dict[str, tuple[str, ...]]] = {
+    SERVER: ("policy.", "optimizer.", "security.", "cluster.metrics.", "job.patience."),
+    WORKER: ("job.", "workers.", "security.", "run.seed."),
+    RUN: ("",),
+}
+
+
+def chosen_keys(
+    command: str, keys: Mapping[str, object], overrides: Sequence[str], more: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return all that was said of an experiment's keys, as overrides of it: by options, by `more` and by `--set`.
+
+    `keys`: the values of options. Raises OptionError for a key that was said twice, and for one that `command` does not
+    read.
+    """
+    said = typed_options(keys)
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        twice = next((each for each in said if f"{each}.".startswith(f"{key}.")), None)
+        if twice is not None:
+            raise OptionError(f"--set {key}: {said[twice]} says it, too; expected one of the two")
+        readers = _readers(key)
+        if readers and command not in readers:
+            raise OptionError(f"--set {key}: {command} does not read it; expected it for {readers[0]}")
+        said[key] = "another --set"
+    return (*overrides_of(keys), *more, *overrides)
+
+
+def _readers(key: str) -> list[str]:
+    """Return the commands that read a key; none for a key that no experiment has."""
+    section, _, name = key.partition(".")
+    found = Experiment.model_fields.get(section)
+    model: Any = None if found is None else found.annotation
+    fields, config = getattr(model, "model_fields", {}), getattr(model, "model_config", {})
+    if found is None or (fields and name.partition(".")[0] not in fields and config.get("extra") != "allow"):
+        return []
+    flags = {command for command in _READ if name in fields and flag_of(fields[name], command)}
+    return [each for each, read in _READ.items() if each in flags or f"{key}.".startswith(read)]
 
 
 def typed_options(given: Mapping[str, object]) -> dict[str, str]:

@@ -100,6 +100,7 @@ class Experiment(Section):
             self._check_script()
         self._check_members()
         self._check_evaluations()
+        self._check_checkpoints()
         self._check_replicas()
         beyond = sorted(number for number in self.workers if not 0 <= number < self.cluster.workers)
         if beyond:
@@ -130,6 +131,18 @@ class Experiment(Section):
                 "unused",
                 "job.plateau: optimizer.learning_rate is a schedule, which sets the rate already: use one of the two",
             )
+
+    def _check_checkpoints(self) -> None:
+        """Refuse settings that act on checkpoints if none are taken."""
+        if self.run.checkpoint_every:
+            return
+        for unwanted, key in (
+            (self.run.keep != RunSection().keep, "run.keep"),
+            (self.cluster.recover_timeout not in ("auto", 0), "cluster.recover_timeout"),
+        ):
+            if unwanted:
+                needs = '{key}: needs run.checkpoint_every, for example "60s"'
+                raise PydanticCustomError("unused", needs, {"key": key})
 
     def _check_members(self) -> None:
         """Refuse a start that waits for more workers than may ever join."""

@@ -66,6 +66,8 @@ EVENTS: Final[dict[str, Event]] = {
     "too_many_workers": Event(
         SERVER, ("workers", "room"), "more workers are expected than the server has descriptors or memory for"
     ),
+    "options_unused": Event(SERVER, ("options",), "given to another server, which does not use them"),
+    "variable_misspelt": Event(BOTH, ("variable",), "the environment has a name like one that is read"),
     "server_ready": Event(SERVER, ("server", "address"), "another server executes the log of server 0"),
     "server_unreachable": Event(
         SERVER, ("server", "address", "seconds"), "another server does not answer yet"

@@ -57,7 +57,7 @@ def run_alone(folder: Path) -> str:
 def status(out: Path) -> pb.StatusReply | None:
     """What the server says that leads, if one does."""
     try:
-        client = StatusClient((out / "address").read_text().strip())
+        client = StatusClient((out / "address").read_text().split()[0])
     except OSError:
         return None
     try:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pslab.commands.live import job_in
 from pslab.launch.status_client import AnotherJob, StatusClient
-from pslab.runs.folder import DECISIONS, job_of
+from pslab.runs.folder import ADDRESS, DECISIONS, address_of, job_of
 from pswire.v1 import coordinator_pb2 as pb
 from tests.lab.logs import async_log
 from tests.sentences import Recorder
@@ -80,6 +81,21 @@ def test_a_run_folder_says_its_newest_job(tmp_path: Path) -> None:
         assert job_of(tmp_path) == ""
         (folder / DECISIONS).write_text(json.dumps(entry(job)) + "\n")
         assert job_of(tmp_path) == job
+
+
+def test_a_copied_folder_without_a_log_shows_no_other_job(
+    tmp_path: Path, answers: list[str], sentences: Recorder
+) -> None:
+    """The server of that run has ended before a worker came, and another job's has the port now."""
+    (tmp_path / ADDRESS).write_text(f"127.0.0.1:1\n{OURS}\n")
+    assert address_of(tmp_path) == "127.0.0.1:1" and job_of(tmp_path) == OURS
+    client = StatusClient(address_of(tmp_path), job=job_in(tmp_path))
+    answers += ["2e0c9a2b7d3e4c55", OURS]
+    with pytest.raises(AnotherJob) as refused:
+        client.ask()
+    sentences.check(refused)
+    assert client.ask().job == OURS
+    client.close()
 
 
 def entry(job: str) -> dict[str, object]:

@@ -1,23 +1,29 @@
 """Options that a section's fields declare: what the command gets, what --help says, and that no text is missing."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import click
+import pytest
 from click.testing import CliRunner
 from pydantic import Field
 
 from pslab.commands.run import run
 from psserver.cli import main as server
 from psserver.options import Options
+from psserver.settings import decided_by_server_0
 from pswire.command.options import key_options, section_options
 from pswire.config.experiment import Experiment, parse_experiment
 from pswire.config.flags import CONNECTING, LISTENING, RUN, SERVER, WORKER, Flag, meanings_of
 from pswire.config.sections import Section
 from pswire.config.toml import apply_overrides, overrides_of
+from pswire.environment import VARIABLES, warn_of_misspelt
 from pswire.exits import ExitCode
 from psworker.cli import main as worker
 from psworker.running import WorkerOptions
+
+ROOT, PACKAGES = Path(__file__).parents[2], ("pswire", "psserver", "psworker", "pslab")
 
 
 class Own(Section):
@@ -107,6 +113,33 @@ def test_every_option_has_a_meaning() -> None:
     assert flagged > 30
 
 
+def test_a_server_says_which_of_its_options_server_0_decides() -> None:
+    given = ("policy.name=async", "cluster.workers=2", "run.checkpoint_every=9v", "run.seed=1")
+    typed = {
+        "policy.name": "--policy",
+        "cluster.workers": "--workers",
+        "run.checkpoint_every": "--checkpoint-every",
+    }
+    options = Options(overrides=given, typed=typed, resume="auto")
+    assert decided_by_server_0(options) == ["--policy", "--workers", "--set run.seed", "--resume"]
+
+
+def test_a_variable_that_looks_misspelt_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    names = ("PS_HOSTS", "PS_HOST", "PS_WIRE_TYPE", "PS_PORT", "PS_SERVICE_HOST", "PATH", "PS_FORMAT")
+    warn_of_misspelt(dict.fromkeys(names, "x"))
+    said = [record.getMessage() for record in caplog.records]
+    assert [text.rpartition("you mean ")[2] for text in said] == ["PS_HOSTS?", "PS_WIRE_DTYPE?"]
+
+
+def test_every_variable_of_ours_is_known() -> None:
+    """Or the warning would name one that is read."""
+    sources = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    found = {
+        name for path in sources for name in re.findall(r"\bPS_[A-Z_]+\b", path.read_text(encoding="utf-8"))
+    }
+    assert found - {"PS_PORT"} == set(VARIABLES)
+
+
 def test_an_error_names_the_option_that_was_typed_and_the_key_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text("[cluster]\nservers = 1\nworkers = 0\n")
@@ -117,6 +150,30 @@ def test_an_error_names_the_option_that_was_typed_and_the_key_of_a_file(tmp_path
         (server, ["--config", str(file)], f"{file}: cluster.workers: "),
         (server, ["--data-port", "70000"], "--data-port: "),
         (worker, ["--job", "a:b", "--epochs", "0"], "--epochs: "),
+        (
+            server,
+            ["--workers", "2", "--set", "cluster.workers=3"],
+            "--set cluster.workers: --workers says it, too",
+        ),
+        (
+            server,
+            ["--set", "policy.slack=1", "--set", "policy.slack=2"],
+            "--set policy.slack: another --set says it",
+        ),
+        (server, ["--set", "cluster.servers=3"], "--set cluster.servers: ps-server does not read it"),
+        (
+            server,
+            ["--set", "job.epochs=3"],
+            "--set job.epochs: ps-server does not read it; expected it for ps-worker",
+        ),
+        (server, ["--set", "faults.loss=0.1"], "--set faults.loss: ps-server does not read it"),
+        (server, ["--keep", "5"], "--keep: needs run.checkpoint_every"),
+        (server, ["--recover-timeout", "5"], "--recover-timeout: needs run.checkpoint_every"),
+        (
+            worker,
+            ["--job", "a:b", "--set", "policy.name=async"],
+            "--set policy.name: ps-worker does not read it",
+        ),
         (worker, ["--job", "a:b", "--server-timeout", "-1"], "--server-timeout: "),
     ):
         ended = CliRunner().invoke(command, [*hosts, *arguments])

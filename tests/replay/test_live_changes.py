@@ -85,7 +85,7 @@ def test_a_run_with_five_live_changes(tmp_path: Path, seed: int) -> None:
     with lab("run", file, "--out", out, "--quiet") as launcher:
         wait_until((out / "address").is_file, "a server is ready")
         credentials = Credentials(job_secret=secret_of(out))
-        client = StatusClient((out / "address").read_text().strip(), credentials=credentials)
+        client = StatusClient((out / "address").read_text().split()[0], credentials=credentials)
         for number, (name, knobs) in enumerate(policies, start=1):
             # The fastest worker goes on to the gate, so it comes by; what others do meanwhile is chance.
             batch = EVERY * (number - 1) + dice.randrange(1, EVERY)

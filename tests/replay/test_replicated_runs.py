@@ -44,7 +44,7 @@ options = { marks = "MARKS", gates = 3 }
 def changed(out: Path, name: str) -> bool:
     """Whether the server that leads let that policy take over, now."""
     credentials = Credentials(job_secret=secret_of(out))
-    client = StatusClient((out / "address").read_text().strip(), credentials=credentials)
+    client = StatusClient((out / "address").read_text().split()[0], credentials=credentials)
     try:
         return bool(client.change_policy(name, {}, "a change"))
     except ChangeRefused as refusal:

@@ -32,7 +32,7 @@ DECISIONS, METRICS = "decisions.jsonl", "metrics.jsonl"
 SUMMARY, WEIGHTS = "summary.json", "weights.safetensors"
 # Bytes of a weights file beside its arrays: at most this much header per variable, beside its name, and in all.
 HEADER_EACH, HEADER = 256, 4096
-# The file with server 0's address, for commands that are given the run folder.
+# The file with server 0's address and the job's name, for commands that are given the run folder.
 ADDRESS = "address"
 
 
@@ -144,16 +144,17 @@ class RunLog:
             if file is not None:
                 file.sync_flushed()
 
-    def write_address(self, address: str, credentials: Credentials) -> None:
-        """`address`: of server 0; with replicas of all servers, the one that leads first. Beside it goes the job's
-        secret, where commands need that. Raises LogError."""
+    def write_address(self, address: str, job: str, credentials: Credentials) -> None:
+        """`address`: of server 0; with replicas of all servers, the one that leads first. `job`: which job answers
+        there, because the log does not say so before the job begins. Beside it goes the job's secret, where commands
+        need that. Raises LogError."""
         if credentials.job_secret and not credentials.encrypted and self._folder is not None:
             self._secret = self._folder / FILE
             try:
                 write_file(self._secret, credentials.job_secret.reveal(), mode=0o600)
             except OSError as error:
                 raise LogError(f"{self._secret} cannot be written: {error.strerror or error}") from error
-        self._replace(ADDRESS, address + "\n")
+        self._replace(ADDRESS, f"{address}\n{job}\n")
 
     def _forget_secret(self) -> None:
         if self._secret is not None:

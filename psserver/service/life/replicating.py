@@ -238,7 +238,7 @@ class Replicating:
         self.rpc.open(self._coordinator_rpc(job))
         # Whoever asks this one first finds another one that leads meanwhile.
         addresses = [going.hosts[settings.task_index], *(self.links.hosts[each] for each in self.links.links)]
-        job.routes.run_log.write_address(",".join(map(str, addresses)), settings.credentials)
+        job.routes.run_log.write_address(",".join(map(str, addresses)), job.terms.job, settings.credentials)
         results = Results(job)
         life = JobLoop(
             job,

@@ -323,7 +323,7 @@ def keep_state(model: Any) -> dict[str, Callable[..., Any]]:
     return {"_get_jax_state": state}
 
 
-def endless(batch: Any, *, differ: bool) -> Iterator[Any]:  # noqa: ARG001
+def endless(batch: Any, *, differ: bool) -> Iterator[Any]:
     while True:
         yield batch
 

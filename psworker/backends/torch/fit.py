@@ -199,7 +199,7 @@ def keep_state(model: Any) -> dict[str, Callable[..., Any]]:
     return {}
 
 
-def endless(batch: Any, *, differ: bool) -> Iterator[Any]:  # noqa: ARG001
+def endless(batch: Any, *, differ: bool) -> Iterator[Any]:
     while True:
         yield batch
 

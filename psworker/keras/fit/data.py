@@ -174,8 +174,9 @@ class DealtData:
         """Return whether batches may differ in size, as Keras decides it for the same data."""
         if isinstance(self._x, keras.utils.PyDataset):
             return True
-        if self._read is not None:
-            return any(spec.shape[:1] == [None] for spec in keras.tree.flatten(self._x.element_spec))
+        if is_dataset(self._x):
+            specs: Any = self._x
+            return any(spec.shape[:1] == [None] for spec in keras.tree.flatten(specs.element_spec))
         return bool(self.work.samples % self.work.batch_size)
 
     def begin_epoch(self, epoch: int) -> None:
