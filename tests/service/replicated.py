@@ -1,12 +1,39 @@
 """Verbs for jobs with replicas whose servers run in the process of the test."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import psworker
 from psserver.options import Options
-from tests.service.serving import VARIABLES, Cluster, Served, granted, wait_until
+from psserver.replication import watch
+from psserver.service.replicas import comparing, holding
+from tests.service.serving import ONES, PATIENCE, VARIABLES, Cluster, Served, granted, serving, wait_until
+
+Job = tuple[Cluster, psworker.Session]
+REPLICATED = ("cluster.replicas=2", "optimizer.name=adam")
+
+
+@contextmanager
+def copies(
+    servers: int, out: Path, *overrides: str, compared: int = 2, job_secret: str = ""
+) -> Iterator[Job]:
+    """A job with two copies of each part, which are compared every so many versions, and its worker.
+
+    One process is all servers here. It may stand still for longer than a server that is suspected: nobody is.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PS_REPLICAS", "2")
+        patch.setattr(holding, "Comparing", partial(comparing.Comparing, every=compared))
+        patch.setattr(watch, "SILENCE", PATIENCE)
+        chosen = (*REPLICATED, *overrides)
+        with serving(servers, out=out, shared=True, overrides=chosen, job_secret=job_secret) as cluster:
+            with psworker.connect(cluster.hosts, ONES, name="w") as session:
+                yield cluster, session
 
 
 def train(session: psworker.Session, steps: int, gradient: float = 0.125) -> None:
@@ -38,22 +65,17 @@ def state_of(cluster: Cluster, server: int) -> str:
     return str(cluster.status().servers[server].state)
 
 
-def begun_again(cluster: Cluster, tmp_path: Path, number: int, policy: str = "async") -> Served:
+def begun_again(cluster: Cluster, out: Path, number: int, *overrides: str, resume: str | None = None) -> None:
     """The next server of that number, at the same address. It ends with the others."""
-    overrides = (
-        "cluster.workers=1",
-        f"policy.name={policy}",
-        "optimizer.learning_rate=1.0",
-        "cluster.replicas=2",
-    )
+    usual = ("cluster.workers=1", "policy.name=async", "optimizer.learning_rate=1.0")
     options = Options(
         ps_hosts=cluster.hosts,
         task_index=number,
-        overrides=(*overrides, "optimizer.name=adam"),
-        out=tmp_path / "run",
+        overrides=(*usual, *REPLICATED, *overrides),
+        out=out,
+        resume=resume,
     )
-    cluster.servers[number] = served = Served(options)
-    return served
+    cluster.servers[number] = Served(options)
 
 
 def made_anew(cluster: Cluster, tmp_path: Path, number: int, policy: str = "async") -> None:
@@ -62,7 +84,7 @@ def made_anew(cluster: Cluster, tmp_path: Path, number: int, policy: str = "asyn
 
     def equal() -> bool:
         if cluster.servers[number].code is not None:
-            begun_again(cluster, tmp_path, number, policy)
+            begun_again(cluster, tmp_path / "run", number, f"policy.name={policy}")
         in_sync = state_of(cluster, number) == "in sync"
         return in_sync and newest(cluster.servers[0]) == newest(cluster.servers[number])
 

@@ -35,6 +35,9 @@ VARIABLES = (
     VariableSpec("mean", (3,), kind="state"),
 )
 
+# Initial values of them.
+ONES = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
+
 
 def wait_until(true: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
     """`true()` once it holds."""
@@ -50,11 +53,11 @@ class Served:
     """A real server on a thread of this process, on a port of the system's choice."""
 
     def __init__(self, options: Options, **host: Any) -> None:
-        settings = resolve(options, None)
-        settings = replace(settings, host=replace(settings.host, **host))
+        # The newest of each kind, and all.
         self.events: dict[str, Any] = {}
+        self.said: list[tuple[str, Any]] = []
         self._ready = threading.Event()
-        self.server = Server(settings, self._announce)
+        self.server = self._made(options, host)
         self.probe = Probe(self.server)
         self.code: ExitCode | None = None
         self.error: BaseException | None = None
@@ -63,8 +66,13 @@ class Served:
         assert self._ready.wait(PATIENCE) and self.error is None, self.error
         self.address = str(self.events["ready"]["address"])
 
+    def _made(self, options: Options, host: dict[str, Any]) -> Any:
+        settings = resolve(options, None)
+        return Server(replace(settings, host=replace(settings.host, **host)), self._announce)
+
     def _announce(self, event: str, fields: Any) -> None:
         self.events[event] = fields
+        self.said.append((event, fields))
         if event == "ready":
             self._ready.set()
 

@@ -3,20 +3,19 @@
 A few updates with three optimizers here; `scripts/soak digests` makes 10,000 with each.
 """
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import psworker
 from psserver.optimizers import names
-from psserver.replication import Member, watch
+from psserver.replication import Member
 from psserver.replication.digests import Comparison, Difference
-from psserver.service.replicas import comparing, holding
+from psserver.service.replicas import comparing
 from tests.promises import promise
 from tests.repetitions import FIRST_SEED, repetitions, usually
-from tests.service.serving import PATIENCE, VARIABLES, granted, serving, wait_until
+from tests.service.replicated import copies
+from tests.service.serving import VARIABLES, granted, wait_until
 
 UPDATES = repetitions(60, soak=10_000, fast=10)
 
@@ -39,22 +38,16 @@ def test_all_versions_of_both_copies_have_one_digest(
             theirs[at] = digest
             return super().theirs(member, at, digest)
 
-    monkeypatch.setenv("PS_REPLICAS", "2")
-    # On a busy machine nobody is to be taken for dead.
-    monkeypatch.setattr(watch, "SILENCE", PATIENCE)
     monkeypatch.setattr(comparing, "Comparison", Noted)
-    monkeypatch.setattr(holding, "Comparing", partial(comparing.Comparing, every=1))
-    overrides = ("cluster.replicas=2", f"optimizer.name={optimizer}", "optimizer.learning_rate=0.01")
+    overrides = (f"optimizer.name={optimizer}", "optimizer.learning_rate=0.01")
     dice = np.random.default_rng(FIRST_SEED)
-    with serving(servers=3, out=tmp_path / "run", shared=True, overrides=overrides) as cluster:
-        first = [(spec, dice.normal(size=spec.shape).astype(np.float32)) for spec in VARIABLES]
-        with psworker.connect(cluster.hosts, first, name="w") as session:
-            for _ in range(UPDATES):
-                grant = granted(session)
-                session.pull(grant)
-                drawn = {spec.name: dice.normal(size=spec.shape).astype(np.float32) for spec in VARIABLES}
-                session.push(grant, drawn)
-                session.commit(grant, samples=1, loss=0.5)
-            wait_until(lambda: UPDATES in own and UPDATES in theirs, "the last version's digests")
+    with copies(3, tmp_path / "run", *overrides, compared=1) as (_, session):
+        for _ in range(UPDATES):
+            grant = granted(session)
+            session.pull(grant)
+            drawn = {spec.name: dice.normal(size=spec.shape).astype(np.float32) for spec in VARIABLES}
+            session.push(grant, drawn)
+            session.commit(grant, samples=1, loss=0.5)
+        wait_until(lambda: UPDATES in own and UPDATES in theirs, "the last version's digests")
     assert own == theirs and own.keys() == set(range(1, UPDATES + 1))
     assert len(set(own.values())) == UPDATES

@@ -4,7 +4,6 @@ import asyncio
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,12 +13,11 @@ import pytest
 
 import psworker
 from psserver.options import Options
-from psserver.replication import Disk, begin, first_config, watch
+from psserver.replication import Disk, begin, first_config
 from psserver.service.errors import Refused
 from psserver.service.guard.ledger import MemoryLedger
 from psserver.service.life import replicating
-from psserver.service.replicas import holding, inputs, lending, transfer
-from psserver.service.replicas.comparing import Comparing
+from psserver.service.replicas import inputs, lending, transfer
 from psserver.service.replicas.disk import Promises, Remembered
 from psserver.service.replicas.learning import Arrival
 from psserver.service.replicas.lending import Lent
@@ -31,8 +29,8 @@ from psserver.shard.state import ShardFacts
 from pswire import protocol
 from pswire.transport.segments import SegmentError
 from pswire.v1 import shard_pb2
-from tests.service.replicated import made_anew, newest, state_of, train
-from tests.service.serving import PATIENCE, VARIABLES, Cluster, Served, serving, wait_until
+from tests.service.replicated import Job, copies, made_anew, newest, state_of, train
+from tests.service.serving import VARIABLES, Served, wait_until
 
 ARRAYS = {
     "version/3": np.arange(PIECE // 2, dtype=np.float32),
@@ -175,28 +173,14 @@ def test_a_learner_that_falls_behind_slows_the_log_down() -> None:
 
 
 @pytest.fixture
-def heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine nobody is taken for dead whose streams stand."""
-    monkeypatch.setattr(watch, "SILENCE", PATIENCE)
-
-
-@pytest.fixture
-def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Cluster, psworker.Session]]:
-    """Copies are compared at every second version. A worker has made four."""
-    monkeypatch.setenv("PS_REPLICAS", "2")
-    monkeypatch.setattr(holding, "Comparing", partial(Comparing, every=2))
-    overrides = ("cluster.replicas=2", "optimizer.name=adam")
-    with serving(servers=3, out=tmp_path / "run", shared=True, overrides=overrides) as cluster:
-        ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
-        session = psworker.connect(cluster.hosts, ones, name="w")
+def three(tmp_path: Path) -> Iterator[Job]:
+    """A worker has made four versions."""
+    with copies(3, tmp_path / "run") as (cluster, session):
         train(session, 4)
         yield cluster, session
-        session.close()
 
 
-def test_a_worker_that_does_not_know_of_replicas_is_told(
-    three: tuple[Cluster, psworker.Session], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_does_not_know_of_replicas_is_told(three: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was given the same servers as all others."""
     cluster, _ = three
     monkeypatch.delenv("PS_REPLICAS")
@@ -223,7 +207,7 @@ def test_a_server_that_hears_nobody_says_whom_it_waits_for(
 
 
 def test_a_copy_that_differs_counts_no_more_and_is_made_anew_while_training_goes_on(
-    three: tuple[Cluster, psworker.Session], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    three: Job, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster, session = three
     first, second, _ = cluster.servers
@@ -252,7 +236,7 @@ def test_a_copy_that_differs_counts_no_more_and_is_made_anew_while_training_goes
 
 
 def test_a_copy_that_has_decided_otherwise_counts_no_more(
-    three: tuple[Cluster, psworker.Session], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    three: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also where the weights are the same: the follower has understood another loss."""
     cluster, session = three
@@ -276,7 +260,7 @@ def test_a_copy_that_has_decided_otherwise_counts_no_more(
 
 @pytest.mark.parametrize("lends", [True, False])
 def test_a_server_that_ended_gets_the_state_of_the_one_that_leads(
-    three: tuple[Cluster, psworker.Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lends: bool
+    three: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lends: bool
 ) -> None:
     read = mock.Mock(side_effect=lending.borrowed)
     monkeypatch.setattr(transfer, "borrowed", read)

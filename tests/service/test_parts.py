@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -10,16 +9,12 @@ from typing import Any
 from unittest import mock
 
 import grpc
-import numpy as np
 import pytest
 
-import psworker
 from psserver.options import Options
-from psserver.replication import begin, first_config, watch
+from psserver.replication import begin, first_config
 from psserver.service.errors import Refused
 from psserver.service.guard.ledger import MemoryLedger
-from psserver.service.replicas import holding
-from psserver.service.replicas.comparing import Comparing
 from psserver.service.replicas.part import PartCopy
 from psserver.service.replicas.same import mark_folder
 from psserver.service.replicas.shell import Shell
@@ -28,51 +23,23 @@ from psserver.settings import resolve
 from psserver.shard import Shard
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
-from tests.service.replicated import newest, train
-from tests.service.serving import PATIENCE, VARIABLES, Cluster, Served, serving, wait_until
+from tests.service.replicated import Job, copies, newest, train
+from tests.service.serving import PATIENCE, Cluster, Served, wait_until
 
 
 @pytest.fixture
-def five(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Cluster, psworker.Session]]:
-    """Copies are compared at every second version. A worker has made four."""
-    with trained(tmp_path, monkeypatch) as found:
-        yield found
-
-
-@contextmanager
-def trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job_secret: str = ""
-) -> Iterator[tuple[Cluster, psworker.Session]]:
-    monkeypatch.setenv("PS_REPLICAS", "2")
-    monkeypatch.setattr(holding, "Comparing", partial(Comparing, every=2))
-    # One process is five servers here, and may stand still for longer than one that is suspected.
-    monkeypatch.setattr(watch, "SILENCE", PATIENCE)
-    overrides = ("cluster.replicas=2", "optimizer.name=adam")
-    out = tmp_path / "run"
-    with serving(5, out=out, shared=True, overrides=overrides, job_secret=job_secret) as cluster:
-        ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
-        session = psworker.connect(cluster.hosts, ones, name="w")
+def five(tmp_path: Path) -> Iterator[Job]:
+    """A worker has made four versions."""
+    with copies(5, tmp_path / "run") as (cluster, session):
         train(session, 4)
         yield cluster, session
-        session.close()
 
 
 def equal(first: Served, second: Served) -> bool:
     return newest(first) == newest(second)
 
 
-def test_servers_that_share_a_secret_have_copies_and_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with trained(tmp_path, monkeypatch, job_secret="shared") as (cluster, session):
-        train(session, 2)
-        states = [server.state for server in cluster.status().servers]
-        assert states == ["leads", "in sync", "serves part 1", "in sync", "votes"]
-        assert (tmp_path / "run" / "secret").read_text() == "shared"
-    assert not (tmp_path / "run" / "secret").exists()
-
-
-def test_both_copies_of_each_part_are_equal(five: tuple[Cluster, psworker.Session]) -> None:
+def test_both_copies_of_each_part_are_equal(five: Job) -> None:
     cluster, session = five
     states = [server.state for server in cluster.status().servers]
     assert states == ["leads", "in sync", "serves part 1", "in sync", "votes"]
@@ -88,7 +55,7 @@ def serving_part(cluster: Cluster) -> str:
 
 
 def test_a_primary_of_a_part_whose_copy_is_void_is_replaced_while_training_goes_on(
-    five: tuple[Cluster, psworker.Session],
+    five: Job,
 ) -> None:
     cluster, session = five
     cluster.servers[2].probe.leave_out()
@@ -102,7 +69,7 @@ def test_a_primary_of_a_part_whose_copy_is_void_is_replaced_while_training_goes_
     assert found.parts[0].epoch > 0
 
 
-def test_an_update_is_tried_where_its_parts_are_served(five: tuple[Cluster, psworker.Session]) -> None:
+def test_an_update_is_tried_where_its_parts_are_served(five: Job) -> None:
     """Numbers as large as these are not bounded beforehand."""
     cluster, session = five
     job = cluster.servers[0].server.job
@@ -118,7 +85,7 @@ def test_an_update_is_tried_where_its_parts_are_served(five: tuple[Cluster, pswo
 
 
 def test_a_part_serves_workers_by_its_primary_only_and_follows_the_coordinator_of_its_job_alone(
-    five: tuple[Cluster, psworker.Session],
+    five: Job,
 ) -> None:
     cluster, session = five
     for number in (1, 3):
@@ -216,8 +183,6 @@ def test_the_coordinator_of_the_latest_epoch_is_heard_alone(tmp_path: Path) -> N
 def test_the_follower_saves_a_part_or_its_primary_if_that_is_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
-    monkeypatch.setenv("PS_REPLICAS", "2")
-    monkeypatch.setattr(watch, "SILENCE", PATIENCE)
     save, savers = PartSaver.save, list[PartSaver]()
 
     def noted(saver: PartSaver, entry: int, job: str, shard: Shard) -> bool:
@@ -225,21 +190,15 @@ def test_the_follower_saves_a_part_or_its_primary_if_that_is_alone(
         return save(saver, entry, job, shard)
 
     monkeypatch.setattr(PartSaver, "save", noted)
-    overrides = ("cluster.replicas=2", "optimizer.name=adam", "run.checkpoint_every=3v")
-    with serving(servers=5, out=tmp_path / "run", shared=True, overrides=overrides) as cluster:
-        ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
-        with psworker.connect(cluster.hosts, ones, name="w") as session:
-            train(session, 1)
-            if alone:
-                cluster.servers[3].probe.leave_out()
-                assert cluster.servers[3].ended() is not None
-                wait_until(lambda: "one copy of part 1" in cluster.status().replicas, "the loss")
-            train(session, 3)
-            manifests = tmp_path / "run" / "checkpoints"
-            wait_until(lambda: list(manifests.glob("*/manifest.json")), "a checkpoint")
-            primary, follower = (cluster.servers[n].server.host.saver for n in (2, 3))
-            assert (primary in savers, follower in savers) == (alone, not alone)
-            assert {file.name for file in manifests.glob("*/server-*.json")} == {
-                "server-0.json",
-                "server-1.json",
-            }
+    with copies(5, tmp_path / "run", "run.checkpoint_every=3v", job_secret="shared") as (cluster, session):
+        train(session, 1)
+        if alone:
+            cluster.servers[3].probe.leave_out()
+            assert cluster.servers[3].ended() is not None
+            wait_until(lambda: "one copy of part 1" in cluster.status().replicas, "the loss")
+        train(session, 3)
+        manifests = tmp_path / "run" / "checkpoints"
+        wait_until(lambda: list(manifests.glob("*/manifest.json")), "a checkpoint")
+        primary, follower = (cluster.servers[n].server.host.saver for n in (2, 3))
+        assert (primary in savers, follower in savers) == (alone, not alone)
+        assert {file.name for file in manifests.glob("*/server-*.json")} == {"server-0.json", "server-1.json"}

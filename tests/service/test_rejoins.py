@@ -7,26 +7,17 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import psworker
 from psserver.checkpoint import Store
-from psserver.options import Options
 from psserver.service.replicas.saving import GONE
 from tests.repetitions import repetitions
-from tests.service.replicated import state_of, train
-from tests.service.serving import PATIENCE, VARIABLES, Cluster, Served, serving, wait_until
+from tests.service.replicated import REPLICATED, begun_again, state_of, train
+from tests.service.serving import ONES, PATIENCE, Cluster, serving, wait_until
 
 REJOINS = repetitions(3, soak=200, fast=2)
-EVERY_VERSION = ("cluster.replicas=2", "optimizer.name=adam", "run.checkpoint_every=1v", "run.keep=100000")
-
-
-def begun_again(cluster: Cluster, run: Path, number: int) -> None:
-    """The next process of a server, as `ps-lab run` starts it."""
-    overrides = ("cluster.workers=1", "policy.name=async", "optimizer.learning_rate=1.0", *EVERY_VERSION)
-    options = Options(ps_hosts=cluster.hosts, task_index=number, overrides=overrides, out=run, resume="auto")
-    cluster.servers[number] = Served(options)
+EVERY_VERSION = ("run.checkpoint_every=1v", "run.keep=100000")
 
 
 def rejoin(cluster: Cluster, run: Path, session: psworker.Session, number: int) -> None:
@@ -35,12 +26,12 @@ def rejoin(cluster: Cluster, run: Path, session: psworker.Session, number: int) 
     lost.probe.leave_out()
     train(session, 1)
     lost.ended()
-    begun_again(cluster, run, number)
+    begun_again(cluster, run, number, *EVERY_VERSION, resume="auto")
     while state_of(cluster, number) != "in sync":
         train(session, 1)
         if cluster.servers[number].code is not None:
             # It was silent for a second on a busy machine.
-            begun_again(cluster, run, number)
+            begun_again(cluster, run, number, *EVERY_VERSION, resume="auto")
 
 
 @pytest.mark.timeout(3600)
@@ -50,9 +41,8 @@ def test_what_is_called_saved_beside_rejoins_is_whole(
     monkeypatch.setenv("PS_REPLICAS", "2")
     caplog.set_level("INFO", "ps-server")
     run = tmp_path / "run"
-    with serving(servers=3, out=run, shared=True, overrides=EVERY_VERSION) as cluster:
-        ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
-        with psworker.connect(cluster.hosts, ones, name="w") as session:
+    with serving(3, out=run, shared=True, overrides=(*REPLICATED, *EVERY_VERSION)) as cluster:
+        with psworker.connect(cluster.hosts, ONES, name="w") as session:
             train(session, 4)
             for _ in range(REJOINS):
                 rejoin(cluster, run, session, 1)

@@ -4,18 +4,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-import psworker
-from psserver.replication import watch
 from psserver.replication.messages import Accepted, Message
 from psserver.service.life import replicating
 from psserver.service.replicas.link import Link
 from pswire.exits import ExitCode
 from tests.promises import promise
-from tests.service.replicated import train
-from tests.service.serving import PATIENCE, VARIABLES, serving, wait_until
+from tests.service.replicated import copies, train
+from tests.service.serving import PATIENCE, wait_until
 
 
 @promise(
@@ -34,23 +31,18 @@ def test_a_server_that_is_replaced_stays_until_the_other_one_leads(
         else:
             send(link, message, items, part)
 
-    monkeypatch.setenv("PS_REPLICAS", "2")
     monkeypatch.setattr(Link, "send", loses)
-    # On a busy machine nobody is taken for dead, and what this test waits for is waited for.
-    monkeypatch.setattr(watch, "SILENCE", PATIENCE)
+    # What this test waits for is waited for.
     monkeypatch.setattr(replicating, "LEAST_PATIENCE", PATIENCE)
-    overrides = ("cluster.replicas=2", "optimizer.name=adam")
-    with serving(servers=2, out=tmp_path / "run", shared=True, overrides=overrides) as cluster:
+    with copies(2, tmp_path / "run") as (cluster, session):
         first, second = cluster.servers
-        ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
-        with psworker.connect(cluster.hosts, ones, name="w") as session:
-            train(session, 2)
+        train(session, 2)
 
-            def takes_over() -> bool:
-                second.probe.stand()
-                return second.probe.leads
+        def takes_over() -> bool:
+            second.probe.stand()
+            return second.probe.leads
 
-            wait_until(takes_over, "the other server leads")
-            assert first.ended() == ExitCode.REFUSED
-            train(session, 2)
-        assert lost
+        wait_until(takes_over, "the other server leads")
+        assert first.ended() == ExitCode.REFUSED
+        train(session, 2)
+    assert lost
