@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 import psworker
+from psserver.options import Options
 from tests.service.peer import Peer
-from tests.service.serving import PATIENCE, VARIABLES, Cluster, granted, serving, wait_until
+from tests.service.serving import ONES, PATIENCE, VARIABLES, Cluster, Served, granted, serving, wait_until
 
 
 class Steady:
     """A psworker session that goes on training, and knows what the weights must be."""
 
     def __init__(self, cluster: Cluster) -> None:
-        ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
-        self.session = psworker.connect(cluster.hosts, ones, name="steady")
+        self.session = psworker.connect(cluster.hosts, ONES, name="steady")
         # Of weights, and of state, which late contributions of others move otherwise.
         self.expected = self.state = 1.0
 
@@ -60,6 +60,18 @@ def peer(cluster: Cluster, steady: Steady) -> Iterator[Peer]:
     with Peer(cluster, "peer") as peer:
         peer.ready()
         yield peer
+
+
+@pytest.fixture
+def second() -> Iterator[Served]:
+    """Server 1 of two, with nobody to follow yet."""
+    served = Served(
+        Options(ps_hosts="127.0.0.1:0,127.0.0.1:0", task_index=1, overrides=["cluster.worker_timeout=3"])
+    )
+    yield served
+    if served.code is None:
+        served.interrupt()
+    served.ended()
 
 
 Unharmed = Callable[[], AbstractContextManager[None]]

@@ -1,7 +1,6 @@
 """A connection between two servers that breaks is no death: it is dialled again, and the log goes on where it was."""
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -12,9 +11,9 @@ from psserver.service.net import follow as following
 from pswire import running
 from pswire.exits import ExitCode
 from pswire.v1 import shard_pb2 as pb
+from tests.service.following import configure, decided, follow, opening
 from tests.service.peer import Peer
-from tests.service.serving import Cluster, Options, Served, refused, serving, wait_until
-from tests.service.test_follow import configure, decided, follow, opening
+from tests.service.serving import Cluster, Served, refused, serving, wait_until
 
 NOTE = [pb.Decision(index=number, note=True) for number in range(6)]
 
@@ -34,18 +33,6 @@ def cut(cluster: Cluster) -> None:
 
     probe.host.owner.tell(act)
     assert done.wait(60)
-
-
-@pytest.fixture
-def second() -> Iterator[Served]:
-    """Server 1 of two, with nobody to follow yet."""
-    served = Served(
-        Options(ps_hosts="127.0.0.1:0,127.0.0.1:0", task_index=1, overrides=["cluster.worker_timeout=3"])
-    )
-    yield served
-    if served.code is None:
-        served.interrupt()
-    served.ended()
 
 
 def test_a_server_whose_connection_is_broken_is_named_with_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,8 +114,7 @@ def test_versions_are_those_of_a_run_without_cuts(monkeypatch: pytest.MonkeyPatc
                 peer.step(0.5 + number)
                 if cuts:
                     cut(cluster)
-            grant = peer.ready()
-            del grant
+            peer.ready()
             shards = [served.probe.shard for served in cluster.servers]
             wait_until(lambda: all(shard.version == 5 for shard in shards), "version 5")
             values = [shard.arena.values(5) for shard in shards]

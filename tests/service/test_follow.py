@@ -1,7 +1,6 @@
 """The decision stream: one coordinator per server, and a server that it has lost goes home."""
 
 import asyncio
-import json
 import threading
 from contextlib import suppress
 from queue import SimpleQueue
@@ -12,56 +11,15 @@ import pytest
 
 from psserver.service.net import registration
 from pswire.exits import ExitCode
-from pswire.messages import specs_to_wire
-from pswire.model.plan import make_plan
 from pswire.transport.connecting import stub_of
 from pswire.v1 import shard_pb2 as pb
 from tests.sentences import Recorder
 from tests.service.conftest import Unharmed
-from tests.service.peer import Peer
-from tests.service.serving import PATIENCE, VARIABLES, Cluster, Options, Served, refused, serving, wait_until
+from tests.service.following import configure, decided, follow, opening
+from tests.service.serving import PATIENCE, Cluster, Served, refused, wait_until
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
-
-
-PLAN = make_plan(VARIABLES, 2)
-
-
-def opening(**changed: Any) -> pb.FollowRequest:
-    fields: dict[str, Any] = {"job": "job", "task_index": 1, "servers": 2, "secret": b"secret"}
-    return pb.FollowRequest(open=pb.Open(**{**fields, **changed}))
-
-
-def configure(**changed: Any) -> pb.FollowRequest:
-    fields: dict[str, Any] = {
-        "variables": specs_to_wire(VARIABLES),
-        "plan": PLAN.fingerprint,
-        "optimizer": json.dumps({"name": "sgd"}),
-        "tensors": "{}",
-    }
-    return pb.FollowRequest(configure=pb.Configure(**{**fields, **changed}))
-
-
-def decided(*decisions: pb.Decision) -> pb.FollowRequest:
-    return pb.FollowRequest(decisions=pb.Decisions(decisions=decisions))
-
-
-def follow(served: Served, *requests: pb.FollowRequest) -> list[pb.FollowReply]:
-    with grpc.insecure_channel(served.address) as channel:
-        return list(stub_of(channel, "Shard").Follow(iter(requests), timeout=PATIENCE))
-
-
-@pytest.fixture
-def second() -> Any:
-    """Server 1 of two, with nobody to follow yet."""
-    served = Served(
-        Options(ps_hosts="127.0.0.1:0,127.0.0.1:0", task_index=1, overrides=["cluster.worker_timeout=3"])
-    )
-    yield served
-    if served.code is None:
-        served.interrupt()
-    served.ended()
 
 
 def test_a_server_follows_one_coordinator(cluster: Cluster, unharmed: Unharmed) -> None:
@@ -71,6 +29,8 @@ def test_a_server_follows_one_coordinator(cluster: Cluster, unharmed: Unharmed) 
     for request in (decided(), pb.FollowRequest()):
         with unharmed(), refused(INVALID, "expected a FollowRequest with open first"):
             follow(cluster.servers[1], request)
+    with unharmed(), refused(PRECONDITION, "server 0 hosts the coordinator and follows nobody"):
+        follow(cluster.servers[0], opening())
 
 
 def test_a_call_that_says_nothing_does_not_own_the_server(second: Served) -> None:
@@ -84,16 +44,6 @@ def test_a_call_that_says_nothing_does_not_own_the_server(second: Served) -> Non
         silent.set()
         call.cancel()
     assert second.ended() == ExitCode.OK
-
-
-def test_servers_with_one_secret_make_a_cluster() -> None:
-    with serving(2, job_secret="shared") as cluster, Peer(cluster) as peer:
-        assert peer.step().version == 1
-
-
-def test_the_coordinators_own_server_follows_nobody(cluster: Cluster, unharmed: Unharmed) -> None:
-    with unharmed(), refused(PRECONDITION, "server 0 hosts the coordinator and follows nobody"):
-        follow(cluster.servers[0], opening())
 
 
 @pytest.mark.parametrize(
@@ -183,12 +133,6 @@ def test_a_log_that_contradicts_the_shard_is_reported(second: Served) -> None:
     assert second.ended() == ExitCode.UNREACHABLE
 
 
-def test_the_end_of_the_stream_is_the_end_of_the_server(second: Served, sentences: Recorder) -> None:
-    follow(second, opening())
-    assert second.ended() == ExitCode.UNREACHABLE
-    sentences.check(second.events["stopped"]["reason"])
-
-
 def test_the_exit_code_is_the_coordinators(second: Served) -> None:
     follow(second, opening(), pb.FollowRequest(shutdown=pb.Shutdown(exit_code=7, reason="no worker")))
     assert second.ended() == ExitCode.ABANDONED
@@ -210,18 +154,16 @@ def test_an_older_coordinator_does_not_end_what_a_newer_one_goes_on_with(
 
     monkeypatch.setattr(registration, "abort", late)
     older: SimpleQueue[pb.FollowRequest | None] = SimpleQueue()
-    about = {"task_index": 1, "servers": 2, "secret": b"secret" * 6}
     with grpc.insecure_channel(second.address) as channel:
         stub = stub_of(channel, "Shard")
-        follow = stub.Follow(iter(older.get, None), timeout=PATIENCE)
-        older.put(pb.FollowRequest(open=pb.Open(job="job.1", **about)))
-        next(follow)
-        opening = pb.FollowRequest(open=pb.Open(job="job.2", recover_timeout=30.0, **about))
-        newer = stub.Follow(iter([opening]), timeout=PATIENCE)
+        first = stub.Follow(iter(older.get, None), timeout=PATIENCE)
+        older.put(opening(job="job.1"))
+        next(first)
+        newer = stub.Follow(iter([opening(job="job.2", recover_timeout=30.0)]), timeout=PATIENCE)
         assert came.wait(PATIENCE)
         older.put(pb.FollowRequest(shutdown=pb.Shutdown(reason="over", exit_code=0)))
         with suppress(grpc.RpcError):
-            list(follow)
+            list(first)
         older.put(None)
         told.set()
         with pytest.raises(grpc.RpcError):

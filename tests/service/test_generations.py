@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any
 
 import grpc
@@ -21,58 +22,44 @@ from pswire.v1 import shard_pb2 as pb
 from psworker import JobStopped
 from tests.probes import SessionProbe
 from tests.sentences import Recorder
+from tests.service.following import follow, opening
 from tests.service.peer import Peer, join_request
 from tests.service.probe import late_status
 from tests.service.serving import PATIENCE, VARIABLES, Options, Served, granted, refused, serving
 from tests.shm.sessions import connect, step
 
 
-def opening(job: str, recover: float = 0.0) -> pb.FollowRequest:
-    fields = {"job": job, "task_index": 1, "servers": 2, "secret": b"secret", "recover_timeout": recover}
-    return pb.FollowRequest(open=pb.Open(**fields))  # type: ignore[arg-type]
-
-
-def test_a_shard_lets_go_of_an_earlier_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_lets_go_of_an_earlier_generation(second: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """And is to begin again; a stale coordinator that comes back does not get it. The later one hears why, however long
     its answer takes: the server's end, which cuts all calls, waits for it."""
     late_status(monkeypatch)
-    served = Served(Options(ps_hosts="127.0.0.1:0,127.0.0.1:0", task_index=1))
-    with grpc.insecure_channel(served.address) as channel:
-        stub = stub_of(channel, "Shard")
-        first = iter(stub.Follow(_open_for_ever(opening("job.1", 30.0)), timeout=PATIENCE))
+    said: SimpleQueue[pb.FollowRequest | None] = SimpleQueue()
+    said.put(opening(job="job.1", recover_timeout=30.0))
+    with grpc.insecure_channel(second.address) as channel:
+        first = stub_of(channel, "Shard").Follow(iter(said.get, None), timeout=PATIENCE)
         next(first)
         for stale in ("job", "job.1", "another.5"):
             with refused(grpc.StatusCode.FAILED_PRECONDITION, "follows a coordinator already"):
-                list(stub.Follow(iter([opening(stale)]), timeout=PATIENCE))
+                follow(second, opening(job=stale))
         with refused(grpc.StatusCode.UNAVAILABLE, "lets go of job.1: try again"):
-            list(stub.Follow(iter([opening("job.2", 30.0)]), timeout=PATIENCE))
-    assert served.ended() == ExitCode.UNREACHABLE
-    assert (
-        served.server.continuation.again == "the job goes on as job.2"
-        and served.server.continuation.recover == 30.0
-    )
+            follow(second, opening(job="job.2", recover_timeout=30.0))
+        said.put(None)
+    assert second.ended() == ExitCode.UNREACHABLE
+    following = second.server.continuation
+    assert (following.again, following.recover) == ("the job goes on as job.2", 30.0)
 
 
-def _open_for_ever(message: pb.FollowRequest):  # type: ignore[no-untyped-def]
-    import threading
-
-    yield message
-    threading.Event().wait(PATIENCE)
-
-
+@pytest.mark.parametrize(("recover", "again"), [(0.0, None), (9.0, "the coordinator (server 0) is gone")])
 def test_a_shard_whose_coordinator_is_gone_waits_for_as_long_as_that_one_said(
-    monkeypatch: pytest.MonkeyPatch,
+    second: Served, monkeypatch: pytest.MonkeyPatch, sentences: Recorder, recover: float, again: str | None
 ) -> None:
     """The call whose end is the reason has its status first."""
     late_status(monkeypatch)
-    for recover, again in ((0.0, None), (9.0, "the coordinator (server 0) is gone")):
-        served = Served(
-            Options(ps_hosts="127.0.0.1:0,127.0.0.1:0", task_index=1, overrides=["cluster.worker_timeout=3"])
-        )
-        with grpc.insecure_channel(served.address) as channel:
-            list(stub_of(channel, "Shard").Follow(iter([opening("job", recover)]), timeout=PATIENCE))
-        assert served.ended() == ExitCode.UNREACHABLE
-        assert served.server.continuation.again == again
+    follow(second, opening(recover_timeout=recover))
+    assert second.ended() == ExitCode.UNREACHABLE
+    assert second.server.continuation.again == again
+    if again is None:
+        sentences.check(second.events["stopped"]["reason"])
 
 
 def test_a_server_that_nobody_gives_orders_to_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
