@@ -70,8 +70,12 @@ def test_workers_of_a_job_that_is_gone_end_with_a_sentence(
 def test_a_first_join_with_a_wrong_model_does_not_lock_the_job(servers: int) -> None:
     with serving(servers) as cluster:
         stray = join_request(make_plan(OTHER, servers), worker="stray")
-        cluster.coordinator.Join(stray, timeout=PATIENCE)
+        reply = cluster.coordinator.Join(stray, timeout=PATIENCE)
         with Peer(cluster, "honest") as honest:
+            # It comes late, when another model has taken the place of its own.
+            hello = pb.Hello(job=reply.job, worker="stray", session=stray.session)
+            with refused(grpc.StatusCode.FAILED_PRECONDITION, "not a member"):
+                list(cluster.coordinator.Session(iter([pb.SessionRequest(hello=hello)]), timeout=PATIENCE))
             assert honest.step().version == 1
             gone = next(worker for worker in cluster.status().workers if worker.name == "stray")
             assert gone.state == "left"
@@ -79,37 +83,19 @@ def test_a_first_join_with_a_wrong_model_does_not_lock_the_job(servers: int) -> 
                 cluster.coordinator.Join(stray, timeout=PATIENCE)
 
 
-def test_a_model_that_a_session_stands_for_is_the_jobs() -> None:
-    """Of two workers that differ, the one that is there wins, with the difference said at once."""
-    with serving(workers=2) as cluster, Peer(cluster, "first"):
-        stray = join_request(make_plan(OTHER, 1), worker="stray")
+def test_a_model_is_the_jobs_while_a_session_stands_for_it_or_may_come_back() -> None:
+    """Of two workers that differ, the one that is there wins. A moment without a session, before the first version: a
+    stray Join must not use it."""
+    with serving(workers=2) as cluster:
+        first, stray = Peer(cluster, "first"), join_request(make_plan(OTHER, 1), worker="stray")
         with refused(grpc.StatusCode.FAILED_PRECONDITION, "this job trains another model"):
             cluster.coordinator.Join(stray, timeout=PATIENCE)
-
-
-def test_a_model_is_the_jobs_while_the_worker_that_lost_its_connection_may_come_back() -> None:
-    """A moment without a session, before the first version: a stray Join must not use it."""
-    with serving(workers=2) as cluster:
-        first = Peer(cluster, "first")
         first.stream.close()
         wait_until(lambda: cluster.status().workers[0].state == "lost", "the loss to be noticed")
-        stray = join_request(make_plan(OTHER, 1), worker="stray")
         with refused(grpc.StatusCode.FAILED_PRECONDITION, "this job trains another model"):
             cluster.coordinator.Join(stray, timeout=PATIENCE)
         first.stream = Stream(cluster, first.hello())
         first.leave()
-
-
-def test_a_wrong_model_whose_worker_comes_late_is_refused() -> None:
-    """It joined first, and opens its session when another model has taken the place of its own."""
-    with serving() as cluster:
-        stray = join_request(make_plan(OTHER, 1), worker="stray")
-        reply = cluster.coordinator.Join(stray, timeout=PATIENCE)
-        with Peer(cluster, "honest") as honest:
-            hello = pb.Hello(job=reply.job, worker="stray", session=stray.session)
-            with refused(grpc.StatusCode.FAILED_PRECONDITION, "not a member"):
-                list(cluster.coordinator.Session(iter([pb.SessionRequest(hello=hello)]), timeout=PATIENCE))
-            assert honest.step().version == 1
 
 
 def test_a_model_that_does_not_fit_replaces_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

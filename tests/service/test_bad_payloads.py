@@ -152,51 +152,9 @@ def test_a_number_that_is_none_is_named(cluster: Cluster, peer: Peer, unharmed: 
             peer.push(grant, arrays)
 
 
-def test_numbers_beyond_the_wire_dtype_are_named(peer: Peer, unharmed: Unharmed) -> None:
-    """1e30 is finite, but not in float16."""
-    flat = np.zeros(16, np.float32)
-    flat[3] = 1e30
-    with np.errstate(over="ignore"):
-        narrow = flat.astype("<f2").tobytes()
-    with unharmed(), refused(INVALID, "got inf at dense/", "beyond 65504"):
-        peer.push_messages(
-            0, messages(peer.header(peer.ready(), 0, dtype=WIRE_DTYPE_FLOAT16, bytes=32), narrow)
-        )
-
-
-def test_another_workers_ticket(cluster: Cluster, peer: Peer, steady: Steady, unharmed: Unharmed) -> None:
-    with Peer(cluster, "victim") as victim:
-        grant = victim.ready()
-        good = [np.full(spec.shape, 0.125, np.float32) for spec in VARIABLES]
-        good[2] *= -1
-        receipts = victim.push(grant, good)
-        with (
-            unharmed(),
-            refused(ABORTED, f"ticket {grant.ticket} is victim's", "expected its payload, got one of 'peer'"),
-        ):
-            peer.push_messages(0, whole(peer, ticket=grant.ticket, after=grant.index, value=1e6))
-        victim.commit(grant.ticket, receipts)
-        victim.settled()
-        # Its state ended at the value that `unharmed` has brought it to by now, and is mixed with that.
-        steady.expected -= 0.125
-        steady.step()
-
-
 def test_one_message_may_not_be_endless(peer: Peer, unharmed: Unharmed) -> None:
     with unharmed(), refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "larger than max"):
         peer.push_messages(0, [header(peer), piece(0, bytes(65 * 2**20))])
-
-
-def test_a_stream_that_breaks_leaves_no_trace(cluster: Cluster, peer: Peer, unharmed: Unharmed) -> None:
-    """The worker is killed in the middle of a payload."""
-
-    def broken() -> Iterator[shard_pb2.PushRequest]:
-        yield header(peer)
-        yield piece(0, bytes(8))
-        raise ValueError("the worker is gone")
-
-    with unharmed(), pytest.raises(grpc.RpcError):
-        peer.push_messages(0, broken())
 
 
 READS = {
@@ -226,13 +184,6 @@ def test_a_read_that_cannot_be(
     steady.step()
     with unharmed(), impatient(peer), refused(code, *words):
         peer.pull_bytes(peer.ready(), 0, **changed)
-
-
-def test_reading_without_a_grant(cluster: Cluster, peer: Peer, steady: Steady) -> None:
-    """Ticket 0 reads the newest version: how a monitor or an evaluation looks at the model."""
-    version = cluster.status().version
-    values = np.frombuffer(peer.pull_bytes(peer.ready(), 0, ticket=0, version=version), "<f4")
-    assert (values == steady.expected).all()
 
 
 def test_before_there_is_a_model(unharmed: Unharmed) -> None:

@@ -65,6 +65,16 @@ JOINS: dict[str, tuple[dict[str, Any], grpc.StatusCode, list[str]]] = {
         PRECONDITION,
         ["expected 3 variables, got 2: 'mean'", "is missing"],
     ),
+    "another model with this one's fingerprint": (
+        {"variables": specs(VariableSpec("other", (1,))), "plan": PLAN.fingerprint},
+        PRECONDITION,
+        ["plan fingerprint"],
+    ),
+    "no variables with this one's fingerprint": (
+        {"variables": [], "plan": PLAN.fingerprint},
+        INVALID,
+        ["expected at least one variable, got none"],
+    ),
     "no variables": ({"variables": []}, INVALID, ["expected at least one variable, got none"]),
     "a name twice": (
         {"variables": specs(VARIABLES[0], VARIABLES[0])},
@@ -104,20 +114,6 @@ def test_a_join_that_is_refused(
         changed = {"plan": "0123", **changed}
     with unharmed(), refused(code, *words):
         cluster.coordinator.Join(join_request(PLAN, **changed), timeout=PATIENCE)
-
-
-def test_a_model_that_no_memory_holds_is_refused_before_it_becomes_the_jobs() -> None:
-    """2**39 floats and their two Adam slots: what is refused must not decide what the job trains."""
-    huge = make_plan([VariableSpec("w", (2**20, 2**19))], 1)
-    with serving(overrides=["optimizer.name=adam"]) as cluster:
-        before = cluster.picture()
-        with refused(
-            grpc.StatusCode.RESOURCE_EXHAUSTED, "no memory for this model", "its part has 2097152.0 MiB"
-        ):
-            cluster.coordinator.Join(join_request(huge), timeout=PATIENCE)
-        assert cluster.picture() == before
-        with Peer(cluster) as peer:
-            assert peer.step().version == 1
 
 
 # Hello
@@ -238,30 +234,17 @@ def test_worker_0_reports_while_the_job_goes_on(tmp_path: Path) -> None:
             hear_refusal(one, "a report of version 3 by a: expected worker 0's, of versions up to 2")
             one.send(done=pb.Done())
             stop = one.receive("stop")
+            assert stop.evaluate
             one.send(report=pb.Report(version=1, metrics={"loss": 9.0}))
-            one.send(report=pb.Report(version=stop.version, metrics={"loss": 2.5}))
+            # The one that was asked for.
+            for loss in (2.5, 9.0):
+                one.send(report=pb.Report(version=stop.version, metrics={"loss": loss}))
+            hear_refusal(one, "a report of version 2 by a: expected none")
         cluster.servers[0].ended()
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     evaluations = [(line["version"], line["metrics"]["loss"]) for line in lines if line["kind"] == "eval"]
     assert evaluations == [(1, 1.0), (2, 2.0), (2, 2.5)]
     assert json.loads((out / "summary.json").read_text())["metrics"] == {"loss": 2.5}
-
-
-def test_the_report_that_was_asked_for_is_taken_once(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    with serving(out=out) as cluster:
-        with Peer(cluster, "a") as one:
-            one.step()
-            one.send(done=pb.Done())
-            stop = one.receive("stop")
-            assert stop.evaluate
-            one.send(report=pb.Report(version=stop.version, metrics={"accuracy": 0.5}))
-            one.send(report=pb.Report(version=stop.version, metrics={"accuracy": 1.0}))
-            hear_refusal(one, "a report of version 1 by a: expected none")
-        cluster.servers[0].ended()
-    lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    evaluations = [json.loads(line) for line in lines if '"eval"' in line]
-    assert [line["metrics"] for line in evaluations] == [{"accuracy": 0.5}]
 
 
 def test_what_a_worker_says_is_escaped_and_cut(caplog: pytest.LogCaptureFixture, sentences: Recorder) -> None:

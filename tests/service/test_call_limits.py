@@ -101,24 +101,25 @@ def test_idle_calls_keep_nobody_out(monkeypatch: pytest.MonkeyPatch, stack: Exit
         assert cluster.status().version == 3
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_call_that_says_nothing_is_cut(
-    method: str, monkeypatch: pytest.MonkeyPatch, stack: ExitStack
-) -> None:
+def test_a_call_that_says_nothing_is_cut(monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> None:
     monkeypatch.setattr(calls, "FIRST_MESSAGE", Limit(0.3, "test"))
-    # Server 0 follows nobody.
-    server = int(method == "Shard/Follow")
-    with serving(1 + server) as cluster:
-        over = threading.Event()
+    over = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        over.wait(PATIENCE)
+        yield from ()
+
+    with serving(2) as cluster:
         stack.callback(over.set)
-
-        def nothing() -> Iterator[bytes]:
-            over.wait(PATIENCE)
-            yield from ()
-
-        with pytest.raises(grpc.RpcError) as caught:
-            list(cluster.raw(server, f"/pswire.v1.{method}")(nothing(), timeout=PATIENCE))
-        assert caught.value.code() == CUT
+        # Server 0 follows nobody.
+        opened = [
+            cluster.raw(int(method == "Shard/Follow"), f"/pswire.v1.{method}")(nothing(), timeout=PATIENCE)
+            for method in METHODS
+        ]
+        for call in opened:
+            with pytest.raises(grpc.RpcError) as caught:
+                list(call)
+            assert caught.value.code() == CUT
 
 
 @pytest.mark.parametrize("way", ["Push", "Exchange"])

@@ -127,9 +127,6 @@ def test_many_joins_and_leaves_leave_nothing_behind(tmp_path: Path) -> None:
     assert kinds.count("join") == 1 + NAMES * REJOIN_BURST
 
 
-# Half of them die
-
-
 # No descriptor left
 
 # What the server below may open; it has some sixty of its own.

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import fields
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,22 +15,8 @@ from pswire.decisions.entries import KINDS, Commit, Grant, Job, Part
 from pswire.decisions.records import line_of, value_text
 
 TEXT = 'w"0\\\n\u202eé\x00'
-NUMBERS = (
-    0,
-    -1,
-    2**53,
-    0.0,
-    -0.0,
-    1.0,
-    0.1,
-    1e-7,
-    1e16,
-    1e22,
-    123456.789012345,
-    math.nan,
-    math.inf,
-    -math.inf,
-)
+WHOLE = (0, -1, 2**53)
+REAL = (0.0, -0.0, 1.0, 0.1, 1e-7, 1e16, 1e22, 123456.789012345, math.nan, math.inf, -math.inf)
 OTHERS: tuple[Any, ...] = (None, True, False, TEXT, "", np.float64(0.1), {"a": 1, "b": [1.5, TEXT]}, ())
 
 
@@ -40,10 +27,9 @@ def slow(index: int, t: float, entry: Any) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
-@pytest.mark.parametrize("value", [*NUMBERS, *OTHERS], ids=ascii)
-def test_every_kind_with_any_value_in_each_field(kind: type[Any], value: Any) -> None:
+def test_every_kind_with_any_value_in_each_field(kind: type[Any]) -> None:
     usual: dict[str, Any] = {field.name: 1 for field in fields(kind)}
-    for name in usual:
+    for name, value in product(usual, (*WHOLE, *REAL, *OTHERS)):
         if kind is Commit and name in protocol.Times._fields and not isinstance(value, int | float | None):
             continue
         if isinstance(value, float) and not math.isfinite(value) and name in protocol.Times._fields:

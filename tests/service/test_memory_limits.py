@@ -101,7 +101,7 @@ def test_a_model_that_cannot_fit_is_refused_with_the_numbers() -> None:
     with serving(memory_limit=100 * MIB) as cluster:
         big = make_plan([VariableSpec("w", (2**28,))], 1)
         words = ("its part has 1024.0 MiB, which takes 8192.0 MiB at least", "--memory-limit is 100.0 MiB")
-        with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, *words):
+        with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "no memory for this model", *words):
             cluster.coordinator.Join(join_request(big), timeout=PATIENCE)
         assert cluster.servers[0].probe.job.agreement.plan is None
         with Peer(cluster, "worker") as peer:

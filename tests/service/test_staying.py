@@ -29,62 +29,31 @@ from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.control.joining import Phase
 from tests.sentences import Recorder
-from tests.service.serving import PATIENCE, granted, wait_until
+from tests.service.serving import PATIENCE, Cluster, Served, granted, wait_until
 
 MODEL = {"x": np.zeros(3, np.float32), "y": np.zeros(2, np.float32)}
 OTHER = {"z": np.zeros(4, np.float32)}
 
 
-class Staying:
-    """One ps-server in a thread of this process, through all its jobs."""
+class Staying(Served):
+    """One ps-server through all its jobs."""
 
-    def __init__(self, options: Options) -> None:
-        self.said: list[tuple[str, dict[str, Any]]] = []
-        self.code: ExitCode | None = None
-        self._ready = threading.Event()
-        self.servers = Servers(resolve(options, None), lambda: resolve(options, None), self._announce)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        assert self._ready.wait(PATIENCE)
-        self.address = self.said[0][1]["address"]
-
-    def _announce(self, event: str, fields: Any) -> None:
-        self.said.append((event, dict(fields)))
-        self._ready.set()
-
-    def _run(self) -> None:
-        self.code = self.servers.run()
-
-    def interrupt(self) -> None:
-        self.servers.interrupt(SIGINT, None)
-
-    def ended(self) -> ExitCode | None:
-        self._thread.join(PATIENCE)
-        assert not self._thread.is_alive(), "the server did not end"
-        return self.code
+    def _made(self, options: Options, host: dict[str, Any]) -> Any:
+        return Servers(resolve(options, None), lambda: resolve(options, None), self._announce)
 
 
-class Cluster:
-    def __init__(self, servers: list[Staying]) -> None:
-        self.servers = servers
-        self.hosts = ",".join(server.address for server in servers)
-
-    def status(self) -> pb.StatusReply:
-        with grpc.insecure_channel(self.servers[0].address) as channel:
-            return stub_of(channel).Status(pb.StatusRequest(), timeout=PATIENCE)
-
-    def stays(self) -> pb.StatusReply:
-        """Once the job has ended, and all of it is written."""
-        return wait_until(
-            lambda: reply if "the servers stay" in (reply := self.status()).note else None, "the end"
-        )
+def ended(cluster: Cluster) -> pb.StatusReply:
+    """Once the job has ended, and all of it is written."""
+    return wait_until(
+        lambda: reply if "the servers stay" in (reply := cluster.status()).note else None, "the end"
+    )
 
 
 @contextmanager
 def staying(out: Path | None, servers: int = 1, *overrides: str, stays: bool = True) -> Iterator[Cluster]:
     """`out`: on a disk that all servers share."""
     chosen = ("policy.name=async", "optimizer.learning_rate=1.0", *overrides)
-    addresses, started = ["127.0.0.1:0"] * servers, []
+    addresses, started = ["127.0.0.1:0"] * servers, list[Served]()
     with ExitStack() as ending:
         for index in reversed(range(servers)):
             stay = stays and index == 0
@@ -95,8 +64,10 @@ def staying(out: Path | None, servers: int = 1, *overrides: str, stays: bool = T
             ending.callback(server.ended)
             addresses[index] = server.address
             started.insert(0, server)
-        ending.callback(started[0].interrupt)
-        yield Cluster(started)
+        cluster = Cluster(started)
+        ending.callback(started[0].interrupt, SIGINT)
+        ending.callback(cluster.close)
+        yield cluster
 
 
 def train(cluster: Cluster, variables: dict[str, np.ndarray], until: int, **options: Any) -> int:
@@ -127,11 +98,11 @@ def test_another_model_is_a_new_job_with_a_folder_of_its_own(tmp_path: Path, ser
     out = tmp_path / "run"
     with staying(out, servers) as cluster:
         train(cluster, MODEL, until=2)
-        first = cluster.stays()
+        first = ended(cluster)
         summary = json.loads((out / "summary.json").read_text())
         assert summary["success"] and summary["metrics"]["last"] == -2.0
         train(cluster, OTHER, until=3)
-        assert cluster.stays().job != first.job
+        assert ended(cluster).job != first.job
         assert (weights(out)["x"] == -2).all() and (weights(numbered(out, 2))["z"] == -3).all()
     assert [server.code for server in cluster.servers] == [ExitCode.OK] * servers
     checked(out)
@@ -143,16 +114,16 @@ def test_with_a_checkpoint_the_same_model_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with staying(out, 2, "run.checkpoint_every='100v'") as cluster:
         assert train(cluster, MODEL, until=2) == 2
-        cluster.stays()
+        ended(cluster)
         assert train(cluster, MODEL, until=5) == 3
-        assert cluster.stays().version == 5
+        assert ended(cluster).version == 5
         assert (weights(out)["x"] == -5).all() and (weights(out, "weights-2.safetensors")["x"] == -2).all()
         assert json.loads((out / "summary-2.json").read_text())["versions"] == 2
         # Another one begins anew beside it, and a third time the first model does, too.
         train(cluster, OTHER, until=1)
-        cluster.stays()
+        ended(cluster)
         train(cluster, MODEL, until=1)
-        cluster.stays()
+        ended(cluster)
     assert (weights(numbered(out, 3))["x"] == -1).all()
     for number in (1, 2, 3):
         checked(numbered(out, number))
@@ -164,16 +135,16 @@ def test_without_a_checkpoint_the_same_model_begins_anew(tmp_path: Path) -> None
     numbered(out, 2).mkdir(parents=True)
     with staying(out) as cluster:
         train(cluster, MODEL, until=2)
-        cluster.stays()
+        ended(cluster)
         assert train(cluster, MODEL, until=1) == 1
-        cluster.stays()
+        ended(cluster)
     assert (weights(numbered(out, 3))["x"] == -1).all() and not list(numbered(out, 2).iterdir())
 
 
 def test_whoever_cannot_take_part_begins_no_job(tmp_path: Path, sentences: Recorder) -> None:
     with staying(tmp_path / "run") as cluster:
         train(cluster, MODEL, until=1)
-        first = cluster.stays()
+        first = ended(cluster)
         with pytest.raises(psworker.Refused) as raised:
             psworker.connect(cluster.hosts, OTHER, optimizer={"name": "adam", "learning_rate": 0.1})
         sentences.check(raised)
@@ -219,8 +190,8 @@ def test_a_lost_server_ends_the_others_while_they_stay(
     timeout = "cluster.worker_timeout=3"
     with caplog.at_level(logging.ERROR, "ps-server"), staying(tmp_path / "run", 2, timeout) as cluster:
         train(cluster, MODEL, until=1)
-        cluster.stays()
-        cluster.servers[1].interrupt()
+        ended(cluster)
+        cluster.servers[1].interrupt(SIGINT)
         assert cluster.servers[0].ended() == ExitCode.UNREACHABLE
     assert "server 1" in caplog.text
 
@@ -230,9 +201,9 @@ def test_a_failed_job_is_followed_by_the_next(tmp_path: Path) -> None:
     with staying(tmp_path / "run") as cluster:
         with psworker.connect(cluster.hosts, MODEL) as session:
             assert not session.done().success
-        cluster.stays()
+        ended(cluster)
         train(cluster, MODEL, until=1)
-        cluster.stays()
+        ended(cluster)
     assert cluster.servers[0].code == ExitCode.OK
     assert [e["exit_code"] for n, e in cluster.servers[0].said if n == "stopped"] == [
         ExitCode.JOB_FAILED,
