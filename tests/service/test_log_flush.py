@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import selectors
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +41,28 @@ class Disk:
 
 
 @pytest.mark.parametrize(("synced", "did"), [(False, ["flush"]), (True, ["sync", "flush"])])
-def test_one_flush_for_all_that_one_turn_has_decided(synced: bool, did: list[str]) -> None:
-    disk, told, loop = Disk(), [], RunningLoop()
+def test_one_flush_for_all_that_one_turn_has_decided(
+    synced: bool, did: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And answers leave in the next turn, for which the loop does not wait."""
+    disk, told, waits, loop = Disk(), [], [], RunningLoop()
     files: Any = disk
+    select = selectors.DefaultSelector.select
+    monkeypatch.setattr(
+        selectors.DefaultSelector,
+        "select",
+        lambda self, timeout: waits.append(timeout) or select(self, timeout),
+    )
 
     async def main() -> None:
         log = Flushing(files, synced, lambda: loop, told.append)
 
         async def commit(number: int) -> None:
+            before = len(waits)
             log.taken()
             assert await log.written()
             assert disk.did == did, "told before it was written"
+            assert waits[before:] == [0.0]
             told.append(number)
 
         await asyncio.gather(*map(commit, range(20)))
