@@ -6,8 +6,6 @@ step, a worker and a parameter server, with Adam where the variables are.
 
 import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 
@@ -86,14 +84,6 @@ def measure(name: str, rounds: int, theirs: Cluster | None) -> None:
     print(end="", flush=True)
 
 
-def _some_of(_: click.Context, parameter: click.Parameter, text: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in BACKENDS:
-            raise click.BadParameter(f"expected some of {','.join(BACKENDS)}, got {name!r}")
-    return names
-
-
 @click.command(context_settings=CONTEXT)
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="After one that traces.")
 @click.option("--case", default="", help="Only cases whose name contains this text.")
@@ -104,26 +94,13 @@ def _some_of(_: click.Context, parameter: click.Parameter, text: str) -> list[st
     help="On TensorFlow, measure its ParameterServerStrategy as well.",
 )
 @click.option(
-    "--backend",
-    "backends",
-    default="tensorflow",
-    show_default=True,
-    callback=_some_of,
-    help="Keras' backends, separated by commas: tensorflow, jax, torch.",
+    "--backend", type=click.Choice(BACKENDS), default=BACKENDS[0], show_default=True, help="Of Keras."
 )
-def main(rounds: int, case: str, strategy: bool, backends: list[str]) -> None:
+def main(rounds: int, case: str, strategy: bool, backend: str) -> None:
     """Measure `model.fit` on one embedded server beside plain `fit`, in turns."""
     cases = [name for name in CASES if case.lower() in name.lower()]
     if not cases:
         raise click.UsageError(f"--case: expected a part of one of {'; '.join(CASES)}, got {case!r}")
-    if len(backends) > 1:
-        # Each in a process of its own, as Keras has one backend.
-        with_strategy = "--strategy" if strategy else "--no-strategy"
-        for name in backends:
-            options = ["--rounds", str(rounds), "--case", case, with_strategy, "--backend", name]
-            subprocess.run([sys.executable, "-m", "benchmarks", "fit", *options], cwd=ROOT, check=True)
-        return
-    [backend] = backends
     os.environ["KERAS_BACKEND"] = backend
     click.echo(f"Keras on {backend}")
     beside = strategy and backend == "tensorflow"

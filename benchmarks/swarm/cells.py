@@ -48,22 +48,12 @@ class Cell:
 
 
 @dataclass
-class Cost:
-    """Of all servers together, at the end of the burst; `cpu` in seconds during it, `rss` in bytes."""
-
-    cpu: float
-    threads: int
-    rss: int
-    descriptors: int
-
-
-@dataclass
 class Measured:
-    """`burst`: what the generator counted. `cost`: of the servers. `failure`: why there is neither."""
+    """`burst`: what the generator counted. `rss`: bytes of all servers at its end. `failure`: why there is neither."""
 
     cell: Cell
     burst: dict[str, Any] = field(default_factory=dict)
-    cost: Cost | None = None
+    rss: int = 0
     joined_in: float = 0.0
     failure: str = ""
 
@@ -75,9 +65,7 @@ class Measured:
     @property
     def server_ms(self) -> float | None:
         """CPU milliseconds of all servers per commit."""
-        if self.cost is None or not self.burst["commits"]:
-            return None
-        return 1e3 * self.cost.cpu / self.burst["commits"]
+        return 1e3 * self.burst["server_cpu"] / self.burst["commits"] if self.burst.get("commits") else None
 
     @property
     def generator_ms(self) -> float | None:
@@ -191,9 +179,4 @@ def _burst(made: Measured, generator: Child, watched: list[psutil.Process], term
     terms.say(f"{made.cell.name}: {terms.seconds:g} s")
     pids = [each.pid for each in watched]
     made.burst = generator.ask("measure", seconds=terms.seconds, servers=pids)
-    made.cost = Cost(
-        cpu=made.burst["server_cpu"],
-        threads=sum(each.num_threads() for each in watched),
-        rss=sum(each.memory_info().rss for each in watched),
-        descriptors=sum(each.num_fds() for each in watched),
-    )
+    made.rss = sum(each.memory_info().rss for each in watched)

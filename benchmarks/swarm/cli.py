@@ -87,7 +87,7 @@ def main(
     server CPU ms     per commit, all servers together
     x echo            that CPU time as a multiple of the bare echo's
     p50, p99 ms       from a commit to the grant that follows it (under a barrier that is the barrier)
-    threads, MiB, descriptors    of all servers, at the end of the burst
+    MiB               of all servers, at the end of the burst
     """
     folder = folder_of("swarm", out)
     chosen = policies or tuple(POLICIES)
@@ -110,13 +110,12 @@ def main(
                 for name, made in (("cells", cells), ("bare_echo", echoes))
             }
             path = write_results(folder, settings=settings, **found)
-    console.print(report.echoes(echoes))
     console.print(report.table(cells, echoes))
     for sentence in report.failures([*cells, *echoes]):
         console.print(sentence, soft_wrap=True)
     console.print(f"all numbers: {path}", soft_wrap=True)
     console.print(f"{time.monotonic() - begin:.0f} s")
-    if not any(made.cost is not None for made in cells):
+    if not any(made.burst for made in cells):
         raise click.ClickException("nothing could be measured; the sentences above say why")
 
 

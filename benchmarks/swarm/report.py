@@ -1,4 +1,4 @@
-"""Many workers: the tables of one run."""
+"""Many workers: the table of one run."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ MIB = 2**20
 
 
 def table(cells: Sequence[Measured], echoes: Sequence[Measured]) -> Table:
-    """One row per cell; milliseconds from a commit to the grant that follows it.
+    """One row per cell, bare echoes first; milliseconds from a commit to the grant that follows it.
 
     "x echo": what the servers' CPU time of a commit is as a multiple of the bare echo's, with as many sessions.
     """
@@ -19,18 +19,18 @@ def table(cells: Sequence[Measured], echoes: Sequence[Measured]) -> Table:
     made = headed(
         "many workers",
         *("policy", "sessions", "servers", "commits/s", "server CPU ms", "x echo", "p50 ms", "p99 ms"),
-        *("threads", "MiB", "descriptors", "generator CPU ms"),
+        *("MiB", "generator CPU ms"),
     )
-    for cell in cells:
+    for cell in (*echoes, *cells):
         made.add_row(*_row(cell, bare.get(cell.cell.sessions)))
     return made
 
 
 def _row(made: Measured, bare: float | None) -> list[str]:
-    cell, cost, burst = made.cell, made.cost, made.burst
+    cell, burst = made.cell, made.burst
     start = [cell.policy, str(cell.sessions), str(cell.servers)]
-    if made.failure or cost is None:
-        return [*start, "failed", *["-"] * 8]
+    if made.failure or not burst:
+        return [*start, "failed", *["-"] * 6]
     return [
         *start,
         _shown(made.rate),
@@ -38,9 +38,7 @@ def _row(made: Measured, bare: float | None) -> list[str]:
         _shown(made.server_ms / bare if made.server_ms and bare else None),
         _shown(_ms(burst["p50"])),
         _shown(_ms(burst["p99"])),
-        str(cost.threads),
-        _shown(cost.rss / MIB),
-        str(cost.descriptors),
+        _shown(made.rss / MIB),
         _shown(made.generator_ms),
     ]
 
@@ -53,20 +51,6 @@ def failures(cells: Sequence[Measured]) -> list[str]:
         if lost:
             said.append(f"{made.cell.name}: {lost} workers were lost: {made.burst['losses']}")
     return said
-
-
-def echoes(cells: Sequence[Measured]) -> Table:
-    """A bare gRPC echo of the same messages: what the same workers reach where nothing is decided."""
-    made = headed(
-        "a bare gRPC echo", "sessions", "commits/s", "generator CPU ms", "echo CPU ms", "p99 ms", left=0
-    )
-    for cell in cells:
-        if cell.failure:
-            made.add_row(str(cell.cell.sessions), "failed", "-", "-", "-")
-        else:
-            shown = (cell.rate, cell.generator_ms, cell.server_ms, _ms(cell.burst["p99"]))
-            made.add_row(str(cell.cell.sessions), *map(_shown, shown))
-    return made
 
 
 def _ms(seconds: float | None) -> float | None:

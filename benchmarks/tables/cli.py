@@ -10,10 +10,9 @@ from typing import Any
 import click
 import numpy as np
 
-from benchmarks.links import link_option
 from benchmarks.loads import Load
 from benchmarks.peers import Burst, watched
-from benchmarks.peers.child import HERE, Child, Place, together
+from benchmarks.peers.child import Child, together
 from benchmarks.peers.ours import CPU_ONLY, start_servers
 from benchmarks.peers.theirs import Cluster
 from benchmarks.report import console, folder_of, headed, plain, progress, write_results
@@ -21,7 +20,6 @@ from benchmarks.rounds import Say
 from benchmarks.samples import collected
 from benchmarks.tables import load
 from pswire.command.options import CONTEXT
-from tests.machines.network import Counters, Network, NetworkError
 
 # Steps of each worker in a burst.
 STEPS = 60
@@ -31,12 +29,9 @@ SERVER = ("--optimizer", "adagrad", "--learning-rate", str(load.RATE))
 class Strategy:
     """TensorFlow's strategy with one server and one worker. `losses`: of its first steps."""
 
-    def __init__(
-        self, name: str, logs: Path, divisor: int, places: Sequence[Place], *, merged: bool, pack: int
-    ) -> None:
-        self.name, self.losses, self.unique = name, list[float](), 0
-        program = "benchmarks.tables.chief"
-        self._cluster = Cluster(1, logs / name.replace(" ", "-"), program, places[:2])
+    def __init__(self, name: str, logs: Path, divisor: int, *, merged: bool, pack: int) -> None:
+        self.name, self.losses = name, list[float]()
+        self._cluster = Cluster(1, logs / name.replace(" ", "-"), "benchmarks.tables.chief")
         self._cluster.chief.ask("prepare", load=name, merged=merged, divisor=divisor, pack=pack)
 
     def measure(self, steps: int) -> Burst:
@@ -52,46 +47,31 @@ class Strategy:
 
 
 class Ours:
-    """Servers and workers of ours, under `async`. `losses`: of the first steps of worker 0. `unique`: rows of the last
-    burst's steps."""
+    """Servers and workers of ours, under `async`. `losses`: of the first steps of worker 0."""
 
-    def __init__(
-        self,
-        name: str,
-        logs: Path,
-        divisor: int,
-        places: Sequence[Place],
-        *,
-        servers: int,
-        workers: int,
-    ) -> None:
-        self.name, self.losses, self.unique = name, list[float](), 0
+    def __init__(self, name: str, logs: Path, divisor: int, *, servers: int, workers: int) -> None:
+        self.name, self.losses = name, list[float]()
         label = name.replace(" ", "-").replace(",", "")
-        at, *others = places or [HERE] * (workers + 1)
-        # These namespaces share their memory, which hosts with a link do not.
-        reached = ["--bind", at.address, "--insecure", "--transport", "socket"] if places else []
-        connect = {"transport": "socket"} if places else {}
         with ExitStack() as begun:
             size = Load(name, (), servers=servers, workers=workers)
-            self._servers, hosts = start_servers(label, size, (*SERVER, *reached), logs, place=at)
+            self._servers, hosts = start_servers(label, size, SERVER, logs)
             for server in self._servers:
                 begun.callback(server.close, 0.0)
             self._workers = []
             for index in range(workers):
                 log = logs / f"{label}-worker-{index}.log"
                 program = ["-m", "benchmarks.tables.ours"]
-                child = Child(f"{label}-{index}", program, log, CPU_ONLY, place=others[index])
+                child = Child(f"{label}-{index}", program, log, CPU_ONLY)
                 begun.callback(child.close)
                 self._workers.append(child)
             for index, child in enumerate(self._workers):
-                child.ask("prepare", hosts=hosts, worker=index, divisor=divisor, connect=connect)
+                child.ask("prepare", hosts=hosts, worker=index, divisor=divisor)
             self._close = begun.pop_all().close
 
     def measure(self, steps: int) -> Burst:
         def run() -> list[dict[str, Any]]:
             told = together(self._workers, "measure", steps=steps)
             self.losses = told[0]["losses"]
-            self.unique = sum(each["unique"] for each in told)
             return told
 
         return watched([s.pid for s in self._servers], run, [w.pid for w in self._workers])
@@ -102,20 +82,12 @@ class Ours:
 
 @dataclass
 class Row:
-    """Of each burst: steps per second, and CPU milliseconds per step of servers and of all other processes.
-
-    `up`, `down`: megabytes of frames per step on the server's link. `share`: what they carry, without their headers,
-    divided by what unique rows and dense variables need; 0 of peers that do not count rows. Without a link these are
-    empty.
-    """
+    """Of each burst: steps per second, and CPU milliseconds per step of servers and of all other processes."""
 
     peer: str
     rates: list[float] = field(default_factory=list)
     server_ms: list[float] = field(default_factory=list)
     other_ms: list[float] = field(default_factory=list)
-    up: list[float] = field(default_factory=list)
-    down: list[float] = field(default_factory=list)
-    share: list[float] = field(default_factory=list)
 
     @property
     def rate(self) -> float:
@@ -126,18 +98,6 @@ class Row:
         self.rates.append(burst.rate)
         self.server_ms.append(1000 * burst.server_cpu / burst.steps)
         self.other_ms.append(1000 * burst.worker_cpu / burst.steps)
-
-    def add_bytes(self, moved: Counters, unique: int, steps: int) -> None:
-        """Add what a burst moved on the server's link."""
-        self.up.append(moved.received / steps / 1e6)
-        self.down.append(moved.sent / steps / 1e6)
-        self.share.append(moved.payload / steps / payload_bytes(unique / steps) if unique else 0.0)
-
-
-def payload_bytes(unique: float) -> float:
-    """Return what a step with so many unique rows moves: keys twice, rows and dense variables both ways."""
-    dense = sum(values.nbytes for values in load.weights().values())
-    return unique * ((8 + 4 * load.DIM) + (8 + 4 * load.DIM)) + 2 * dense
 
 
 @click.command(context_settings=CONTEXT)
@@ -152,12 +112,8 @@ def payload_bytes(unique: float) -> float:
     help="Divides Criteo's vocabularies: TensorFlow holds all rows, of which 1 needs 4 GiB.",
 )
 @click.option("--peer", "only", multiple=True, metavar="TEXT", help="Only peers whose name has this in it.")
-@link_option(
-    "Over links of this rate, such as 1gbit, between network namespaces (as root): a server and each worker in "
-    "one of their own. Bytes are counted at the server's link.",
-)
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Default: runs/tables-TIME.")
-def main(rounds: int, divisor: int, only: tuple[str, ...], link: str | None, out: Path | None) -> None:
+def main(rounds: int, divisor: int, only: tuple[str, ...], out: Path | None) -> None:
     """Measure steps of a click model on sparse tables, beside TensorFlow's strategy, on one machine.
 
     26 features with Criteo's cardinalities, rows of 16, batches of 2,048, Adagrad. TensorFlow's strategy holds a
@@ -165,83 +121,64 @@ def main(rounds: int, divisor: int, only: tuple[str, ...], link: str | None, out
     side by side and take turns; the losses of their first steps must agree.
     """
     folder = folder_of("tables", out)
-    try:
-        with progress() as say, ExitStack() as running:
-            network = None if link is None else running.enter_context(Network(3, link))
-            places = [] if network is None else [host.place for host in network.hosts]
-            peers: list[Any] = []
-            for name, make in _makers(folder, divisor, places).items():
-                if only and not any(text in name for text in only):
-                    continue
-                say(f"starting {name}")
-                peers.append(make(name))
-                running.callback(peers[-1].close)
-            rows = _measured(peers, rounds, network, say)
-    except NetworkError as error:
-        raise click.ClickException(str(error)) from error
-    _report(rows, peers, divisor, link)
+    with progress() as say, ExitStack() as running:
+        peers: list[Any] = []
+        for name, make in _makers(folder, divisor).items():
+            if only and not any(text in name for text in only):
+                continue
+            say(f"starting {name}")
+            peers.append(make(name))
+            running.callback(peers[-1].close)
+        rows = _measured(peers, rounds, say)
+    _report(rows, peers, divisor)
     found = [asdict(row) for row in rows.values()]
-    path = write_results(folder, divisor=divisor, link=link, rows=found)
+    path = write_results(folder, divisor=divisor, rows=found)
     console.print(f"all samples: {path}", soft_wrap=True)
 
 
-def _measured(peers: Sequence[Any], rounds: int, network: Network | None, say: Say) -> dict[str, Row]:
+def _measured(peers: Sequence[Any], rounds: int, say: Say) -> dict[str, Row]:
     rows: dict[str, Row] = {}
     for turn in range(rounds + 1):
         for peer in peers:
-            before = None if network is None else network.hosts[0].counters()
             burst = peer.measure(STEPS)
             if turn:  # the first traces
-                row = rows.setdefault(peer.name, Row(peer.name))
-                row.add(burst)
-                if network is not None and before is not None:
-                    row.add_bytes(network.hosts[0].counters() - before, peer.unique, burst.steps)
+                rows.setdefault(peer.name, Row(peer.name)).add(burst)
         say(f"round {turn} of {rounds}")
     return rows
 
 
-def _makers(folder: Path, divisor: int, places: Sequence[Place]) -> dict[str, Any]:
-    """Return what starts each peer, by name. `places`: of the server and of each worker; empty: all here."""
+def _makers(folder: Path, divisor: int) -> dict[str, Any]:
+    """Return what starts each peer, by name."""
     makers: dict[str, Any] = {
         f"TensorFlow, {form}, pack {pack}": lambda name, merged=merged, pack=pack: Strategy(
-            name, folder, divisor, places, merged=merged, pack=pack
+            name, folder, divisor, merged=merged, pack=pack
         )
         for form, merged in (("26 tables", False), ("merged", True))
         for pack in (1, 8)
     }
     return makers | {
         f"ours, {servers} server{'s' * (servers > 1)}, {workers} worker{'s' * (workers > 1)}": (
-            lambda name, s=servers, w=workers: Ours(name, folder, divisor, places, servers=s, workers=w)
+            lambda name, s=servers, w=workers: Ours(name, folder, divisor, servers=s, workers=w)
         )
         for servers, workers in ((1, 1), (2, 1), (1, 2))
-        # On links, a second server would share the first one's.
-        if not places or servers == 1
     }
 
 
-def _report(rows: dict[str, Row], peers: list[Any], divisor: int, link: str | None) -> None:
+def _report(rows: dict[str, Row], peers: list[Any], divisor: int) -> None:
     unique = np.mean([sum(np.unique(c).size for c in batch.ids.T) for batch in load.batches(0, divisor)])
-    over = "" if link is None else f", over {link}"
     headings = ["peer", "steps/s", "of 26 tables", "of merged", "CPU ms: server", "others", "first losses"]
-    if link is not None:
-        headings[-1:] = ["MB up", "down", "of the payload", "first losses"]
-    table = headed(f"steps/s, batches of {load.BATCH}, {unique:,.0f} unique rows each{over}", *headings)
+    table = headed(f"steps/s, batches of {load.BATCH}, {unique:,.0f} unique rows each", *headings)
     best = {
         form: max((row.rate for name, row in rows.items() if form in name), default=float("nan"))
         for form in ("26 tables", "merged")
     }
     for peer in peers:
         row = rows[peer.name]
-        counted = []
-        if link is not None:
-            up, down, share = (statistics.mean(each) for each in (row.up, row.down, row.share))
-            counted = [f"{up:.3f}", f"{down:.3f}", f"{share:.3f}" if share else ""]
         table.add_row(
             peer.name,
             plain(collected(row.rates)),
             *(f"{row.rate / best[form]:.2f}" for form in best),
             *(f"{statistics.median(each):.1f}" for each in (row.server_ms, row.other_ms)),
-            *counted,
             " ".join(f"{loss:.5f}" for loss in peer.losses[:3]),
         )
     console.print(table)

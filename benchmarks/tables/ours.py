@@ -1,4 +1,4 @@
-"""A worker of ours, steered by the benchmark. Commands: prepare {hosts, worker, divisor, connect}, measure {steps}."""
+"""A worker of ours, steered by the benchmark. Commands: prepare {hosts, worker, divisor}, measure {steps}."""
 
 import os
 import time
@@ -36,7 +36,7 @@ class Lookup:
 class Worker:
     """One session, and the traced step."""
 
-    def prepare(self, hosts: str, worker: int, divisor: int, connect: dict[str, Any]) -> None:
+    def prepare(self, hosts: str, worker: int, divisor: int) -> None:
         self._tables = load.tables(divisor)
         self._names = [table.name for table in self._tables]
         self._batches, self._next = load.batches(worker, divisor), 0
@@ -44,9 +44,7 @@ class Worker:
         self._beside, self._waiting = ThreadPoolExecutor(1), deque[Future[Lookup]]()
         initial = load.weights()
         self._shapes = [values.shape for values in initial.values()]
-        self._session = psworker.connect(
-            hosts, initial, state=[], task_index=worker, tables=self._tables, **connect
-        )
+        self._session = psworker.connect(hosts, initial, state=[], task_index=worker, tables=self._tables)
         self.losses: list[float] = []
         self._call: Any = None
 
@@ -65,15 +63,14 @@ class Worker:
         return loss, gradients, of_embedded
 
     def measure(self, steps: int) -> dict[str, Any]:
-        """`steps` steps from a grant to its commit. `unique`: the rows that all of them had."""
+        """`steps` steps from a grant to its commit."""
         session = self._session
         looked = self._looked_up()
         if self._call is None:
             self._call = self._traced(looked)
         session.want_rows(looked.keys)
-        begin, unique = time.monotonic(), 0
+        begin = time.monotonic()
         for number in range(steps):
-            unique += int(looked.starts[-1])
             grant = session.ready()
             assert grant is not None
             weights = session.plan.gather(session.pull_flat(grant))
@@ -103,7 +100,7 @@ class Worker:
             if following is not None:
                 looked = following
         end = time.monotonic()
-        return {"begin": begin, "end": end, "steps": steps, "unique": unique, "losses": self.losses[:5]}
+        return {"begin": begin, "end": end, "steps": steps, "losses": self.losses[:5]}
 
     def _looked_up(self) -> Lookup:
         """Return the next batch; the two behind it are looked up meanwhile."""

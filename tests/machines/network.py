@@ -1,6 +1,5 @@
 """Hosts joined by a switch: network namespaces with one shaped link each. Only root can make them."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -26,37 +25,11 @@ FAST, FAST_BUCKET = 1e9, 1 << 20
 # Of the bits on the wire at an MTU of 1500: a TCP payload of 1448 in a frame of 1514 bytes.
 PAYLOAD_SHARE = 1448 / 1514
 
-# Bytes of Ethernet, IP and TCP headers in a frame; TCP carries a time stamp.
-HEADERS = 14 + 20 + 32
-
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
 class NetworkError(RuntimeError):
     """A command that makes the network failed; the text has its output."""
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """Bytes of frames that a host has sent and received on its link, and the numbers of frames."""
-
-    sent: int
-    received: int
-    sent_frames: int = 0
-    received_frames: int = 0
-
-    def __sub__(self, earlier: "Counters") -> "Counters":
-        return Counters(
-            self.sent - earlier.sent,
-            self.received - earlier.received,
-            self.sent_frames - earlier.sent_frames,
-            self.received_frames - earlier.received_frames,
-        )
-
-    @property
-    def payload(self) -> int:
-        """Bytes in both directions without the headers of frames."""
-        return self.sent + self.received - HEADERS * (self.sent_frames + self.received_frames)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +44,6 @@ class NetworkHost:
     def place(self) -> Place:
         """For programs that shall run on this host."""
         return Place(self.address, ("ip", "netns", "exec", self.namespace))
-
-    def counters(self) -> Counters:
-        """What has passed its link so far, in both directions."""
-        (link,) = json.loads(
-            run("ip", "-n", self.namespace, "-json", "-stats", "link", "show", "dev", "eth0")
-        )
-        sent, received = link["stats64"]["tx"], link["stats64"]["rx"]
-        return Counters(sent["bytes"], received["bytes"], sent["packets"], received["packets"])
 
 
 def bits_per_second(rate: str) -> float:
