@@ -195,6 +195,9 @@ RULES = (
         never=IMPURE,
     ),
     Rule("pslab", never=(*TENSORFLOW, "psworker.tensorflow", "examples")),
+    # Slow to load, and only the laboratory's: see test_commands_start_without_pandas.
+    *(Rule(package, never=("pandas",)) for package in ("pswire", "psserver", "psworker")),
+    Rule("pslab", never=("pandas",), but=("pslab.runs.frames", "pslab.compare.charts")),
     Rule("pslab", never=("tensorboardX",), but=("pslab.observe.tensorboard",)),
     # Extras: `ps-lab` starts without them.
     Rule("pslab.manifests", only=(*STDLIB, "pslab.manifests", "pswire"), never=IMPURE),
@@ -411,6 +414,11 @@ def test_worker_without_tensorflow() -> None:
 
 def test_lab_loads_no_tensorflow() -> None:
     assert not loaded(import_all("pslab")) & {*TENSORFLOW, "psworker.tensorflow"}
+
+
+def test_commands_start_without_pandas() -> None:
+    """It takes half a second to load, and the base installation lacks it."""
+    assert not loaded("import pslab.cli") & {"pandas", "matplotlib"}
 
 
 def test_simulator_loads_no_network() -> None:

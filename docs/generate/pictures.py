@@ -4,10 +4,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pslab.compare.timeline import timeline
 from pslab.launch.simulated import run_simulated
 from pslab.runs.folder import Run
-from pslab.runs.work import COMPUTING, WAITING, WASTED
+from pslab.runs.work import COMPUTING, WAITING, WASTED, WorkFold
 from psserver.policies.builtin import BUILTIN, PolicySpec
 from pswire.config.experiment import parse_experiment
 from pswire.decisions import entries as facts
@@ -73,17 +72,24 @@ def _x(seconds: float) -> float:
     return round(LEFT + min(seconds, SHOWN) * UNIT, 1)
 
 
+def _places(run: Run) -> dict[str, int]:
+    return {worker: place for place, worker in enumerate(run.fold().members)}
+
+
 def _lanes(run: Run) -> Iterator[str]:
-    for place, lane in enumerate(timeline(run).lanes):
-        y = TOP + place * LANE
-        yield f'<text x="6" y="{y + 16}">{lane.worker}</text>'
-        for stretch in lane.stretches:
-            begin, end = _x(stretch.begin), _x(stretch.end)
-            if end > begin and stretch.kind in FILL:
-                yield (
-                    f'<rect x="{begin}" y="{y + 3}" width="{round(end - begin, 1)}" height="{LANE - 6}" '
-                    f'fill="{FILL[stretch.kind]}" stroke="#ffffff"/>'
-                )
+    places, begun, fold = _places(run), run.first_grant(), WorkFold()
+    for worker, place in places.items():
+        yield f'<text x="6" y="{TOP + place * LANE + 16}">{worker}</text>'
+    for entry in run.decisions():
+        for work in fold.work(entry.fact, max(0.0, entry.t - begun)):
+            for stretch in (*work.before, *work.held):
+                begin, end = _x(stretch.begin), _x(stretch.end)
+                if end > begin and stretch.kind in FILL:
+                    yield (
+                        f'<rect x="{begin}" y="{TOP + places[work.worker] * LANE + 3}" '
+                        f'width="{round(end - begin, 1)}" height="{LANE - 6}" '
+                        f'fill="{FILL[stretch.kind]}" stroke="#ffffff"/>'
+                    )
 
 
 def _versions(run: Run) -> Iterator[str]:
@@ -102,8 +108,7 @@ def _versions(run: Run) -> Iterator[str]:
 def _fates(run: Run) -> Iterator[str]:
     """At the end of each gradient a dot, the larger the more it counts beside the others, or a cross."""
     begun, most = run.first_grant(), max(weight for _, weight in _weights(run))
-    ends = dict[int, tuple[str, float]]()
-    places = {lane.worker: place for place, lane in enumerate(timeline(run).lanes)}
+    ends, places = dict[int, tuple[str, float]](), _places(run)
     for entry in run.decisions():
         match entry.fact:
             case facts.Commit(worker, ticket):

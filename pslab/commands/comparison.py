@@ -81,8 +81,8 @@ _OPTIONS = (
         multiple=True,
         metavar="PLOT=FILE",
         callback=_pictures,
-        help="Write one chart as .svg or .png: training_loss, band (that loss and its spread over seeds), timeline, "
-        "staleness, shares, bound, a measure over the varied key (held_out_loss, seconds_per_version, mean_staleness, "
+        help="Write one chart as .svg or .png: training_loss (with its spread over seeds), timeline, staleness, "
+        "shares, bound, a measure over the varied key (held_out_loss, seconds_per_version, mean_staleness, "
         "dropped_share, ...), or map:MEASURE over two varied keys. Repeatable.",
     ),
     click.option(
@@ -130,8 +130,8 @@ def comparison_of(
         goal_of(goals)
     for _, file in pictures:
         check_target(file)
-    if pictures and find_spec("matplotlib") is None:
-        raise RunError(f"charts need matplotlib: {how_to_install('examples')}")
+    if pictures and not (find_spec("matplotlib") and find_spec("pandas")):
+        raise RunError(f"charts need matplotlib and pandas: {how_to_install('examples')}")
     return Comparison(goals, columns, best, pictures, as_json, as_csv)
 
 

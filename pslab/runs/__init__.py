@@ -1,7 +1,10 @@
 """Run folders: what a run leaves behind, its decision log, its report, its records as frames (`load`), its `rows`."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pswire.extras import how_to_install
 
 if TYPE_CHECKING:
     from pslab.runs.frames import Frames
@@ -9,7 +12,12 @@ if TYPE_CHECKING:
 
 
 def load(folder: str | Path) -> "Frames":
-    """Read a run folder, or a folder of run folders, as pandas frames. See `pslab.runs.frames`."""
+    """Read a run folder, or a folder of run folders, as pandas frames. See `pslab.runs.frames`.
+
+    Raises ImportError without pandas.
+    """
+    if find_spec("pandas") is None:
+        raise ImportError(f"frames need pandas: {how_to_install('frames')}")
     from pslab.runs import frames
 
     return frames.load(folder)

@@ -7,43 +7,28 @@
 Needs the extra `frames` (pandas, and pyarrow for Parquet).
 """
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import pandas as pd
 
 from pslab.runs.folder import DECISIONS, METRICS, SUMMARY, Run, RunError
+from pslab.runs.log import Line
 from pslab.runs.work import WorkFold
 from pswire.decisions import entries as e
 from pswire.extras import how_to_install
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 Row = dict[str, Any]
 
-# The columns of each frame. Times in seconds of the log; staleness in versions.
+# The columns of frames, besides `run`. Times in seconds of the log; staleness in versions.
 CONTRIBUTIONS: Final = (
-    *(
-        "ticket",
-        "worker",
-        "base",
-        "granted",
-        "committed",
-        "decided",
-        "samples",
-        "loss",
-        "norm",
-        "fate",
-        "reason",
-    ),
-    *("staleness", "weight", "version"),
+    *("ticket", "worker", "base", "granted", "committed", "decided", "samples", "loss", "norm", "fate"),
+    *("reason", "staleness", "weight", "version"),
 )
-VERSIONS: Final = ("version", "t", "contributions", "workers", "mean_staleness", "max_staleness")
 WAITS: Final = ("worker", "ticket", "kind", "begin", "end", "seconds")
 EVALUATIONS: Final = ("t", "version", "metric", "value")
-SETTINGS: Final = ("job", "success", "reason", "versions", "samples", "seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +42,11 @@ class Frames:
     kinds of `pslab.runs.work`. `evaluations`: one row for each metric of each evaluation.
     """
 
-    runs: "pd.DataFrame"
-    contributions: "pd.DataFrame"
-    versions: "pd.DataFrame"
-    waits: "pd.DataFrame"
-    evaluations: "pd.DataFrame"
+    runs: pd.DataFrame
+    contributions: pd.DataFrame
+    versions: pd.DataFrame
+    waits: pd.DataFrame
+    evaluations: pd.DataFrame
 
     def write(self, folder: Path, form: str) -> list[Path]:
         """Write each frame as `folder`/NAME.`form`, where `form` is "csv" or "parquet"; nothing is overwritten.
@@ -88,26 +73,19 @@ class Frames:
 def load(folder: str | Path) -> Frames:
     """Read a run folder, or a folder of run folders such as a sweep's.
 
-    Raises RunError for a folder without a run, and naming file and line where a log cannot be read; ImportError
-    without pandas.
+    Raises RunError for a folder without a run, and naming file and line where a log cannot be read.
     """
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise ImportError(f"frames need pandas: {how_to_install('frames')}") from error
-    tables: dict[str, list[Row]] = {each.name: [] for each in fields(Frames)}
+    rows, settings, evaluations = LogRows(), list[Row](), list[Row]()
     for run in runs_in(Path(folder)):
-        for name, rows in _tables(run).items():
-            tables[name] += [{"run": run.name, **row} for row in rows]
-    columns = {
-        "contributions": CONTRIBUTIONS,
-        "versions": VERSIONS,
-        "waits": WAITS,
-        "evaluations": EVALUATIONS,
-    }
+        rows.read(run.name, run.decisions())
+        settings.append({"run": run.name, **_settings(run)})
+        evaluations += [{"run": run.name, **row} for row in _evaluations(run)]
     return Frames(
-        pd.DataFrame(tables.pop("runs")),
-        **{name: pd.DataFrame(rows, columns=["run", *columns[name]]) for name, rows in tables.items()},
+        pd.DataFrame(settings),
+        rows.contributions(),
+        rows.versions(),
+        rows.waits(),
+        pd.DataFrame(evaluations, columns=["run", *EVALUATIONS]),
     )
 
 
@@ -125,37 +103,18 @@ def _is_run(folder: Path) -> bool:
     return (folder / DECISIONS).is_file() or (folder / SUMMARY).is_file()
 
 
-def _tables(run: Run) -> Mapping[str, list[Row]]:
-    log = _Log()
-    for line in run.decisions():
-        log.see(line.fact, line.t)
-    return {
-        "runs": [_settings(run)],
-        "contributions": list(log.contributions.values()),
-        "versions": log.versions,
-        "waits": log.waits,
-        "evaluations": list(_evaluations(run)),
-    }
-
-
 def _settings(run: Run) -> Row:
     summary = run.summary
-    found: Row = dict(
-        zip(
-            SETTINGS,
-            (
-                summary.job,
-                summary.success,
-                summary.reason,
-                summary.versions,
-                summary.samples,
-                summary.wall_seconds,
-            ),
-            strict=True,
-        )
-    )
-    found |= {name: value for name, value in summary.metrics.items() if name not in found}
-    return found | run.settings()
+    found: Row = {
+        "job": summary.job,
+        "success": summary.success,
+        "reason": summary.reason,
+        "versions": summary.versions,
+        "samples": summary.samples,
+        "seconds": summary.wall_seconds,
+    }
+    metrics = {name: value for name, value in summary.metrics.items() if name not in found}
+    return {**found, **metrics, **run.settings()}
 
 
 def _evaluations(run: Run) -> Iterator[Row]:
@@ -167,69 +126,64 @@ def _evaluations(run: Run) -> Iterator[Row]:
                 yield {"t": metric.t, "version": metric.version, "metric": name, "value": value}
 
 
-class _Log:
-    """Rows of one decision log, filled entry by entry."""
+class LogRows:
+    """The records of decision logs, as frames once they are read."""
 
     def __init__(self) -> None:
-        self.contributions: dict[int, Row] = {}
-        self.versions: list[Row] = []
-        self.waits: list[Row] = []
-        self._fold = WorkFold()
+        self._contributions: dict[tuple[str, int], Row] = {}
+        self._waits: list[tuple[str, str, int, str, float, float, float]] = []
 
-    def see(self, fact: e.Entry, t: float) -> None:
-        for work in self._fold.work(fact, t):
-            for stretch in (*work.before, *work.held):
-                if stretch.end > stretch.begin:
-                    seconds = stretch.end - stretch.begin
-                    values = (work.worker, work.ticket, stretch.kind, stretch.begin, stretch.end, seconds)
-                    self.waits.append(dict(zip(WAITS, values, strict=True)))
+    def read(self, run: str, entries: Iterable[Line]) -> None:
+        """Add the entries of a run's log, from its first one on."""
+        fold = WorkFold()
+        for entry in entries:
+            for work in fold.work(entry.fact, entry.t):
+                self._waits += [
+                    (run, work.worker, work.ticket, each.kind, each.begin, each.end, each.end - each.begin)
+                    for each in (*work.before, *work.held)
+                    if each.end > each.begin
+                ]
+            self._see(run, entry.fact, entry.t, fold)
+
+    def _see(self, run: str, fact: e.Entry, t: float, fold: WorkFold) -> None:
         match fact:
             case e.Grant(worker, ticket, base):
-                self.contributions[ticket] = {
-                    "ticket": ticket,
-                    "worker": worker,
-                    "base": base,
-                    "granted": t,
-                    "fate": "open",
-                }
+                granted = {"run": run, "ticket": ticket, "worker": worker, "base": base, "granted": t}
+                self._contributions[run, ticket] = {**granted, "fate": "open"}
             case e.Commit(_, ticket):
-                self._row(ticket).update(
-                    committed=t, samples=fact.samples, loss=_loss(fact.loss), norm=_loss(fact.norm)
-                )
+                told = {"samples": fact.samples, "loss": fact.loss, "norm": fact.norm}
+                self._set(run, ticket, committed=t, **told)
             case e.Apply():
-                self._apply(fact, t)
+                for part in fact.parts:
+                    how = {"staleness": part.staleness, "weight": part.weight, "version": fact.version}
+                    self._set(run, part.ticket, fate="applied", decided=t, **how)
             case e.Leave(worker):
-                for row in self.contributions.values():
-                    if row["worker"] == worker and row["fate"] == "open" and "committed" not in row:
-                        row.update(fate="lost", decided=t)
+                for held in fold.open_of(worker):
+                    self._set(run, held.number, fate="lost", decided=t)
             case e.Drop(_, ticket):
-                self._row(ticket).update(fate="dropped", decided=t, reason=fact.reason)
+                self._set(run, ticket, fate="dropped", decided=t, reason=fact.reason)
             case e.Cancel(_, ticket):
-                self._row(ticket).update(fate="cancelled", decided=t)
+                self._set(run, ticket, fate="cancelled", decided=t)
             case e.Abandon(_, ticket):
-                self._row(ticket).update(fate="abandoned", decided=t)
+                self._set(run, ticket, fate="abandoned", decided=t)
 
-    def _apply(self, fact: e.Apply, t: float) -> None:
-        for part in fact.parts:
-            self._row(part.ticket).update(
-                fate="applied", decided=t, staleness=part.staleness, weight=part.weight, version=fact.version
-            )
-        staleness = [part.staleness for part in fact.parts]
-        self.versions.append(
-            {
-                "version": fact.version,
-                "t": t,
-                "contributions": len(staleness),
-                "workers": len({part.worker for part in fact.parts}),
-                "mean_staleness": sum(staleness) / len(staleness) if staleness else math.nan,
-                "max_staleness": max(staleness, default=math.nan),
-            }
+    def _set(self, run: str, ticket: int, **found: Any) -> None:
+        """Add to the row of a ticket; the initial values' ticket has none."""
+        if (row := self._contributions.get((run, ticket))) is not None:
+            row.update(found)
+
+    def contributions(self) -> pd.DataFrame:
+        return pd.DataFrame(list(self._contributions.values()), columns=["run", *CONTRIBUTIONS])
+
+    def versions(self) -> pd.DataFrame:
+        applied = self.contributions().query("fate == 'applied'").astype({"version": int})
+        return applied.groupby(["run", "version"], as_index=False).agg(
+            t=("decided", "first"),
+            contributions=("ticket", "size"),
+            workers=("worker", "nunique"),
+            mean_staleness=("staleness", "mean"),
+            max_staleness=("staleness", "max"),
         )
 
-    def _row(self, ticket: int) -> Row:
-        """Return the row of a granted ticket; for the initial values' ticket one that is thrown away."""
-        return self.contributions.get(ticket, {})
-
-
-def _loss(loss: float | None) -> float:
-    return math.nan if loss is None else loss
+    def waits(self) -> pd.DataFrame:
+        return pd.DataFrame(self._waits, columns=["run", *WAITS])

@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 
 pytest.importorskip("matplotlib")
+pytest.importorskip("pandas", reason="no pandas here (scripts/install examples)")
+
+import pandas as pd
 
 from pslab.compare.charts import write_picture
-from pslab.compare.charts.figures import NAMED, curve, histograms, share_chart, smoothed, staleness_chart
+from pslab.compare.charts.plotter import NAMED
+from pslab.compare.charts.runs import curve, histograms, loss_chart, share_chart, smoothed, staleness_chart
 from pslab.compare.group_table import NAMED as STARVING
 from pslab.compare.group_table import drops, starving
 from pslab.compare.groups import Goals, grouped, measured
@@ -19,8 +23,8 @@ def test_a_curve_has_one_point_per_version(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async")
     found = curve(run)
     assert list(found.versions) == list(range(1, run.summary.versions + 1))
-    assert found.samples[-1] == run.summary.samples
-    assert found.seconds[-1] == pytest.approx(run.summary.wall_seconds, abs=1e-6)
+    assert found.samples.iloc[-1] == run.summary.samples
+    assert found.seconds.iloc[-1] == pytest.approx(run.summary.wall_seconds, abs=1e-6)
 
 
 @pytest.mark.parametrize("workers", [1, NAMED, 4 * NAMED])
@@ -64,13 +68,30 @@ def test_where_all_staleness_is_the_same_it_is_said_and_so_is_why_something_was_
 
 
 def test_a_map_has_few_rows_and_columns_and_loses_nothing() -> None:
-    workers = [{0: 1, 599: 3}] * 500 + [{0: 2}] * 500
-    parts, width = histograms(workers)
-    assert parts.shape == (200, 60) and width == 10
-    assert parts[0, 0] == 0.25 and parts[0, 59] == 0.75 and parts[199, 0] == 1.0
-    assert parts.sum(axis=1) == pytest.approx(1)
-    nobody, width = histograms([{}, {}])
-    assert nobody.shape == (2, 1) and width == 1 and not nobody.any()
+    workers = {f"w{n}": {0: 1, 599: 3} if n < 500 else {0: 2} for n in range(1000)}
+    parts = histograms(workers)
+    assert parts.shape == (200, 60) and list(parts.columns) == list(range(0, 600, 10))
+    assert list(parts.index) == [f"w{n}" for n in range(0, 1000, 5)]
+    assert parts.loc["w0", 0] == 0.25 and parts.loc["w0", 590] == 0.75 and parts.loc["w995", 0] == 1.0
+    assert list(parts.sum(axis=1)) == pytest.approx([1.0] * 200)
+    nobody = histograms({"w0": {}, "w1": {}})
+    assert nobody.shape == (2, 1) and not nobody.any(axis=None)
+
+
+def test_several_seeds_are_a_band_as_far_as_all_go(tmp_path: Path) -> None:
+    runs = [simulate(tmp_path / str(seed), "async", run={"seed": seed, "versions": 40}) for seed in range(2)]
+    # The second one was cut off.
+    metrics = runs[1].path / "metrics.jsonl"
+    metrics.write_text(
+        "".join(metrics.read_text(encoding="utf-8").splitlines(keepends=True)[:30]), encoding="utf-8"
+    )
+    (group,) = grouped([measured(run, Goals()) for run in runs])
+    seconds, versions, _ = loss_chart([group]).axes
+    (line,) = versions.lines
+    assert (line.get_xdata()[0], line.get_xdata()[-1]) == (1, 30) and len(versions.collections) == 1
+    first, second = (curve(run).set_index("versions").loss for run in runs)
+    assert line.get_ydata()[-1] == pytest.approx((first[30] + second[30]) / 2)
+    assert len(seconds.lines) == 1
 
 
 def test_a_run_without_losses_says_so_in_its_chart(tmp_path: Path) -> None:
@@ -93,5 +114,7 @@ def test_many_that_starve_are_counted(tmp_path: Path) -> None:
 
 
 def test_smoothing_keeps_a_constant_and_has_no_bias_at_the_start() -> None:
-    assert np.allclose(smoothed(np.full(100, 3.0)), 3.0)
-    assert smoothed(np.array([5.0, 1.0, 1.0]))[0] == 5.0
+    assert np.allclose(smoothed(pd.Series(np.full(100, 3.0))), 3.0)
+    found = smoothed(pd.Series([5.0, 1.0, *[0.0] * 58]))
+    # About a thirtieth of 60: each number counts half as much as the next one.
+    assert list(found[:3]) == pytest.approx([5.0, (0.5 * 5 + 1) / 1.5, (0.25 * 5 + 0.5) / 1.75])

@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 pytest.importorskip("matplotlib")
+pytest.importorskip("pandas", reason="no pandas here (scripts/install examples)")
 
 from pslab.compare.charts import MAP, PLOTS, write_picture
-from pslab.compare.charts.theory import bounded
+from pslab.compare.charts.measures import bounded
 from pslab.compare.group_table import columns_for, compare_table
 from pslab.compare.groups import MEASURES, Goals, Group, best_of_each, grouped, measured
 from pslab.runs.folder import Run, RunError
@@ -189,7 +190,7 @@ def test_csv_has_every_measure_or_those_that_were_chosen(long_names: list[Path])
         (("--columns", "training_loss", "--json"), "--json, which has all measures"),
         (("--columns", "seconds_to_training_loss"), "expected also --training-loss X"),
         (("--csv", "--json"), "expected one of --csv and --json"),
-        (("--chart", "pie=a.svg"), "expected PLOT=FILE with PLOT one of training_loss, band"),
+        (("--chart", "pie=a.svg"), "expected PLOT=FILE with PLOT one of training_loss, timeline"),
         (("--chart", "training_loss"), "expected PLOT=FILE"),
         (("--chart", "training_loss=a.gif"), "ends in .svg or .png"),
         (("--chart", "bound=a.svg"), "no bound to draw: async: the constants"),

@@ -2,6 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ET
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -10,13 +11,13 @@ from typing import Any
 import pytest
 
 pytest.importorskip("matplotlib")
+pytest.importorskip("pandas", reason="no pandas here (scripts/install examples)")
 
-from pslab.compare.charts import figures as charts
-from pslab.compare.charts.timeline import ROWS, timeline_chart
+from pslab.compare.charts import plotter as charts
+from pslab.compare.charts.timeline import ROWS, Timeline, timeline, timeline_chart
 from pslab.compare.groups import Goals, Group, grouped, measured
-from pslab.compare.timeline import KEPT, Lane, Timeline, timeline
 from pslab.runs.folder import Run
-from pslab.runs.work import COMPUTING, RECEIVING, SENDING, TURN, UNREPORTED, WAITING, WASTED
+from pslab.runs.work import COMPUTING, KINDS, RECEIVING, SENDING, TURN, UNREPORTED, WAITING, WASTED
 from tests.lab.logs import Record, write_run
 from tests.replay.simulated import simulate
 
@@ -79,8 +80,22 @@ def three_commits(folder: Path, change: Callable[[Record], None] = lambda commit
     return run
 
 
-def stretches(lane: Lane) -> list[tuple[str, float, float]]:
-    return [(stretch.kind, stretch.begin, stretch.end) for stretch in lane.stretches]
+def stretches(found: Timeline, worker: str) -> list[tuple[str, float, float]]:
+    mine = found.waits[found.waits.worker == worker]
+    return list(mine[["kind", "begin", "end"]].itertuples(index=False, name=None))
+
+
+def spent(run: Run) -> dict[tuple[str, str], float]:
+    """Seconds from the first grant on, by worker and kind."""
+    waits = timeline(run).waits
+    return (waits.end - waits.begin).groupby([waits.worker, waits.kind]).sum().to_dict()
+
+
+def by_kind(run: Run) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for (_, kind), seconds in spent(run).items():
+        found[kind] += seconds
+    return found
 
 
 def group(run: Run) -> list[Group]:
@@ -89,9 +104,8 @@ def group(run: Run) -> list[Group]:
 
 def test_the_stretches_of_a_hand_made_log(tmp_path: Path) -> None:
     found = timeline(three_commits(tmp_path / "run"))
-    first, second = found.lanes
-    assert (first.worker, second.worker, found.seconds) == ("w0", "w1", 19.0)
-    assert stretches(first) == [
+    assert (found.workers, found.seconds) == (["w0", "w1"], 19.0)
+    assert stretches(found, "w0") == [
         (RECEIVING, 0.0, 1.0),
         (COMPUTING, 1.0, 4.0),
         (SENDING, 4.0, 6.0),
@@ -103,8 +117,7 @@ def test_the_stretches_of_a_hand_made_log(tmp_path: Path) -> None:
         (COMPUTING, 11.5, 13.5),
         (SENDING, 13.5, 14.0),
     ]
-    assert first.commits == [(6.0, "applied"), (11.0, "dropped"), (14.0, "applied")]
-    assert stretches(second) == [
+    assert stretches(found, "w1") == [
         (WAITING, 0.0, 1.0),
         (WASTED, 1.0, 7.0),
         # Nobody knows whether it stopped at once.
@@ -114,14 +127,10 @@ def test_the_stretches_of_a_hand_made_log(tmp_path: Path) -> None:
         (WAITING, 11.5, 15.0),
         (UNREPORTED, 15.0, 19.0),
     ]
-    assert second.commits == [(19.0, "applied")]
-
-
-def test_where_the_time_went(tmp_path: Path) -> None:
-    found = timeline(three_commits(tmp_path / "run"))
-    assert found.lanes[0].seconds == {
-        COMPUTING: 8.5, RECEIVING: 1.5, SENDING: 3.0, WAITING: 1.0, TURN: 0.0, WASTED: 0.0, UNREPORTED: 0.0
-    }  # fmt: skip
+    committed = found.contributions.dropna(subset="committed")
+    assert list(committed[["worker", "committed", "fate"]].itertuples(index=False, name=None)) == [
+        ("w0", 6.0, "applied"), ("w0", 11.0, "dropped"), ("w0", 14.0, "applied"), ("w1", 19.0, "applied")
+    ]  # fmt: skip
 
 
 def test_clocks_that_differ_do_not_reach_beyond_the_commit(tmp_path: Path) -> None:
@@ -131,9 +140,10 @@ def test_clocks_that_differ_do_not_reach_beyond_the_commit(tmp_path: Path) -> No
         if "pull" in commit:
             commit |= {"compute": 50.0, "before": 60.0}
 
-    for lane in timeline(three_commits(tmp_path / "run", exaggerate)).lanes:
-        assert all(one.end <= other.begin for one, other in pairwise(lane.stretches))
-        assert lane.stretches[-1].end == lane.ends[-1]
+    found = timeline(three_commits(tmp_path / "run", exaggerate))
+    for worker, end in (("w0", 14.0), ("w1", 19.0)):
+        mine = stretches(found, worker)
+        assert all(one[2] <= other[1] for one, other in pairwise(mine)) and mine[-1][2] == end
 
 
 LINKS = {"latency": 0.125, "bandwidth": 4e6}
@@ -148,15 +158,18 @@ def test_a_simulated_worker_is_busy_with_one_thing_at_a_time(
     tmp_path: Path, policy: str, knobs: dict[str, Any]
 ) -> None:
     """And with something at every moment, up to its last ticket."""
-    found = timeline(simulate(tmp_path / "run", policy, knobs, simulation=TIMED, links=LINKS))
-    assert len(found.lanes) == 4
-    for lane in found.lanes:
-        assert lane.stretches[0].begin == 0
+    run = simulate(tmp_path / "run", policy, knobs, simulation=TIMED, links=LINKS)
+    found, seconds = timeline(run), spent(run)
+    assert len(found.workers) == 4
+    for worker in found.workers:
+        mine = stretches(found, worker)
+        assert mine[0][1] == 0
         # Times are written in whole microseconds.
-        assert all(abs(a.end - b.begin) < 5e-6 for a, b in pairwise(lane.stretches))
-        assert lane.stretches[-1].end == lane.ends[-1]
-        assert sum(lane.seconds.values()) == pytest.approx(lane.ends[-1], abs=1e-3)
-        assert {COMPUTING, RECEIVING, SENDING} <= {s.kind for s in lane.stretches}
+        assert all(abs(a[2] - b[1]) < 5e-6 for a, b in pairwise(mine))
+        assert sum(seconds[worker, kind] for kind in KINDS if (worker, kind) in seconds) == pytest.approx(
+            mine[-1][2], abs=1e-3
+        )
+        assert {COMPUTING, RECEIVING, SENDING} <= {kind for kind, _, _ in mine}
 
 
 def drawn(figure: Any) -> Iterator[str]:
@@ -179,15 +192,17 @@ def test_the_chart_has_a_row_for_each_worker_and_a_mark_for_each_fate(tmp_path: 
     assert charts.png(figure).startswith(b"\x89PNG")
 
 
-def test_a_long_run_shows_its_beginning_and_says_so(tmp_path: Path) -> None:
-    run = simulate(tmp_path / "run", "async", simulation=TIMED | {"batches": KEPT + 50})
-    found = timeline(run)
-    assert all(len(lane.ends) == KEPT and lane.full for lane in found.lanes)
-    # Shares are of all of it.
-    assert sum(found.lanes[0].seconds.values()) > found.lanes[0].ends[-1]
+def test_a_long_run_shows_its_beginning_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a log of any length only the beginning is kept in memory."""
+    run = simulate(tmp_path / "run", "async", simulation=TIMED | {"batches": 250})
+    whole = timeline(run)
     (title,) = [word for word in drawn(timeline_chart(group(run))) if word.startswith("first ")]
-    assert title.endswith(f" of {found.seconds:.0f} s")
-    assert float(title.split()[1]) == pytest.approx(found.until(15), rel=0.01)
+    assert title.endswith(f" of {whole.seconds:.0f} s")
+    assert float(title.split()[1]) == pytest.approx(whole.until(15), rel=0.01)
+    monkeypatch.setattr("pslab.compare.charts.timeline.ENTRIES", 400)
+    part = timeline(run)
+    assert len(part.waits) < len(whole.waits) / 3 and part.kept < whole.kept
+    assert part.seconds == pytest.approx(whole.seconds, rel=0.01) and part.until(15) == whole.until(15)
 
 
 def test_a_short_run_is_shown_whole(tmp_path: Path) -> None:
@@ -207,10 +222,9 @@ def test_a_gradient_that_is_ready_waits_for_its_turn(tmp_path: Path) -> None:
     """Of more workers than a server holds payloads of: nothing takes time here but computing."""
     timed = {"problem": "quadratic", "compute": "exponential(1)"}
     run = simulate(tmp_path / "run", "sync", run={"versions": 10}, cluster={"workers": 24}, simulation=timed)
-    found = timeline(run)
-    spent = {kind: sum(lane.seconds[kind] for lane in found.lanes) for kind in (TURN, SENDING, COMPUTING)}
-    assert spent[TURN] > 0.1 * spent[COMPUTING]
-    assert spent[SENDING] < 0.001 * spent[COMPUTING]
+    seconds = by_kind(run)
+    assert seconds[TURN] > 0.1 * seconds[COMPUTING]
+    assert seconds[SENDING] < 0.001 * seconds[COMPUTING]
 
 
 def test_a_few_gradients_that_are_under_way_at_once_wait_for_no_turn(tmp_path: Path) -> None:
@@ -223,9 +237,8 @@ def test_a_few_gradients_that_are_under_way_at_once_wait_for_no_turn(tmp_path: P
         simulation=timed,
         links={"latency": 0.2},
     )
-    found = timeline(run)
-    assert sum(lane.seconds[TURN] for lane in found.lanes) == 0
-    assert all(lane.seconds[SENDING] > 0 for lane in found.lanes)
+    assert by_kind(run)[TURN] == 0
+    assert all(spent(run)[f"w{number}", SENDING] > 0 for number in range(4))
 
 
 def test_nobody_waits_for_a_turn_where_there_is_none(tmp_path: Path) -> None:
@@ -233,9 +246,8 @@ def test_nobody_waits_for_a_turn_where_there_is_none(tmp_path: Path) -> None:
     run = simulate(
         tmp_path / "run", "async", cluster={"workers": 24}, simulation=timed, links={"latency": 0.2}
     )
-    found = timeline(run)
-    assert sum(lane.seconds[TURN] for lane in found.lanes) == 0
-    assert all(lane.seconds[SENDING] > 0 for lane in found.lanes)
+    assert by_kind(run)[TURN] == 0
+    assert all(spent(run)[f"w{number}", SENDING] > 0 for number in range(24))
 
 
 def test_the_slowest_of_many_workers_are_always_shown(tmp_path: Path) -> None:
@@ -259,5 +271,10 @@ def test_a_run_without_times_has_a_bar_for_each_ticket(tmp_path: Path) -> None:
     assert {"applied", "dropped", UNREPORTED, "w0", "w1"} <= words and COMPUTING not in words
 
 
-def test_a_run_without_commits_has_an_empty_timeline() -> None:
-    assert Timeline((Lane("w0"),), 0.0).until(15) == 0
+def test_a_run_without_commits_has_an_empty_timeline(tmp_path: Path) -> None:
+    run = three_commits(tmp_path / "run")
+    lines = run.log.read_text(encoding="utf-8").splitlines(keepends=True)
+    (run.path / "summary.json").unlink()
+    run.log.write_text("".join(lines[:4]), encoding="utf-8")
+    assert timeline(Run(run.path)).until(15) == 0
+    assert not list(timeline_chart(group(Run(run.path))).axes[0].collections)

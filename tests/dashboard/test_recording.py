@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pslab.compare.timeline import timeline
 from pslab.dashboard.recording import JOIN, KINDS, LISTS, STOP, Recorder, recorded
 from pslab.dashboard.runs import PRINTED, RunPages
 from pslab.runs.folder import Run, RunError
 from pswire.decisions.entries import KINDS as ENTRIES
 from pswire.decisions.entries import Join, Leave
+from tests.compare.test_timeline import spent
 from tests.comparing import same
 from tests.replay.simulated import simulate
 
@@ -39,12 +39,10 @@ def test_stretches_are_those_of_the_timeline(run: Run) -> None:
     found: dict[tuple[str, int], float] = defaultdict(float)
     for worker, kind, begin, end, _ in batch["stretches"]:
         found[batch["workers"][worker], kind] += end - max(begin, begun) if end > begun else 0.0
-    for lane in timeline(run).lanes:
-        expected: dict[int, float] = defaultdict(float)
-        for kind, seconds in lane.seconds.items():
-            expected[KINDS[kind]] += seconds
-        for number, seconds in expected.items():
-            assert found[lane.worker, number] == pytest.approx(seconds, abs=1e-3), (lane.worker, number)
+    expected: dict[tuple[str, int], float] = defaultdict(float)
+    for (worker, kind), seconds in spent(run).items():
+        expected[worker, KINDS[kind]] += seconds
+    assert {key: seconds for key, seconds in found.items() if seconds} == pytest.approx(expected, abs=1e-3)
 
 
 def test_fates_are_those_of_the_summary(run: Run) -> None:

@@ -1,6 +1,6 @@
 """`ps-lab export --trace`: every rule of the format holds, and the numbers are the log's."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,14 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 from pslab.cli import cli
-from pslab.compare.timeline import timeline
 from pslab.observe.trace import NAMES
 from pslab.runs.folder import Run
 from pslab.runs.log import Line
-from pslab.runs.work import COMPUTING, RECEIVING, SENDING, WASTED, WorkFold
+from pslab.runs.work import COMPUTING, RECEIVING, SENDING, WASTED
 from pswire.decisions import entries as facts
 from tests.cluster.cluster import Cluster
-from tests.compare.test_timeline import three_commits
+from tests.compare.test_timeline import spent, three_commits
 from tests.observe import trace_format
 from tests.observe.trace_format import Event
 from tests.replay.simulated import simulate
@@ -120,29 +119,14 @@ def agrees_with_the_log(run: Run, events: list[Event]) -> None:
     ages = Counter(e["args"]["staleness"] for e in named(events, "f"))
     assert ages == run.summary.histogram
 
-    found = timeline(run)
     names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == 1}
-    seconds: dict[str, Counter[str]] = defaultdict(Counter)
+    seconds: Counter[tuple[str, str]] = Counter()
     for event in events:
         if event["ph"] == "X" and event["pid"] == 1:
-            seconds[names[event["tid"]]][event["name"]] += event["dur"] / 1e6
-    for lane in found.lanes:
-        for kind in (COMPUTING, RECEIVING, SENDING, WASTED):
-            assert seconds[lane.worker][NAMES[kind]] == pytest.approx(lane.seconds[kind], abs=1e-4), kind
-
-
-def test_work_covers_every_second_that_the_timeline_has(tmp_path: Path) -> None:
-    """Waiting too, which the timeline counts from the first grant on."""
-    run = simulate(tmp_path / "run", "sync", {"backup": 1}, simulation=TIMED, links=LINKS)
-    begun, reader = run.first_grant(), WorkFold()
-    seconds: dict[str, Counter[str]] = defaultdict(Counter)
-    for entry in run.decisions():
-        for work in reader.work(entry.fact, entry.t):
-            for stretch in (*work.before, *work.held):
-                seconds[work.worker][stretch.kind] += max(stretch.end, begun) - max(stretch.begin, begun)
-    for lane in timeline(run).lanes:
-        found = {kind: spent for kind, spent in seconds[lane.worker].items() if spent}
-        assert found == pytest.approx({kind: spent for kind, spent in lane.seconds.items() if spent})
+            seconds[names[event["tid"]], event["name"]] += event["dur"] / 1e6
+    for (worker, kind), expected in spent(run).items():
+        if kind in (COMPUTING, RECEIVING, SENDING, WASTED):
+            assert seconds[worker, NAMES[kind]] == pytest.approx(expected, abs=1e-4), kind
 
 
 def cut(run: Run, change: Callable[[str], str]) -> None:

@@ -1,23 +1,22 @@
-"""Charts of runs, drawn by matplotlib. Here: charts by name, and one chart as a file."""
+"""Charts of runs, drawn by matplotlib from pandas frames. Here: charts by name, and one chart as a file.
+
+plotter   lines, bars and maps on figures, and figures as files
+runs      what happened in runs: losses, staleness, shares of workers
+measures  measures over settings, and bounds
+timeline  what each worker did when: compute, communicate, wait
+
+Loading pandas takes half a second, so it is loaded only to draw.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pslab.compare.charts import figures as charts
-from pslab.compare.charts.theory import bound_chart, map_chart, measure_chart
-from pslab.compare.charts.timeline import timeline_chart
 from pslab.compare.groups import MEASURES, Group
 from pslab.runs.folder import RunError
 
-CHARTS = {
-    "training_loss": charts.loss_chart,
-    "band": charts.band_chart,
-    "timeline": timeline_chart,
-    "staleness": charts.staleness_chart,
-    "shares": charts.share_chart,
-    "bound": bound_chart,
-}
+# Beside these, every measure is a chart of its own.
+CHARTS = ("training_loss", "timeline", "staleness", "shares", "bound")
 # A measure over two settings.
 MAP = "map:"
 PLOTS = (
@@ -41,9 +40,11 @@ def write_picture(groups: Sequence[Group], plot: str, path: Path) -> None:
     Raises RunError for another suffix, if a run cannot be read, matplotlib is missing, the file cannot be written, or
     no bound holds for any group.
     """
+    from pslab.compare.charts.plotter import png, svg
+
     check_target(path)
     figure = _figure(groups, plot)
-    data = charts.svg(figure).encode() if path.suffix == ".svg" else charts.png(figure)
+    data = svg(figure).encode() if path.suffix == ".svg" else png(figure)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
@@ -52,6 +53,17 @@ def write_picture(groups: Sequence[Group], plot: str, path: Path) -> None:
 
 
 def _figure(groups: Sequence[Group], plot: str) -> Any:
+    from pslab.compare.charts import measures, runs, timeline
+
+    charts = {
+        "training_loss": runs.loss_chart,
+        "timeline": timeline.timeline_chart,
+        "staleness": runs.staleness_chart,
+        "shares": runs.share_chart,
+        "bound": measures.bound_chart,
+    }
+    if plot in charts:
+        return charts[plot](groups)
     if plot.startswith(MAP):
-        return map_chart(groups, plot.removeprefix(MAP))
-    return CHARTS[plot](groups) if plot in CHARTS else measure_chart(groups, plot)
+        return measures.map_chart(groups, plot.removeprefix(MAP))
+    return measures.measure_chart(groups, plot)
