@@ -108,7 +108,7 @@ class Advisor:
             self.interrupted = ExitCode(code)
             return None
         found = measured(Run(folder), self._goals)
-        values, workers = found.measures.values, self._experiment.cluster.workers
+        values, workers = found.values, self._experiment.cluster.workers
         result = result_of(found, self._goals)
         shutil.rmtree(folder)
         self._wall.append(time.monotonic() - began)

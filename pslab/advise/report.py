@@ -82,22 +82,18 @@ class Advice:
                     "learning_rate": each.candidate.rate,
                     "plays": each.plays,
                     "reached": each.reached,
-                    "seconds": _json(each.seconds),
+                    "seconds": each.seconds,
                     "best": each.best,
-                    "ratio": _json(each.ratio),
-                    "low": _json(each.low),
-                    "high": _json(each.high),
-                    "wasted": _json(each.wasted),
-                    "least_share": _json(each.least_share),
+                    "ratio": each.ratio,
+                    "low": each.low,
+                    "high": each.high,
+                    "wasted": each.wasted,
+                    "least_share": each.least_share,
                     "tied": each.tied,
                 }
                 for each in self.judged
             ],
         }
-
-
-def _json(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def cells(judged: Judged) -> tuple[str, ...]:

@@ -168,7 +168,7 @@ def _say_json(progress: Progress) -> None:
             "event": "play",
             "seed": progress.seed,
             "choice": progress.candidate.label,
-            "seconds": progress.play.seconds if math.isfinite(progress.play.seconds) else None,
+            "seconds": progress.play.seconds,
             "left": progress.left,
         }
     )

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich import box
@@ -15,7 +15,6 @@ from rich.table import Table
 from rich.text import Text
 
 from pslab.compare.groups import MEASURES, Goals, Group, Measured, Spread
-from pslab.display.status import finite_or_none
 from pslab.runs.folder import DECISIONS
 
 FAILED, UNFINISHED = "failed", "unfinished"
@@ -99,8 +98,8 @@ def _table(
         heading = title.replace(" ", "\n").replace("/", "\n/") if stacked else title
         table.add_column(heading, justify="right", no_wrap=True)
     for group in groups:
-        states = Counter(state_of(run) for run in group.runs)
-        exceptions = ", ".join(f"{states[state]} {state}" for state in (FAILED, UNFINISHED) if states[state])
+        states = states_of(group)
+        exceptions = ", ".join(f"{count} {state}" for state, count in states.items() if count)
         cells = [f"{len(group.runs)} ({exceptions})" if exceptions else str(len(group.runs))]
         cells += [measure_text(group, column) for column in columns]
         lines = [cell.replace(" ", "\n", 1) if stacked else cell for cell in cells]
@@ -112,7 +111,13 @@ def state_of(run: Measured) -> str:
     """Return how a run ended; empty for success. An unfinished one is still running, or was killed."""
     if not run.run.stopped:
         return UNFINISHED
-    return "" if run.success else FAILED
+    return "" if run.run.summary.success else FAILED
+
+
+def states_of(group: Group) -> dict[str, int]:
+    """Return how many runs of a group failed, and how many have not finished."""
+    states = Counter(state_of(run) for run in group.runs)
+    return {state: states[state] for state in (FAILED, UNFINISHED)}
 
 
 def compare_csv(groups: Sequence[Group], chosen: Sequence[str] = ()) -> str:
@@ -120,31 +125,18 @@ def compare_csv(groups: Sequence[Group], chosen: Sequence[str] = ()) -> str:
 
     Numbers have full precision; what was not measured is empty.
     """
-    names = chosen or MEASURES
-    text = io.StringIO()
-    write = csv.writer(text, lineterminator="\n").writerow
-    write(
-        [
-            "policy",
-            "runs",
-            FAILED,
-            UNFINISHED,
-            *(part for name in names for part in (name, f"{name}_deviation")),
-        ]
-    )
+    lines = []
     for group in groups:
-        spreads = [group.spread(name) for name in names]
-        numbers = [number for each in spreads for number in (each.mean, each.deviation)]
-        states = Counter(state_of(run) for run in group.runs)
-        write(
-            [
-                group.label,
-                len(group.runs),
-                states[FAILED],
-                states[UNFINISHED],
-                *(finite_or_none(number) for number in numbers),
-            ]
-        )
+        numbers: dict[str, float] = {}
+        for name in chosen or MEASURES:
+            found = group.spread(name)
+            numbers |= {name: found.mean, f"{name}_deviation": found.deviation}
+        told = {name: "" if math.isnan(number) else number for name, number in numbers.items()}
+        lines.append({"policy": group.label, "runs": len(group.runs), **states_of(group), **told})
+    text = io.StringIO()
+    table = csv.DictWriter(text, lines[0], lineterminator="\n")
+    table.writeheader()
+    table.writerows(lines)
     return text.getvalue()
 
 
@@ -199,8 +191,8 @@ def drops(groups: Sequence[Group]) -> list[str]:
 
 
 def compare_json(groups: Sequence[Group]) -> dict[str, Any]:
-    """Return everything that the table shows, and the parts of every worker; null for what was not measured."""
-    names = sorted({name for group in groups for run in group.runs for name in run.measures.values})
+    """Return everything that the table shows, and the parts of every worker; NaN for what was not measured."""
+    names = sorted({name for group in groups for run in group.runs for name in run.values})
     return {
         "event": "compare",
         "groups": [
@@ -209,21 +201,10 @@ def compare_json(groups: Sequence[Group]) -> dict[str, Any]:
                 "policy": dict(group.runs[0].run.summary.policy),
                 "runs": [str(run.run.path) for run in group.runs],
                 "seeds": [run.seed for run in group.runs],
-                **{
-                    state: sum(state_of(run) == state for run in group.runs) for state in (FAILED, UNFINISHED)
-                },
-                "measures": {name: spread_json(group.spread(name)) for name in names},
-                "shares": {worker: spread_json(s) for worker, s in group.shares().items()},
+                **states_of(group),
+                "measures": {name: asdict(group.spread(name)) for name in names},
+                "shares": {worker: asdict(share) for worker, share in group.shares().items()},
             }
             for group in groups
         ],
-    }
-
-
-def spread_json(spread: Spread) -> dict[str, Any]:
-    """Return a spread as JSON, with null for NaN."""
-    return {
-        "mean": finite_or_none(spread.mean),
-        "deviation": finite_or_none(spread.deviation),
-        "count": spread.count,
     }

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pslab.runs.folder import Run, RunError, Summary
+from pslab.runs.folder import Run, RunError
 from pslab.runs.labels import run_label
 
 # The losses of this many versions are averaged and compared with a threshold: single batches are noisy.
@@ -42,37 +42,24 @@ class Goals:
 
 
 @dataclass(frozen=True, slots=True)
-class Measures:
-    """The numbers of one run, by the names of MEASURES; NaN if not measured.
-
-    `shares`: worker -> its part of all applied contributions, 1/n each for n workers if none is favoured.
-    """
-
-    values: Mapping[str, float]
-    shares: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
 class Measured:
-    """A run, its settings (dotted key -> value) and its measures."""
+    """A run, its settings (dotted key -> value), and its numbers.
+
+    `values`: by the names of MEASURES; NaN if not measured. `shares`: worker -> its part of all applied contributions,
+    1/n each for n workers if none is favoured.
+    """
 
     run: Run
     seed: int | None
     settings: Mapping[str, Any]
-    measures: Measures
-    success: bool
+    values: Mapping[str, float]
+    shares: Mapping[str, float]
 
 
 def measured(run: Run, goals: Goals) -> Measured:
     """Measure a run. Raises RunError if its log cannot be read, or is cut off although the run has stopped."""
     run.check_whole()
     summary, settings = run.summary, run.settings()
-    return Measured(
-        run, settings.pop("run.seed", None), settings, _measures(run, summary, goals), summary.success
-    )
-
-
-def _measures(run: Run, summary: Summary, goals: Goals) -> Measures:
     counts = summary.contributions
     applied = sum(c.applied for c in counts.values())
     committed = sum(c.committed for c in counts.values())
@@ -94,29 +81,22 @@ def _measures(run: Run, summary: Summary, goals: Goals) -> Measures:
     }
     if goals.training_loss is not None or goals.accuracy is not None:
         values |= _times(run, goals)
-    return Measures(values, shares)
+    return Measured(run, settings.pop("run.seed", None), settings, values, shares)
 
 
 def _times(run: Run, goals: Goals) -> dict[str, float]:
     """Return the seconds to each goal; NaN if it was not reached, or there is none."""
-    begun = run.first_grant()
+    begun, loss, accuracy = run.first_grant(), goals.training_loss, goals.accuracy
     recent: deque[float] = deque(maxlen=WINDOW)
-    found = {"seconds_to_training_loss": math.nan, "seconds_to_accuracy": math.nan}
+    reached: dict[str, float] = {}
     for metric in run.metrics():
         if metric.kind == "train" and math.isfinite(metric.loss):
             recent.append(metric.loss)
-            low = (
-                goals.training_loss is not None
-                and len(recent) == WINDOW
-                and sum(recent) / WINDOW <= goals.training_loss
-            )
-            if low and math.isnan(found["seconds_to_training_loss"]):
-                found["seconds_to_training_loss"] = metric.t - begun
-        accuracy = metric.metrics.get("accuracy", -math.inf)
-        high = goals.accuracy is not None and accuracy >= goals.accuracy
-        if high and math.isnan(found["seconds_to_accuracy"]):
-            found["seconds_to_accuracy"] = metric.t - begun
-    return found
+            if loss is not None and len(recent) == WINDOW and sum(recent) / WINDOW <= loss:
+                reached.setdefault("seconds_to_training_loss", metric.t - begun)
+        if accuracy is not None and metric.metrics.get("accuracy", -math.inf) >= accuracy:
+            reached.setdefault("seconds_to_accuracy", metric.t - begun)
+    return {name: reached.get(name, math.nan) for name in ("seconds_to_training_loss", "seconds_to_accuracy")}
 
 
 # Settings that do not distinguish experiments.
@@ -144,11 +124,11 @@ class Group:
 
     def spread(self, name: str) -> Spread:
         """Return the spread of one measure."""
-        return spread([run.measures.values.get(name, math.nan) for run in self.runs])
+        return spread([run.values.get(name, math.nan) for run in self.runs])
 
     def shares(self) -> dict[str, Spread]:
         """Return the spread of each worker's part of all applied contributions."""
-        tables = [run.measures.shares for run in self.runs]
+        tables = [run.shares for run in self.runs]
         workers = sorted({worker for table in tables for worker in table})
         return {worker: spread([t.get(worker, math.nan) for t in tables]) for worker in workers}
 

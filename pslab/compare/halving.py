@@ -77,9 +77,9 @@ class Result:
 
 def result_of(run: Measured, goals: Goals) -> Result:
     """Without a goal all runs reach it at once, unless they fail. The cost is -accuracy, else a loss."""
-    if not run.success:
+    if not run.run.summary.success:
         return Result(math.inf, math.inf)
-    values, goal = run.measures.values, goals.accuracy is not None or goals.training_loss is not None
+    values, goal = run.values, goals.accuracy is not None or goals.training_loss is not None
     seconds = values[goal_of(goals)] if goal else 0.0
     costs = (-values["accuracy"], values["held_out_loss"], values["training_loss"])
     cost = next((cost for cost in costs if math.isfinite(cost)), math.inf)

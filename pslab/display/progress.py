@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from pslab.display.status import SampleRate, number, status_json, status_line, status_view
+from pslab.display.status import SampleRate, finite_or_none, number, status_json, status_line, status_view
 from pswire.v1 import coordinator_pb2 as pb
 
 # Seconds between two plain lines; and while the job does not train, between two that say the same.
@@ -135,8 +135,19 @@ class JsonLines(Quiet):
 
 
 def print_json(record: dict[str, Any]) -> None:
-    """Print one line to standard output and flush it."""
-    print(json.dumps(record), flush=True)
+    """Print one line to standard output and flush it. JSON has neither NaN nor infinity: they become null."""
+    print(json.dumps(_finite(record), allow_nan=False), flush=True)
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case float():
+            return finite_or_none(value)
+        case dict():
+            return {name: _finite(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_finite(each) for each in value]
+    return value
 
 
 def choose(*, as_json: bool = False, quiet: bool = False) -> Display:

@@ -2,15 +2,14 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from pslab.compare.group_table import spread_json
 from pslab.compare.groups import Spread
-from pslab.display.status import finite_or_none
 from pslab.predict.prediction import Prediction, Row, relative_error
 from pslab.theory.measured import Claim
 
@@ -84,7 +83,7 @@ def sentences(predictions: Sequence[Prediction]) -> Iterator[str]:
 
 
 def prediction_json(prediction: Prediction) -> dict[str, Any]:
-    """Return a prediction as JSON, with null for missing numbers."""
+    """Return a prediction as JSON, with NaN for missing numbers."""
     straggler = prediction.straggler
     return {
         "event": "prediction",
@@ -93,12 +92,7 @@ def prediction_json(prediction: Prediction) -> dict[str, Any]:
         "runs": list(map(str, prediction.runs)),
         "repeat": len(prediction.plays),
         "rows": {row.what: _row_json(row) for row in prediction.rows},
-        "straggler": None
-        if straggler is None
-        else {
-            name: finite_or_none(getattr(straggler, name))
-            for name in ("worker", "seconds", "others", "now", "without")
-        },
+        "straggler": None if straggler is None else asdict(straggler),
         "not_simulated": prediction.unknown or None,
     }
 
@@ -106,14 +100,14 @@ def prediction_json(prediction: Prediction) -> dict[str, Any]:
 def _row_json(row: Row) -> dict[str, Any]:
     law = row.law
     return {
-        "measured": spread_json(row.real),
-        "simulated": None if not row.simulated else _simulated_json(row),
+        "measured": asdict(row.real),
+        "simulated": _simulated_json(row) if row.simulated else None,
         "theory": None
         if law is None
         else {
             "relation": law.relation,
-            "value": finite_or_none(law.expected),
-            "measured": finite_or_none(law.measured),
+            "value": law.expected,
+            "measured": law.measured,
             "formula": law.formula,
             "source": law.source,
         },
@@ -123,13 +117,10 @@ def _row_json(row: Row) -> dict[str, Any]:
 def _simulated_json(row: Row) -> dict[str, Any]:
     own = row.simulated[0]
     return {
-        **spread_json(row.predicted),
-        "least": finite_or_none(min(row.simulated)),
-        "most": finite_or_none(max(row.simulated)),
-        "error": finite_or_none(row.error),
+        **asdict(row.predicted),
+        "least": min(row.simulated),
+        "most": max(row.simulated),
+        "error": row.error,
         "within": row.within,
-        "own_seed": {
-            "value": finite_or_none(own),
-            "error": finite_or_none(relative_error(own, row.real.mean)),
-        },
+        "own_seed": {"value": own, "error": relative_error(own, row.real.mean)},
     }

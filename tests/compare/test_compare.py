@@ -110,8 +110,9 @@ def test_spreads_in_words() -> None:
 
 def test_json_has_no_nan(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async", simulation={"problem": "none", "batches": 5})
-    text = json.dumps(compare_json(groups_of([run])), allow_nan=False)
-    assert json.loads(text)["groups"][0]["measures"]["accuracy"]["mean"] is None
+    said = ps_lab("compare", run.path, "--json")
+    assert "NaN" not in said.out
+    assert said.lines[0]["groups"][0]["measures"]["accuracy"] == {"mean": None, "deviation": None, "count": 0}
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pslab.compare.groups import Goals, Measures
+from pslab.compare.groups import Goals
 from pslab.compare.halving import Budget, halving, result_of, score
 from pslab.compare.sweep import SweepError
 from pswire.exits import ExitCode
@@ -54,7 +54,7 @@ def run(accuracy=math.nan, loss=math.nan, seconds=math.nan, success=True):
         "seconds_to_accuracy": seconds,
         "seconds_to_training_loss": seconds,
     }
-    return SimpleNamespace(success=success, measures=Measures(values, {}))
+    return SimpleNamespace(run=SimpleNamespace(summary=SimpleNamespace(success=success)), values=values)
 
 
 @pytest.mark.parametrize(

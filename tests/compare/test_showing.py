@@ -13,7 +13,7 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("pandas", reason="no pandas here (scripts/install examples)")
 
 from pslab.compare.charts import MAP, PLOTS, write_picture
-from pslab.compare.charts.measures import bounded
+from pslab.compare.charts.measures import bounded, measure_chart
 from pslab.compare.group_table import columns_for, compare_table
 from pslab.compare.groups import MEASURES, Goals, Group, best_of_each, grouped, measured
 from pslab.runs.folder import Run, RunError
@@ -31,7 +31,7 @@ SGD = {"name": "sgd", "learning_rate": 0.1}
 
 
 def test_every_measure_has_a_name(timed: Run) -> None:
-    assert tuple(measured(timed, Goals(training_loss=1.0)).measures.values) == MEASURES
+    assert tuple(measured(timed, Goals(training_loss=1.0)).values) == MEASURES
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +90,19 @@ def test_a_measure_with_a_law_has_it_as_a_dashed_line(tmp_path: Path) -> None:
     write_picture(groups, "mean_staleness", tmp_path / "a.svg")
     text = (tmp_path / "a.svg").read_text(encoding="utf-8")
     assert "stroke-dasharray" in text and "(n - 1)" in text and "policy.aggregate" in text
+
+
+def test_a_policy_without_the_varied_knob_is_a_line_across(tmp_path: Path) -> None:
+    runs = [
+        simulate(tmp_path / f"{n}", "k-sync", {"aggregate": n}, simulation=TIMING | {"batches": 5})
+        for n in (1, 2)
+    ]
+    runs.append(simulate(tmp_path / "async", "async", simulation=TIMING | {"batches": 5}))
+    groups = grouped([measured(run, Goals()) for run in runs])
+    (axes,) = measure_chart(groups, "samples_per_second").axes
+    lines = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
+    assert lines["async"] == 2 * [groups[2].spread("samples_per_second").mean]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["async", "k-sync"]
 
 
 def test_why_a_group_has_no_bound(tmp_path: Path) -> None:

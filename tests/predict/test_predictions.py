@@ -14,7 +14,7 @@ from pslab.predict.prediction import Prediction, Row, relative_error
 from pslab.predict.prediction import predict as predict_group
 from pslab.predict.simulation import REPEAT
 from pslab.predict.steps import StepTimes, step_times_of
-from pslab.predict.table import prediction_json, prediction_table
+from pslab.predict.table import prediction_table
 from pslab.runs.folder import Run
 from pswire.config.experiment import Experiment
 from pswire.exits import ExitCode
@@ -165,7 +165,7 @@ def test_the_range_and_the_error_are_those_of_all_plays() -> None:
 
 def test_a_single_play_has_no_spread(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "sync", simulation=TIMING, **DELAYS)
-    said = prediction_json(predict(run, step_times_of(run), repeat=1))
+    (said,) = ps_lab("predict", run.path, "--pace", run.path, "--repeat", 1, "--json").lines
     row = said["rows"][SECONDS]["simulated"]
     assert said["repeat"] == 1 and row["deviation"] is None
     assert row["least"] == row["most"] == row["mean"] == row["own_seed"]["value"]
