@@ -9,7 +9,6 @@ import pytest
 
 import pslab.runs
 from pslab.check.checker import check_log
-from pslab.compare.timeline import timeline
 from pslab.dashboard.recording import recorded
 from pslab.observe.trace import Tracer
 from pslab.replay.schedule import read_records
@@ -51,7 +50,6 @@ READERS: Mapping[str, Callable[[Run], object]] = {
     "frames": lambda run: pslab.runs.load(run.path),
     "replay": read_records,
     "settings": lambda run: (run.summary, run.settings()),
-    "timeline": timeline,
     "trace": lambda run: list(Tracer().events(run.decisions())),
     "work": lambda run: [work for line in run.decisions() for work in WorkFold().work(line.fact, line.t)],
 }

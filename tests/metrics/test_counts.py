@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from prometheus_client.core import Metric
 
-from pslab.compare.timeline import timeline
 from pslab.runs.folder import Run
 from pslab.runs.work import COMPUTING, RECEIVING, SENDING, WASTED, WorkFold
 from psserver.metrics import collector
 from psserver.metrics.counts import MAX_WORKERS, OTHERS, Counts, JobNumbers, numbers_from
 from pswire.config.experiment import parse_experiment
 from pswire.extras import how_to_install
+from tests.lab.waits import spent
 from tests.replay.simulated import document
 from tests.simulator.lab import Outcome, simulate
 
@@ -76,20 +76,20 @@ def test_counters_are_those_of_the_summary_and_seconds_those_of_the_timeline(
             for stretch in work.before:
                 if stretch.kind != COMPUTING:
                     waited[work.worker] = waited.get(work.worker, 0.0) + max(stretch.end - stretch.begin, 0.0)
-    for lane in timeline(Run(folder)).lanes:
+    seconds = spent(Run(folder))
+    for worker in summary["contributions"]:
         for kind, activity in names.items():
-            seconds = value(metrics, "worker_seconds_total", worker=lane.worker, activity=activity)
-            assert seconds == pytest.approx(lane.seconds[kind], abs=1e-3)
+            counted = value(metrics, "worker_seconds_total", worker=worker, activity=activity)
+            assert counted == pytest.approx(seconds[worker, kind], abs=1e-3)
         # After a cancel the timeline counts it as wasted up to the next grant; the counters call that waiting.
         idle = sum(
-            value(metrics, "worker_seconds_total", worker=lane.worker, activity=a) for a in ("wait", "wasted")
+            value(metrics, "worker_seconds_total", worker=worker, activity=a) for a in ("wait", "wasted")
         )
-        assert idle == pytest.approx(waited.get(lane.worker, 0.0) + lane.seconds[WASTED], abs=1e-3)
+        assert idle == pytest.approx(waited.get(worker, 0.0) + seconds[worker, WASTED], abs=1e-3)
         busy = [
-            value(metrics, "worker_seconds_total", worker=lane.worker, activity=a)
-            for a in ("compute", "before")
+            value(metrics, "worker_seconds_total", worker=worker, activity=a) for a in ("compute", "before")
         ]
-        assert sum(busy) == pytest.approx(lane.seconds[COMPUTING], abs=1e-3)
+        assert sum(busy) == pytest.approx(seconds[worker, COMPUTING], abs=1e-3)
 
 
 def test_many_workers_are_few_series() -> None:

@@ -15,7 +15,8 @@ from pslab.runs.log import Line
 from pslab.runs.work import COMPUTING, RECEIVING, SENDING, WASTED
 from pswire.decisions import entries as facts
 from tests.cluster.cluster import Cluster
-from tests.compare.test_timeline import spent, three_commits
+from tests.compare.test_timeline import three_commits
+from tests.lab.waits import spent
 from tests.observe import trace_format
 from tests.observe.trace_format import Event
 from tests.replay.simulated import simulate
