@@ -13,7 +13,8 @@ from pslab.commands.comparison import comparison_of, show
 from pslab.commands.failure import EPILOG, console, failures
 from pslab.display.outcome import outcome_text
 from pslab.display.progress import Display, choose
-from pslab.launch.experiments import FinishedRun, load, run_local
+from pslab.launch.engines.local import LocalLauncher
+from pslab.launch.experiments import FinishedRun, load, run_real
 from pslab.runs.folder import Run, RunError
 from pswire.command.options import overrides_option
 from pswire.config.experiment import ExperimentError
@@ -61,7 +62,9 @@ def tour(
     for policy in POLICIES:
         experiment = load(folder / f"digits-{policy}.toml", overrides)
         # Paths of job modules in the examples are relative to the checkout.
-        finished = run_local(experiment, display(policy), out=out / policy, force=True, cwd=folder.parent)
+        finished = run_real(
+            experiment, display(policy), LocalLauncher(folder.parent), out=out / policy, force=True
+        )
         stop = Stop(policy, finished, _check(finished.folder))
         report(stop)
         worst = worst or stop.code

@@ -70,12 +70,6 @@ from psworker.job.errors import JobError
     help="Engine ray: an existing cluster. Default: RAY_ADDRESS.",
 )
 @click.option(
-    "--nodes",
-    type=click.IntRange(1, 64),
-    metavar="N",
-    help="Engine ray: make a cluster of N nodes on this machine, for this run only.",
-)
-@click.option(
     "--submit",
     is_flag=True,
     help="Engine slurm: write a batch script into the run folder, submit it, print the job's number, and exit.",
@@ -123,7 +117,6 @@ def run(
     out: Path | None,
     hosts: str | None,
     address: str,
-    nodes: int | None,
     submit: bool,
     resume: str | None,
     restarts: int | None,
@@ -162,7 +155,7 @@ def run(
     if resume is not None and (out is None or force or script is not None):
         raise Failure("--resume: expected --out RUN of an experiment's run, without --force")
     machines = tuple(part for part in (hosts or "").split(",") if part.strip())
-    engine = Options(hosts=machines, address=address, nodes=nodes or 0)
+    engine = Options(hosts=machines, address=address)
     how = RunOptions(
         out, force, resume, restarts, log_format, tensorboard, trackers, as_json, quiet, save, engine
     )

@@ -8,7 +8,7 @@ import click
 
 from pslab.display.progress import choose, print_json
 from pslab.launch.engines.launcher import EngineError
-from pslab.launch.engines.registry import Options, Setting, check, engine_named, launcher_for
+from pslab.launch.engines.registry import Options, check, engine_named, launcher_for
 from pslab.launch.experiments import FinishedRun, run_real
 from pslab.launch.simulated import run_simulated
 from pslab.launch.tasks import Daemons
@@ -50,7 +50,7 @@ def train(experiment: Experiment, how: RunOptions) -> FinishedRun:
     return run_real(
         experiment,
         display,
-        launcher_for(Setting(experiment, how.options, Path.cwd())),
+        launcher_for(experiment, how.options, Path.cwd()),
         out=how.out,
         force=how.force,
         daemons=daemons,

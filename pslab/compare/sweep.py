@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 
 from pslab.display.progress import Quiet
-from pslab.launch.engines.registry import Options, Setting, engine_named, launcher_for
+from pslab.launch.engines.registry import Options, engine_named, launcher_for
 from pslab.launch.experiments import FinishedRun, checked, run_real
 from pslab.launch.job_place import with_job
 from pslab.launch.simulated import run_simulated
@@ -217,7 +217,7 @@ def _one(path: Path, cell: Cell, folder: Path, options: Options) -> Outcome:
         done: FinishedRun = run_simulated(experiment, out=folder, force=True, quiet=True)
     else:
         experiment = checked(with_job(experiment, path), path)
-        launcher = launcher_for(Setting(experiment, options, Path.cwd()))
+        launcher = launcher_for(experiment, options, Path.cwd())
         done = run_real(experiment, Quiet(), launcher, out=folder, force=True)
     verdict = done.result.verdict
     return Outcome(cell, folder, False, int(verdict.code), verdict.reason)

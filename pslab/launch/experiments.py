@@ -8,7 +8,6 @@ from typing import Any
 
 from pslab.display.progress import Display
 from pslab.launch.engines.launcher import Launcher
-from pslab.launch.engines.local import LocalLauncher
 from pslab.launch.exits import RunResult, Verdict
 from pslab.launch.run import RealRun
 from pslab.launch.security import observable, security_of
@@ -143,27 +142,3 @@ def run_real(
     if culprit is None:
         return FinishedRun(folder, result, "")
     return FinishedRun(folder, result, run.tail(culprit), run.reported(culprit))
-
-
-def run_local(
-    experiment: Experiment,
-    display: Display,
-    *,
-    out: Path | None = None,
-    force: bool = False,
-    daemons: Daemons | None = None,
-    cwd: Path | None = None,
-    sinks: Sequence[Sink] = (),
-    resume_from: str | None = None,
-) -> FinishedRun:
-    """Call `run_real` on this machine. `cwd`: working directory, against which job paths are resolved."""
-    return run_real(
-        experiment,
-        display,
-        LocalLauncher(cwd),
-        out=out,
-        force=force,
-        daemons=daemons,
-        sinks=sinks,
-        resume_from=resume_from,
-    )

@@ -14,7 +14,7 @@ from pslab.display.progress import choose
 from pslab.launch.engines.launcher import Task
 from pslab.launch.engines.local import LocalLauncher
 from pslab.launch.exits import RunResult
-from pslab.launch.experiments import load, run_local
+from pslab.launch.experiments import load, run_real
 from pslab.launch.restarts import Restarts
 from pslab.launch.run import RealRun
 from pslab.launch.security import observable, security_of
@@ -169,7 +169,7 @@ def disturbed(
     experiment = load(Path(__file__).with_name(file), overrides)
     cluster, alone = experiment.cluster, None
     if beside is not None:
-        finished = run_local(experiment, choose(as_json=False, quiet=True), out=beside)
+        finished = run_real(experiment, choose(as_json=False, quiet=True), LocalLauncher(), out=beside)
         assert finished.result.ok, finished.result.verdict.reason
         alone = Run(beside)
     campaign: Campaign

@@ -8,7 +8,8 @@ import pytest
 
 from pslab.check.checker import check_run
 from pslab.display.progress import JsonLines
-from pslab.launch.experiments import FinishedRun, run_local
+from pslab.launch.engines.local import LocalLauncher
+from pslab.launch.experiments import FinishedRun, run_real
 from pslab.launch.tasks import Daemons
 from pslab.runs.folder import Run
 from pswire.config.experiment import parse_experiment
@@ -45,7 +46,9 @@ def run(folder: Path, moment: str, restarts: int, resume_from: str | None = None
     server = (sys.executable, "-m", "tests.cluster.dying_server", moment, str(folder / "died"), str(BATCHES))
     worker = (sys.executable, "-m", "tests.cluster.numpy_worker")
     daemons = Daemons(server=server, script=worker, restarts=restarts)
-    return run_local(experiment, JsonLines(), out=folder / "run", daemons=daemons, resume_from=resume_from)
+    return run_real(
+        experiment, JsonLines(), LocalLauncher(), out=folder / "run", daemons=daemons, resume_from=resume_from
+    )
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from pslab.launch.engines.launcher import Task, Wanted
-from pslab.launch.engines.registry import Options, Setting, launcher_for
+from pslab.launch.engines.registry import Options, launcher_for
 from pslab.launch.events import EventQueue, Exited
 from pswire.config.experiment import parse_experiment
 from tests.patience import PATIENCE
@@ -20,7 +20,7 @@ CODES = (0, 2, 3, 6, 130, -signal.SIGKILL)
 def main() -> None:
     engine, folder, *hosts = sys.argv[1:]
     experiment = parse_experiment({"run": {"engine": engine}}, "test")
-    launcher = launcher_for(Setting(experiment, Options(hosts=tuple(hosts)), Path.cwd()))
+    launcher = launcher_for(experiment, Options(hosts=tuple(hosts)), Path.cwd())
     events: EventQueue = EventQueue()
     names = {f"worker-{number}": code for number, code in enumerate(CODES)}
     launcher.reserve([Wanted(name, "worker") for name in names])

@@ -16,7 +16,7 @@ import pytest
 
 from pslab.check.checker import check_run
 from pslab.launch.engines.launcher import EngineError
-from pslab.launch.engines.registry import Options, Setting, launcher_for
+from pslab.launch.engines.registry import Options, launcher_for
 from pslab.launch.security import entry_of, options_for
 from pslab.launch.tasks import Daemons
 from pslab.runs.folder import Run
@@ -221,7 +221,7 @@ def test_an_engine_that_cannot_be_had_says_what_is_missing(
     monkeypatch.setenv("PATH", str(tmp_path))
     experiment = parse_experiment({**NUMPY, **document}, "test")
     with pytest.raises(EngineError) as refused:
-        launcher_for(Setting(experiment, options, ROOT))
+        launcher_for(experiment, options, ROOT)
     assert words in str(refused.value)
 
 
@@ -237,4 +237,4 @@ def test_an_engine_refuses_what_it_cannot_promise(engine: str, place: dict[str, 
     with pytest.raises(
         EngineError, match=f"cluster.place.{key}: engine {engine} cannot guarantee.*slurm can"
     ):
-        launcher_for(Setting(parse_experiment(document, "test"), Options(hosts=("h",)), ROOT))
+        launcher_for(parse_experiment(document, "test"), Options(hosts=("h",)), ROOT)

@@ -16,11 +16,11 @@ import psutil
 import pytest
 
 from pslab.check.checker import check_run
-from pslab.launch.engines.ray.cluster import ThrowAwayCluster
 from pslab.runs.folder import Run
 from pswire.exits import ExitCode
 from tests.cluster.cluster import entries_of
 from tests.engines.codes import CODES
+from tests.engines.ray_nodes import RayNodes, serving
 from tests.engines.sites import ROOT, Running, running
 from tests.engines.test_real import endless, experiment
 from tests.patience import PATIENCE, at_most, within
@@ -39,9 +39,9 @@ class Site:
     """A cluster of three nodes with two CPUs each: the servers fill one, the workers another. Behind a head that takes
     no process: `ps-lab` attaches to it, and would be lost with it."""
 
-    def __init__(self) -> None:
-        self.cluster = ThrowAwayCluster([0, 2, 2, 2])
-        self.environment = {**os.environ, **self.cluster.environment}
+    def __init__(self, cluster: RayNodes) -> None:
+        self.cluster = cluster
+        self.environment = {**os.environ, **cluster.environment}
 
     def run(self, *words: str) -> list[str]:
         lab = [sys.executable, "-m", "pslab", "run", *words]
@@ -77,10 +77,10 @@ def no_process_left_behind() -> None:
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Site]:
-    made = Site()
-    yield made
-    left = made.processes()
-    made.cluster.close()
+    with serving(0, 2, 2, 2) as cluster:
+        made = Site(cluster)
+        yield made
+        left = made.processes()
     gone, alive = psutil.wait_procs(left, timeout=PATIENCE)
     assert not alive, alive
 

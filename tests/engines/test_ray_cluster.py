@@ -6,15 +6,14 @@ from collections.abc import Callable
 import pytest
 
 from pslab.launch.engines.launcher import EngineError, Resources, Wanted
-from pslab.launch.engines.ray import cluster
-from pslab.launch.engines.ray.cluster import RayOptions, choose
-from pslab.launch.engines.ray.launcher import bundle, shortage, total
+from pslab.launch.engines.ray import launcher
+from pslab.launch.engines.ray.launcher import bundle, chosen_cluster, shortage, total
 from pswire.extras import how_to_install
 
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "find_spec", lambda name: object())
+    monkeypatch.setattr(launcher, "find_spec", lambda name: object())
 
 
 def wanted(servers: int = 2, workers: int = 2, spread: bool = False, **worker: int) -> list[Wanted]:
@@ -33,32 +32,30 @@ def sentence(call: Callable[[], object]) -> str:
 
 @pytest.mark.usefixtures("installed")
 def test_without_a_cluster_it_says_how_to_have_one() -> None:
-    said = sentence(lambda: choose("", 0, {}))
-    assert "--address HOST:PORT (or RAY_ADDRESS)" in said and "--nodes 3 makes one" in said
+    said = sentence(lambda: chosen_cluster("", {}))
+    assert "--address HOST:PORT (or RAY_ADDRESS)" in said and "ray start --head" in said
 
 
 @pytest.mark.usefixtures("installed")
 def test_the_command_line_counts_before_the_environment() -> None:
     with socket.create_server(("127.0.0.1", 0)) as head:
         address = f"127.0.0.1:{head.getsockname()[1]}"
-        assert choose(address, 0, {"RAY_ADDRESS": "elsewhere:1"}) == RayOptions(address=address)
-        assert choose("", 0, {"RAY_ADDRESS": address}) == RayOptions(address=address)
-    assert choose("", 3, {"RAY_ADDRESS": address}) == RayOptions(nodes=3)
-    assert choose("", 0, {"RAY_ADDRESS": "auto"}) == RayOptions(address="auto")
+        assert chosen_cluster(address, {"RAY_ADDRESS": "elsewhere:1"}) == address
+        assert chosen_cluster("", {"RAY_ADDRESS": address}) == address
+    assert chosen_cluster("", {"RAY_ADDRESS": "auto"}) == "auto"
     assert f"no Ray cluster answers at {address}: Connection refused" in sentence(
-        lambda: choose(address, 0, {})
+        lambda: chosen_cluster(address, {})
     )
 
 
 @pytest.mark.usefixtures("installed")
-def test_what_is_no_address_and_what_excludes_each_other() -> None:
-    assert "run ps-lab on a node" in sentence(lambda: choose("ray://head:10001", 0, {}))
-    assert "expected one of them" in sentence(lambda: choose("h:1", 3, {}))
+def test_what_is_no_address() -> None:
+    assert "run ps-lab on a node" in sentence(lambda: chosen_cluster("ray://head:10001", {}))
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "find_spec", lambda name: None)
-    assert how_to_install("ray") in sentence(lambda: choose("", 3, {}))
+    monkeypatch.setattr(launcher, "find_spec", lambda name: None)
+    assert how_to_install("ray") in sentence(lambda: chosen_cluster("h:1", {}))
 
 
 def test_a_process_that_says_nothing_has_a_cpu() -> None:

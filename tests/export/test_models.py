@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from pslab.display.progress import Quiet
-from pslab.launch.experiments import run_local
+from pslab.launch.engines.local import LocalLauncher
+from pslab.launch.experiments import run_real
 from pslab.runs.folder import Run
 from pswire.config.experiment import parse_experiment
 
@@ -44,7 +45,7 @@ def trained(folder: Path, job: str) -> Run:
         "optimizer": {"name": "adam", "learning_rate": 0.003},
         "job": {"module": f"tests/export/cnn.py:{job}", "epochs": 2},
     }
-    finished = run_local(parse_experiment(document), Quiet(), out=folder, cwd=ROOT)
+    finished = run_real(parse_experiment(document), Quiet(), LocalLauncher(ROOT), out=folder)
     assert finished.result.ok, finished
     return Run(finished.folder)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pslab.display.outcome import outcome_json
 from pslab.display.progress import Display, JsonLines
-from pslab.launch.experiments import FinishedRun, run_local
+from pslab.launch.engines.local import LocalLauncher
+from pslab.launch.experiments import FinishedRun, run_real
 from pslab.launch.tasks import Daemons
 from pswire.config.experiment import Experiment, parse_experiment
 from tests.patience import PATIENCE
@@ -49,7 +50,7 @@ def run_fakes(
         **{**defaults, **times},
     )
     chosen = experiment(every=every, replicas=replicas)
-    return run_local(chosen, display or JsonLines(), out=folder, daemons=daemons)
+    return run_real(chosen, display or JsonLines(), LocalLauncher(), out=folder, daemons=daemons)
 
 
 if __name__ == "__main__":

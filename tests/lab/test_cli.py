@@ -259,10 +259,12 @@ def test_watch_ends_when_the_server_does(monkeypatch: Patch, capsys: Capture) ->
 
 
 def fake_runs(monkeypatch: Patch, tmp_path: Path, code: int = 0, spoil: str = "") -> list[str]:
-    """`run_local` without processes: leaves a run of the wanted policy behind."""
+    """`run_real` without processes: leaves a run of the wanted policy behind."""
     started = []
 
-    def run_local(experiment: object, display: object, *, out: Path, force: bool, cwd: Path) -> FinishedRun:
+    def run_real(
+        experiment: object, display: object, launcher: object, *, out: Path, force: bool
+    ) -> FinishedRun:
         started.append(out.name)
         assert force
         records = sync_log() if out.name != "async" else async_log()
@@ -271,7 +273,7 @@ def fake_runs(monkeypatch: Patch, tmp_path: Path, code: int = 0, spoil: str = ""
         write_run(out, records)
         return FinishedRun(out, RunResult(Verdict(code, "because"), ()), "")
 
-    monkeypatch.setattr(quickstart, "run_local", run_local)
+    monkeypatch.setattr(quickstart, "run_real", run_real)
     monkeypatch.setattr(quickstart, "load", lambda path, overrides: None)
     monkeypatch.setattr(quickstart, "examples", lambda: tmp_path / "examples")
     return started

@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 
 from pslab.cli import cli
 from pslab.display.progress import Quiet
-from pslab.launch.experiments import run_local
+from pslab.launch.engines.local import LocalLauncher
+from pslab.launch.experiments import run_real
 from pslab.launch.tasks import Daemons
 from pslab.observe.follow import Follower, LineTail, Point, Points, evaluation
 from pslab.observe.trackers import Observing, RunInfo, TrackerError, TrackerSink, load_trackers
@@ -241,7 +242,9 @@ def test_the_local_engine_starts_and_finishes_its_trackers(tmp_path: Path) -> No
     )  # fmt: skip
     experiment = parse_experiment({"cluster": {"workers": 2}, "job": {"module": "fake:job"}})
     sinks = [TrackerSink("lines", Lines(), 1), TrackerSink("broken", NoLog(), 1)]
-    finished = run_local(experiment, Quiet(), out=tmp_path / "run", daemons=daemons, sinks=sinks)
+    finished = run_real(
+        experiment, Quiet(), LocalLauncher(), out=tmp_path / "run", daemons=daemons, sinks=sinks
+    )
     assert finished.result.ok
     assert [line[0] for line in told(tmp_path) if line[0] == "start"] == ["start", "start"]
     assert [line[0] for line in told(tmp_path)].count("finish") >= 1

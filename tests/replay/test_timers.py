@@ -6,7 +6,8 @@ import pytest
 
 from pslab.check.checker import check_run
 from pslab.display.progress import Quiet
-from pslab.launch.experiments import run_local
+from pslab.launch.engines.local import LocalLauncher
+from pslab.launch.experiments import run_real
 from pslab.runs.folder import Run
 from pswire.config.experiment import parse_experiment
 from pswire.decisions import entries
@@ -25,7 +26,7 @@ def test_a_run_with_timers(tmp_path: Path) -> None:
         "policy": {"name": "fedbuff-timeout", "aggregate": 1000, "timeout": 0.001},
         "job": {"module": "tests/replay/dropout_digits.py:DropoutDigits", "epochs": 1},
     }
-    finished = run_local(parse_experiment(document), Quiet(), out=tmp_path / "run", cwd=ROOT)
+    finished = run_real(parse_experiment(document), Quiet(), LocalLauncher(ROOT), out=tmp_path / "run")
     assert finished.result.ok, finished
     run = Run(finished.folder)
     assert check_run(run).ok

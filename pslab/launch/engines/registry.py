@@ -8,97 +8,71 @@ from typing import Final
 
 from pslab.launch.engines.launcher import EngineError, Launcher
 from pslab.launch.engines.local import LocalLauncher
+from pslab.launch.engines.ray.launcher import RayLauncher, chosen_cluster
+from pslab.launch.engines.slurm import SlurmLauncher
+from pslab.launch.engines.ssh import SshLauncher
 from pswire.config.experiment import Experiment
 from pswire.nearest import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Command-line options for one engine; empty values mean that the option was not given."""
+    """Command-line options for one engine; empty values mean that the option was not given.
 
-    # For ssh: machines, as in cluster.hosts.
+    `hosts`: machines for ssh, as in cluster.hosts. `address`: of a Ray cluster.
+    """
+
     hosts: tuple[str, ...] = ()
-    # For ray: an existing cluster, or the number of nodes of a throw-away one.
     address: str = ""
-    nodes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """Arguments of a launcher. `cwd`: working directory of the processes, against which job paths are resolved."""
-
-    experiment: Experiment
-    options: Options
-    cwd: Path
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
     """One engine. `make` raises EngineError when something is missing; None for a virtual clock without processes.
 
-    `honours`: keys of [cluster.place] that it can guarantee. `takes`: fields of `Options` that it accepts.
+    The path is the working directory of the processes, against which job paths are resolved. `honours`: keys of
+    [cluster.place] that the engine can guarantee. `takes`: fields of `Options` that it accepts.
     """
 
     name: str
     summary: str
-    make: Callable[[Setting], Launcher] | None
+    make: Callable[[Experiment, Options, Path], Launcher] | None
     honours: frozenset[str] = frozenset()
     takes: frozenset[str] = frozenset()
 
 
-def _local(setting: Setting) -> Launcher:
-    return LocalLauncher(setting.cwd)
+def _slurm(experiment: Experiment, options: Options, cwd: Path) -> Launcher:
+    return SlurmLauncher(cwd, experiment.cluster.place.place_timeout, os.environ)
 
 
-def _slurm(setting: Setting) -> Launcher:
-    from pslab.launch.engines.slurm import SlurmLauncher
-
-    return SlurmLauncher(setting.cwd, setting.experiment.cluster.place.place_timeout, os.environ)
+def _ray(experiment: Experiment, options: Options, cwd: Path) -> Launcher:
+    return RayLauncher(chosen_cluster(options.address), cwd, experiment.cluster.place.place_timeout)
 
 
-def _ray(setting: Setting) -> Launcher:
-    from pslab.launch.engines.ray.cluster import choose
-    from pslab.launch.engines.ray.launcher import RayLauncher
-
-    options = choose(setting.options.address, setting.options.nodes)
-    return RayLauncher(options, setting.cwd, setting.experiment.cluster.place.place_timeout)
+def _ssh(experiment: Experiment, options: Options, cwd: Path) -> Launcher:
+    cluster = experiment.cluster
+    return SshLauncher(cwd, cluster.place.place_timeout, options.hosts or cluster.hosts)
 
 
-def _ssh(setting: Setting) -> Launcher:
-    from pslab.launch.engines.ssh import SshLauncher
-
-    cluster = setting.experiment.cluster
-    return SshLauncher(setting.cwd, cluster.place.place_timeout, setting.options.hosts or cluster.hosts)
-
-
+_ALL_KEYS = frozenset(("servers.cpus", "servers.memory", "servers.spread", "workers.cpus", "workers.gpus"))
 ENGINES: Final = {
     engine.name: engine
     for engine in (
-        Engine("local", "processes on this machine", _local),
+        Engine("local", "processes on this machine", lambda experiment, options, cwd: LocalLauncher(cwd)),
         Engine("simulated", "a virtual clock, see [simulation]", None),
-        Engine(
-            "ray",
-            "actors of a Ray cluster, see --address and --nodes",
-            _ray,
-            honours=frozenset(
-                ("servers.cpus", "servers.memory", "servers.spread", "workers.cpus", "workers.gpus")
-            ),
-            takes=frozenset(("address", "nodes")),
-        ),
+        Engine("ray", "actors of a Ray cluster, see --address", _ray, _ALL_KEYS, frozenset(("address",))),
         Engine(
             "slurm",
             "steps of the surrounding allocation, or with --submit a batch job",
             _slurm,
-            honours=frozenset(
-                ("servers.cpus", "servers.memory", "servers.spread", "workers.cpus", "workers.gpus")
-            ),
+            _ALL_KEYS,
         ),
         Engine(
             "ssh",
             "machines that accept a login without a prompt, see --hosts",
             _ssh,
-            honours=frozenset(("servers.spread",)),
-            takes=frozenset(("hosts",)),
+            frozenset(("servers.spread",)),
+            frozenset(("hosts",)),
         ),
     )
 }
@@ -126,13 +100,13 @@ def check(engine: Engine, experiment: Experiment, options: Options) -> None:
             raise EngineError(f"--{name}: expected engine {', '.join(able)}, got engine {engine.name}")
 
 
-def launcher_for(setting: Setting) -> Launcher:
+def launcher_for(experiment: Experiment, options: Options, cwd: Path) -> Launcher:
     """Return a launcher of the experiment's engine. Raises EngineError, also for an engine without processes."""
-    engine = engine_named(setting.experiment.run.engine)
-    check(engine, setting.experiment, setting.options)
+    engine = engine_named(experiment.run.engine)
+    check(engine, experiment, options)
     if engine.make is None:
         raise EngineError(f"engine {engine.name} starts no processes")
-    return engine.make(setting)
+    return engine.make(experiment, options, cwd)
 
 
 def engines_text() -> str:

@@ -7,18 +7,56 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pslab.launch.engines.launcher import PlaceError, Resources, Task, Wanted
+from pslab.launch.engines.launcher import EngineError, PlaceError, Resources, Task, Wanted
 from pslab.launch.engines.ray.actor import ActorPipe
-from pslab.launch.engines.ray.cluster import ClusterError, RayOptions, ThrowAwayCluster
 from pslab.launch.events import signals_kept
 from pslab.launch.remote.launcher import Node, RemoteLauncher, cpus_of
 from pslab.launch.remote.process import Pipe
+from pswire.addresses import AddressError, parse_address
+from pswire.extras import how_to_install
 
 # Amounts by Ray's names of resources; memory in bytes.
 Bundle = dict[str, float]
+
+# Seconds to reach a cluster's head; Ray itself would try for more than a minute.
+REACH = 5.0
+
+
+def chosen_cluster(address: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the address of the cluster that a run uses, before Ray, which takes seconds to load, is imported.
+
+    `address` comes from the command line and overrides RAY_ADDRESS. "auto" is Ray's word for the cluster that runs on
+    this machine. Raises EngineError.
+    """
+    if find_spec("ray") is None:
+        raise EngineError(f"engine ray needs Ray: {how_to_install('ray')}")
+    address = address or environment.get("RAY_ADDRESS", "")
+    if not address:
+        raise EngineError(
+            "engine ray: expected --address HOST:PORT (or RAY_ADDRESS) of a Ray cluster; `ray start --head` starts one "
+            "on this machine, and --address auto uses it"
+        )
+    if address != "auto":
+        _check_reachable(address)
+    return address
+
+
+def _check_reachable(address: str) -> None:
+    """Raise EngineError if nothing listens there."""
+    try:
+        head = parse_address(address)
+    except AddressError as error:
+        raise EngineError(
+            f"--address: {error}; Ray's client (ray://) is not supported: run ps-lab on a node"
+        ) from error
+    try:
+        socket.create_connection((head.host, head.port), REACH).close()
+    except OSError as error:
+        raise EngineError(f"no Ray cluster answers at {address}: {error.strerror or error}") from error
 
 
 def bundle(resources: Resources) -> Bundle:
@@ -77,15 +115,14 @@ ANSWER, LOOK_EVERY = 2.0, 0.5
 
 
 class RayLauncher(RemoteLauncher):
-    """A `Launcher` on the cluster that `options` names. `cwd`: working directory, the same on every node."""
+    """A `Launcher` on the cluster at `address`. `cwd`: working directory, the same on every node."""
 
     # Shorter than usual: a process whose actor was killed must be gone within a second.
     grace = 0.4
 
-    def __init__(self, options: RayOptions, cwd: Path, wait: float) -> None:
+    def __init__(self, address: str, cwd: Path, wait: float) -> None:
         super().__init__(cwd, wait)
-        self._options = options
-        self._throw_away: ThrowAwayCluster | None = None
+        self._address = address
         self._connected = False
         self._over = threading.Event()
         self._connecting = threading.Lock()
@@ -94,8 +131,8 @@ class RayLauncher(RemoteLauncher):
         self._bundles: dict[str, tuple[Any, int]] = {}
 
     def reserve(self, wanted: Sequence[Wanted]) -> None:
-        """Implement `Launcher.reserve`. The start of a throw-away cluster does not count towards `wait`."""
-        self._connect(wanted)
+        """Implement `Launcher.reserve`."""
+        self._connect()
         import ray
 
         servers = [each for each in wanted if each.role == "server"]
@@ -159,15 +196,12 @@ class RayLauncher(RemoteLauncher):
 
             self._release()
             ray.shutdown()
-        if self._throw_away is not None:
-            self._throw_away.close()
 
-    def _connect(self, wanted: Sequence[Wanted]) -> None:
-        """Connect to Ray, and choose the nodes. Raises PlaceError."""
+    def _connect(self) -> None:
+        """Connect to Ray. Raises PlaceError."""
         with self._connecting:
             if self._over.is_set():
                 raise PlaceError("the run has ended")
-            address = self._options.address or self._start_throw_away(wanted)
             # Ray must not connect again by accident once the run is over.
             os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
             import ray
@@ -180,20 +214,10 @@ class RayLauncher(RemoteLauncher):
             try:
                 # Without `log_to_driver=False` every log line would come once per node, and not into the run's logs.
                 with signals_kept():
-                    ray.init(address, log_to_driver=False, configure_logging=False)
+                    ray.init(self._address, log_to_driver=False, configure_logging=False)
             except (ConnectionError, RuntimeError, ValueError) as error:
-                raise PlaceError(f"no Ray cluster at {address}: {error}") from error
+                raise PlaceError(f"no Ray cluster at {self._address}: {error}") from error
             self._connected = True
-
-    def _start_throw_away(self, wanted: Sequence[Wanted]) -> str:
-        """Start a cluster for this run alone and return its address. Raises PlaceError."""
-        try:
-            # Each node gets CPUs for all processes: the nodes share this machine, whatever Ray counts.
-            self._throw_away = ThrowAwayCluster([int(total(wanted)["CPU"])] * self._options.nodes)
-        except ClusterError as error:
-            raise PlaceError(str(error)) from error
-        os.environ.update(self._throw_away.environment)
-        return self._throw_away.address
 
     def _group(self, wanted: Sequence[Wanted], strategy: str) -> None:
         from ray.util.placement_group import placement_group
