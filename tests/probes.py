@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # A worker without TensorFlow uses this file too, and is to s
 
     from pslab.dashboard.observer import Observer
     from pslab.display.progress import Lines
-    from pslab.launch.remote.launcher import CommandPipe
+    from pslab.launch.remote.process import CommandPipe
     from psserver.shard import Shard
     from psserver.shard.staging import Staging
     from psworker.data.exchange import GrpcStream

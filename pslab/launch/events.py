@@ -31,21 +31,16 @@ class Printed:
 
 
 @dataclass(frozen=True, slots=True)
-class Unplaced:
-    """A process did not start because there was no place for it in time. Its `Exited` follows."""
-
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Exited:
-    """A process ended. `code` as in `Popen.returncode`: negative for a signal. `lost`: its node, or the connection to
-    it, was lost, or it found no place there."""
+    """A process ended. `code` as in `Popen.returncode`: negative for a signal.
+
+    `lost`: its node, or the connection to it, was lost, or it found no place there; `unplaced` says why it found none.
+    """
 
     name: str
     code: int
     lost: bool = False
+    unplaced: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +64,7 @@ class Signalled:
     signal: int
 
 
-Event = Reserved | Printed | Unplaced | Exited | StatusAnswer | StatusFailure | Signalled
+Event = Reserved | Printed | Exited | StatusAnswer | StatusFailure | Signalled
 # SimpleQueue, because its `put` is safe inside a signal handler.
 EventQueue = SimpleQueue[Event]
 

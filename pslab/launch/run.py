@@ -23,7 +23,6 @@ from pslab.launch.events import (
     Signalled,
     StatusAnswer,
     StatusFailure,
-    Unplaced,
     signals_to,
 )
 from pslab.launch.exits import COPIES, DuplicateOutput, ExitTracker, RunResult, Verdict, end_text
@@ -86,8 +85,8 @@ class RealRun:
             self._servers, self._workers, scripts=bool(experiment.job.script), replicas=copies
         )
         self._reserved: Reserved | None = None
-        # Processes that found no place, with the reason.
-        self._unplaced: dict[str, str] = {}
+        # Why the first process that found no place did not.
+        self._unplaced = ""
         self._signals: list[int] = []
         self._warnings: list[str] = []
         self._duplicates = DuplicateOutput()
@@ -289,7 +288,7 @@ class RealRun:
             number = self._signals[0]
             return Verdict(128 + number, f"stopped by {signal.Signals(number).name}")
         if self._unplaced:
-            return Verdict(ExitCode.UNREACHABLE, next(iter(self._unplaced.values())))
+            return Verdict(ExitCode.UNREACHABLE, self._unplaced)
         if self._too_few >= AGREEING and self._exits.verdict is None:
             return self._exits.cannot_start()
         return self._exits.verdict
@@ -316,13 +315,14 @@ class RealRun:
                 self._display.event(name, record)
             case Reserved():
                 self._reserved = event
-            case Unplaced(name, reason):
+            case Exited(name, code, lost, unplaced):
+                if unplaced:
+                    # It has not lived, however long it waited.
+                    self._started[name] = present()
                 # A process that was restarted before may find a place at its next restart.
-                self._started[name] = present()
-                if name not in self._rules.restarted:
-                    self._unplaced[name] = reason
-            case Exited(name, code, lost):
-                if not self._restart_after(name, code, lost=lost):
+                if unplaced and name not in self._rules.restarted:
+                    self._unplaced = self._unplaced or unplaced
+                if self._unplaced or not self._restart_after(name, code, lost=lost):
                     self._record_exit(name, code)
             case StatusAnswer(status):
                 members = sum(worker.state not in ("left", "lost") for worker in status.workers)
@@ -356,7 +356,7 @@ class RealRun:
 
     def _warn(self, name: str, warning: str | None) -> None:
         verdict = self._exits.verdict
-        consequence = self._signals or (verdict is not None and verdict.code != ExitCode.OK)
+        consequence = self._signals or self._unplaced or (verdict is not None and verdict.code != ExitCode.OK)
         if warning is None or consequence or self._stopping:
             return
         tail = self.tail(name)

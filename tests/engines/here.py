@@ -7,7 +7,9 @@ from pathlib import Path
 from pslab.display.progress import Display, Quiet
 from pslab.launch.engines.launcher import Task
 from pslab.launch.experiments import FinishedRun, run_real
-from pslab.launch.remote.launcher import CommandLauncher, Node, keeper_command
+from pslab.launch.remote.launcher import RemoteLauncher, keeper_command
+from pslab.launch.remote.places import Node
+from pslab.launch.remote.process import CommandPipe
 from pslab.launch.tasks import Daemons
 from pswire.config.experiment import Experiment
 from tests.lab.drive import FAKE, experiment
@@ -16,7 +18,7 @@ from tests.patience import PATIENCE
 ROOT = Path(__file__).parents[2]
 
 
-class HereLauncher(CommandLauncher):
+class HereLauncher(RemoteLauncher):
     """`command`: what begins a keeper. `sees`: the nodes see the run folder."""
 
     def __init__(
@@ -36,8 +38,8 @@ class HereLauncher(CommandLauncher):
     def nodes(self) -> Sequence[Node]:
         return [Node(name, "127.0.0.1", cpus=self._cpus) for name in ("n1", "n2", "n3")[: self._count]]
 
-    def command(self, node: Node, task: Task) -> list[str]:
-        return self._keeper
+    def pipe(self, node: Node, task: Task, log: int) -> CommandPipe:
+        return CommandPipe(self._keeper, log)
 
     def _mark(self, folder: Path) -> None:
         if self._marker != "not/there":

@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from pslab.launch.engines.launcher import Task
-from pslab.launch.events import Event, EventQueue, Exited, Printed, Unplaced
+from pslab.launch.events import Event, EventQueue, Exited, Printed
 from pslab.launch.remote import protocol
-from pslab.launch.remote.launcher import CommandPipe, keeper_command
-from pslab.launch.remote.process import RemoteProcess
+from pslab.launch.remote.launcher import keeper_command
+from pslab.launch.remote.process import CommandPipe, RemoteProcess
 from pslab.launch.remote.spawn import FOLDER, PARENT, file
 from pswire.exits import ExitCode
 from tests.lab.test_local import running
@@ -58,7 +58,10 @@ class Kept:
             self.pipes.append(CommandPipe(self._keeper, log))
             return self.pipes[-1]
 
-        self.process = RemoteProcess(task, "n1", lambda address: asked, open, self.log, self.events, wait)
+        turn = threading.Semaphore()
+        self.process = RemoteProcess(
+            task, "n1", lambda address: asked, open, self.log, self.events, wait, turn
+        )
         return self
 
     def until(self, wanted: Callable[[Event], bool]) -> Event:
@@ -73,10 +76,19 @@ class Kept:
                 return event
 
     def end(self) -> int:
+        return self.exited().code
+
+    def exited(self) -> Exited:
         event = self.until(lambda event: isinstance(event, Exited))
         assert isinstance(event, Exited) and self.process is not None
         assert self.process.arrived.wait(PATIENCE)
-        return event.code
+        return event
+
+    def found_no_place(self) -> str:
+        """The reason."""
+        event = self.exited()
+        assert event.code == ExitCode.UNREACHABLE and event.lost
+        return event.unplaced
 
     def said(self) -> Mapping[str, Any]:
         event = self.until(lambda event: isinstance(event, Printed))
@@ -239,22 +251,14 @@ def test_checkpoints_need_a_folder_that_all_see(kept: Kept, tmp_path: Path) -> N
 
 def test_a_keeper_that_never_begins_is_no_place(tmp_path: Path) -> None:
     kept = Kept(tmp_path, ["sleep", "600"]).start("", wait=0.3)
-    event = kept.until(lambda event: isinstance(event, Unplaced))
-    assert isinstance(event, Unplaced)
-    assert event.reason.startswith("it found no place on n1: no keeper answered")
-    assert kept.end() == ExitCode.UNREACHABLE
+    assert kept.found_no_place().startswith("it found no place on n1: no keeper answered")
 
 
 def test_what_came_instead_of_a_keeper_is_quoted(tmp_path: Path) -> None:
     kept = Kept(tmp_path, ["sh", "-c", "echo This account is not available. >&2; exit 1"]).start("")
-    event = kept.until(lambda event: isinstance(event, Unplaced))
-    assert isinstance(event, Unplaced)
-    assert event.reason.endswith("sh ended with 1; This account is not available.")
-    assert kept.end() == ExitCode.UNREACHABLE
+    assert kept.found_no_place().endswith("sh ended with 1; This account is not available.")
 
 
 def test_a_command_that_is_not_there(tmp_path: Path) -> None:
     kept = Kept(tmp_path, ["/not/there"]).start("")
-    event = kept.until(lambda event: isinstance(event, Unplaced))
-    assert isinstance(event, Unplaced) and "No such file" in event.reason
-    assert kept.end() == ExitCode.UNREACHABLE
+    assert "No such file" in kept.found_no_place()

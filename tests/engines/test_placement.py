@@ -8,7 +8,7 @@ import pytest
 from pslab.launch.engines.launcher import EngineError, PlaceError, Resources, Task, Wanted
 from pslab.launch.engines.slurm import SlurmLauncher, addresses, counts
 from pslab.launch.engines.ssh import parse
-from pslab.launch.remote.launcher import Node, Places, assign
+from pslab.launch.remote.places import Node, Places
 
 
 def wanted(
@@ -25,7 +25,7 @@ def wanted(
 
 
 def on(nodes: list[Node], wishes: list[Wanted]) -> dict[str, str]:
-    return {name: node.name for name, node in assign(nodes, wishes).items()}
+    return {name: node.name for name, node in Places(nodes, wishes).node.items()}
 
 
 def test_servers_are_together_and_workers_where_most_is_free() -> None:
@@ -40,7 +40,7 @@ def test_servers_that_are_spread_have_a_node_each_or_the_run_none() -> None:
     places = on(nodes, wanted(2, 0, spread=True))
     assert places == {"server-0": "n1", "server-1": "n2"}
     with pytest.raises(PlaceError, match="no room for server-2 of 3 .* without another server"):
-        assign(nodes, wanted(3, 0, spread=True))
+        Places(nodes, wanted(3, 0, spread=True))
 
 
 @pytest.mark.parametrize(("nodes", "places"), [(1, "n1 n1 n1"), (2, "n1 n2 n1"), (4, "n1 n2 n3")])
@@ -92,17 +92,17 @@ def test_a_server_that_moves_within_an_allocation_shares_the_memory_of_its_node(
     allocation = {"SLURM_JOB_ID": "1", "SLURM_JOB_CPUS_PER_NODE": "8(x2)", "SLURM_MEM_PER_NODE": "100"}
     launcher = SlurmLauncher(tmp_path, 1.0, allocation)
     launcher.reserve(wanted(2, 0, apart=True))
-    words = launcher.command(Node("n2"), Task("server-1", ["x"], {}))
+    words = launcher.step(Node("n2"), Task("server-1", ["x"], {}))
     assert "--mem=100M" in words and "--overlap" not in words
     assert launcher.place_again("server-1") == "on n1"
-    words = launcher.command(Node("n1"), Task("server-1", ["x"], {}))
+    words = launcher.step(Node("n1"), Task("server-1", ["x"], {}))
     assert "--mem=50M" in words and "--overlap" in words
 
 
 def test_what_does_not_fit_is_said_with_what_there_is() -> None:
     nodes = [Node("n1", cpus=4), Node("n2", cpus=2)]
     with pytest.raises(PlaceError) as refused:
-        assign(nodes, wanted(1, 2, cpus=3))
+        Places(nodes, wanted(1, 2, cpus=3))
     assert str(refused.value) == (
         "no room for worker-0 of 3 processes: wanted 3 cpus; still available: n1 1 of 4 cpus, n2 2 of 2 cpus"
     )
@@ -114,7 +114,7 @@ def test_hosts_take_the_workers_that_they_are_listed_with() -> None:
     assert places["server-0"] == places["server-1"] == "h0"
     assert sorted(places[f"worker-{n}"] for n in range(4)) == ["h0", "me@h1", "me@h1", "me@h1"]
     with pytest.raises(PlaceError, match="still available: h0 0 of 1 workers, me@h1 0 of 3 workers"):
-        assign(hosts, wanted(1, 5))
+        Places(hosts, wanted(1, 5))
 
 
 @pytest.mark.parametrize("text", ["", "h1:", "h1:x", "h 1", "-oProxyCommand=x", "-l", "-l@h", "::1"])

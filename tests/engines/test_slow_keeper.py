@@ -48,7 +48,8 @@ def test_its_first_line_is_the_request(tmp_path: Path, monkeypatch: pytest.Monke
     pipe, events = SlowPipe(), EventQueue()
     request = protocol.Request(["true"])
     RemoteProcess(
-        Task("w", ["true"], {}), "h", lambda _: request, lambda _: pipe, tmp_path / "log", events, PATIENCE
+        *(Task("w", ["true"], {}), "h", lambda _: request, lambda _: pipe),
+        *(tmp_path / "log", events, PATIENCE, threading.Semaphore()),
     )
     assert events.get(timeout=PATIENCE) == Exited("w", 0)
     assert pipe.first == request.encode()
@@ -101,7 +102,7 @@ def test_what_cannot_be_taken_ends_connection_and_process(tmp_path: Path, said: 
             lambda _: protocol.Request(["true"]),
             lambda _: pipe,
         ),
-        *(tmp_path / "log", events, PATIENCE),
+        *(tmp_path / "log", events, PATIENCE, threading.Semaphore()),
     )
     assert events.get(timeout=PATIENCE) == Exited("w", ExitCode.UNREACHABLE, lost=True)
     assert made.arrived.wait(PATIENCE) and pipe.killed.is_set() and pipe.closed.is_set()
@@ -112,7 +113,7 @@ def test_a_disk_that_takes_no_log_loses_neither_words_nor_end() -> None:
     pipe, events = BadPipe(protocol.frame(protocol.STDOUT, b'{"event": "ready"}\n')), EventQueue()
     made = RemoteProcess(
         *(Task("w", ["true"], {}), "h", lambda _: protocol.Request(["true"]), lambda _: pipe),
-        *(Path("/dev/full"), events, PATIENCE),
+        *(Path("/dev/full"), events, PATIENCE, threading.Semaphore()),
     )
     assert events.get(timeout=PATIENCE) == Printed("w", {"event": "ready"})
     made.kill()

@@ -7,11 +7,12 @@ output of a process goes to its log, and JSON objects on its stdout become event
 import json
 import os
 import signal
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from pslab.launch.events import EventQueue, Printed
 from pswire.logs.events import spoken
@@ -80,52 +81,6 @@ class Task:
         return {**self.files, **self.more_files(address)}
 
 
-class Process(Protocol):
-    """A handle of a process that was started. Any thread may call it."""
-
-    name: str
-
-    @property
-    def host(self) -> str:
-        """The name of its node; empty for this machine."""
-
-    @property
-    def running(self) -> bool:
-        """Whether its end is not known yet."""
-
-    def send(self, number: signal.Signals) -> None:
-        """Signal the process and everything that it has started there; do nothing if it has ended."""
-
-    def tail(self, lines: int = 12) -> str:
-        """Return the last lines of its output for people: the log without JSON events."""
-
-
-class Launcher(Protocol):
-    """The engine of one run.
-
-    `remote`: processes run on other nodes, listen on the node's address, and get files instead of paths. `wait`:
-    seconds that a process may wait for its place before it starts.
-    """
-
-    remote: bool
-    wait: float
-
-    def reserve(self, wanted: Sequence[Wanted]) -> None:
-        """Find places for all processes of the run. Called in its own thread. Raises PlaceError within `wait` s."""
-
-    def start(self, task: Task, log: Path, events: EventQueue) -> Process:
-        """Start a process. Its output goes to `log`, and JSON objects on its stdout become `Printed` events.
-
-        Its end is an `Exited` event, after which nothing that it started is left. Raises OSError when it cannot start.
-        """
-
-    def place_again(self, name: str) -> str:
-        """Choose where a process starts next whose node was lost; return that as a part of a sentence."""
-
-    def close(self) -> None:
-        """End what still runs on any node, and release all reservations."""
-
-
 class Output:
     """The output of one process, appended to its log, to which the process may append by itself as well."""
 
@@ -162,7 +117,7 @@ class Output:
         self._file.close()
 
     def tail(self, lines: int = 12) -> str:
-        """Return the last lines of this process for people: the log without JSON events."""
+        """Return the last lines of this process for people."""
         with self.log.open("rb") as file:
             file.seek(max(self._begin, self.log.stat().st_size - 65536))
             text = file.read().decode("utf-8", errors="replace")
@@ -179,3 +134,53 @@ def _event(line: bytes) -> dict[str, object] | None:
     except ValueError:
         return None  # Not an event; it is in the log only.
     return event if isinstance(event, dict) and "event" in event else None
+
+
+class Process(ABC):
+    """A handle of a process that was started. Any thread may call it.
+
+    `host`: the name of its node; empty for this machine. Its output goes to `log`, and JSON objects on its stdout
+    become `Printed` events. Its end is an `Exited` event, after which nothing that it started is left.
+    """
+
+    def __init__(self, name: str, host: str, log: Path, events: EventQueue) -> None:
+        self.name, self.host = name, host
+        self._output, self._events = Output(name, log, events), events
+
+    @property
+    @abstractmethod
+    def running(self) -> bool:
+        """Whether its end is not known yet."""
+
+    @abstractmethod
+    def send(self, number: signal.Signals) -> None:
+        """Signal the process and everything that it has started there; do nothing if it has ended."""
+
+    def tail(self, lines: int = 12) -> str:
+        """Return the last lines of its output for people: the log without JSON events."""
+        return self._output.tail(lines)
+
+
+class Launcher:
+    """The engine of one run.
+
+    `remote`: processes run on other nodes, listen on the node's address, and get files instead of paths. `wait`:
+    seconds that a process may wait for its place before it starts.
+    """
+
+    remote = True
+    wait: float
+
+    def reserve(self, wanted: Sequence[Wanted]) -> None:
+        """Find places for all processes of the run. Called in its own thread. Raises PlaceError within `wait` s."""
+
+    def start(self, task: Task, log: Path, events: EventQueue) -> Process:
+        """Start a process. Raises OSError when it cannot start."""
+        raise NotImplementedError
+
+    def place_again(self, name: str) -> str:
+        """Choose where a process starts next whose node was lost; return that as a part of a sentence."""
+        return "where there is room"
+
+    def close(self) -> None:
+        """End what still runs on any node, and release all reservations."""

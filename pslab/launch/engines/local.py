@@ -3,10 +3,9 @@
 import os
 import signal
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
-from pslab.launch.engines.launcher import Output, Task, Wanted
+from pslab.launch.engines.launcher import Launcher, Process, Task
 from pslab.launch.events import EventQueue, Exited
 from pslab.launch.remote.spawn import spawn
 from pswire.security.settings import PERSONAL
@@ -17,7 +16,7 @@ LOOPBACK = "127.0.0.1"
 NOT_PASSED_ON = ("TF_CONFIG", *PERSONAL)
 
 
-class LocalLauncher:
+class LocalLauncher(Launcher):
     """Launcher on this machine. `cwd`: working directory of the processes, against which job paths are resolved."""
 
     remote = False
@@ -26,37 +25,22 @@ class LocalLauncher:
     def __init__(self, cwd: Path | None = None) -> None:
         self._cwd = cwd
 
-    def reserve(self, wanted: Sequence[Wanted]) -> None:
-        """Do nothing: this machine takes any number of processes."""
-
     def start(self, task: Task, log: Path, events: EventQueue) -> "Child":
         """Implement `Launcher.start`."""
         return Child(task, log, events, self._cwd)
 
-    def place_again(self, name: str) -> str:
-        """Implement `Launcher.place_again`; nothing of this machine is lost without this process."""
-        return "here"
 
-    def close(self) -> None:
-        """Do nothing: the run has ended its processes."""
-
-
-class Child:
+class Child(Process):
     """A `Process` on this machine."""
 
-    host = ""
-
-    def __init__(self, task: Task, log: Path, events: EventQueue, cwd: Path | None = None) -> None:
+    def __init__(self, task: Task, log: Path, events: EventQueue, cwd: Path | None) -> None:
         """Start it. Raises OSError when the command cannot be executed."""
-        self.name = task.name
-        files = task.files_at(LOOPBACK)
-        self._output = Output(task.name, log, events)
-        self._events = events
+        super().__init__(task.name, "", log, events)
         try:
             self._group = spawn(
                 task.command,
                 task.environment,
-                files,
+                task.files_at(LOOPBACK),
                 host=LOOPBACK,
                 folder=str(task.folder),
                 inherited=inherited_environment(),
@@ -72,20 +56,12 @@ class Child:
         threading.Thread(target=self._wait, daemon=True).start()
 
     @property
-    def pid(self) -> int:
-        return self._group.pid
-
-    @property
     def running(self) -> bool:
         return self._group.running
 
     def send(self, number: signal.Signals) -> None:
         """Signal its whole process group; do nothing if it has ended."""
         self._group.signal(number)
-
-    def tail(self, lines: int = 12) -> str:
-        """Implement `Process.tail`."""
-        return self._output.tail(lines)
 
     def _read(self) -> None:
         with self._group.stdout as stdout:

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pslab.launch.engines.launcher import EngineError, PlaceError, Task
-from pslab.launch.remote.launcher import CommandLauncher, Node, cpus_of, keeper_command
+from pslab.launch.remote.launcher import RemoteLauncher, keeper_command
+from pslab.launch.remote.places import Node, cpus_of
+from pslab.launch.remote.process import CommandPipe
 from pslab.runs.making import SUBMITTED, open_folder
 from psserver.checkpoint.resumption import AUTO, LATEST
 from pswire.config.experiment import Experiment
@@ -26,7 +28,7 @@ _TIMES = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 _NODE = re.compile(r"\bNodeName=(\S+).*?\bNodeAddr=(\S+)", re.DOTALL)
 
 
-class SlurmLauncher(CommandLauncher):
+class SlurmLauncher(RemoteLauncher):
     """A launcher inside an allocation. `environment`: that of a step or batch script of the allocation."""
 
     def __init__(self, cwd: Path, wait: float, environment: Mapping[str, str]) -> None:
@@ -56,8 +58,12 @@ class SlurmLauncher(CommandLauncher):
             Node(name, where.get(name, name), cpus=number) for name, number in zip(names, cpus, strict=True)
         ]
 
-    def command(self, node: Node, task: Task) -> list[str]:
-        """Return the command of a step with one task. The step ends alone: the run decides whether the job goes on."""
+    def pipe(self, node: Node, task: Task, log: int) -> CommandPipe:
+        """Start the keeper as a step with one task."""
+        return CommandPipe([*self.step(node, task), *keeper_command()], log)
+
+    def step(self, node: Node, task: Task) -> list[str]:
+        """Return what starts a step. The step ends alone: the run decides whether the job goes on."""
         resources = task.resources
         step = [*("srun", "--exact", "-N1", "-n1", "-w", node.name, "--unbuffered", "--kill-on-bad-exit=0")]
         step += [f"--cpus-per-task={cpus_of(resources)}", f"--job-name={task.name}", "--mpi=none"]
@@ -72,7 +78,7 @@ class SlurmLauncher(CommandLauncher):
             step.append("--overlap")
         if resources.gpus:
             step.append(f"--gres=gpu:{resources.gpus}")
-        return [*step, *keeper_command()]
+        return step
 
 
 def need(command: str) -> None:

@@ -4,15 +4,14 @@ import os
 import re
 import shlex
 import shutil
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 from pslab.launch.engines.launcher import EngineError, Task
-from pslab.launch.remote.launcher import CommandLauncher, Node, keeper_command
+from pslab.launch.remote.launcher import RemoteLauncher, keeper_command
+from pslab.launch.remote.places import Node
+from pslab.launch.remote.process import CommandPipe
 
-# Simultaneous logins to one machine: above ten, sshd drops some (MaxStartups).
-LOGINS_AT_ONCE = 6
 OPTIONS = (
     *("-T", "-x", "-a"),
     *("-o", "BatchMode=yes"),
@@ -27,7 +26,7 @@ _HOST = re.compile(
 )
 
 
-class SshLauncher(CommandLauncher):
+class SshLauncher(RemoteLauncher):
     """A launcher over ssh. `hosts`: each as in `parse`."""
 
     def __init__(self, cwd: Path, wait: float, hosts: Sequence[str]) -> None:
@@ -43,31 +42,21 @@ class SshLauncher(CommandLauncher):
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise EngineError(f"engine ssh: {twice} is named twice: expected {twice}:N for N workers")
-        self._turns = {name: threading.Semaphore(LOGINS_AT_ONCE) for name in names}
 
     def nodes(self) -> Sequence[Node]:
         """Return the machines in the given order."""
         return self._hosts
 
-    def command(self, node: Node, task: Task) -> list[str]:
-        """Return the ssh command. It contains no secrets: the request follows on stdin."""
+    def pipe(self, node: Node, task: Task, log: int) -> CommandPipe:
+        """Start ssh. Its command line contains no secrets: the request follows on stdin."""
         # Lets a node find this project if it is not installed there.
         path = os.pathsep.join(
             os.path.abspath(each) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each
         )
-        words = [*(["env", f"PYTHONPATH={path}"] if path else []), *keeper_command()]
-        limit = ("-o", f"ConnectTimeout={max(1, int(self.wait))}")
-        return [
-            "ssh",
-            *OPTIONS,
-            *limit,
-            node.name.replace("[", "").replace("]", ""),
-            "--",
-            f"exec {shlex.join(words)}",
-        ]
-
-    def _turn(self, node: Node) -> threading.Semaphore:
-        return self._turns[node.name]
+        keeper = shlex.join([*(["env", f"PYTHONPATH={path}"] if path else []), *keeper_command()])
+        limit = f"ConnectTimeout={max(1, int(self.wait))}"
+        machine = node.name.replace("[", "").replace("]", "")
+        return CommandPipe(["ssh", *OPTIONS, "-o", limit, machine, "--", f"exec {keeper}"], log)
 
 
 def parse(text: str) -> Node:

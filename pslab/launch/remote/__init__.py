@@ -4,6 +4,7 @@ spawn       placeholders, in-memory files and a process group: what starts one p
 protocol    frames and requests between launcher and keeper
 keeper      the command on the node that starts the process and ends it with the connection
 mirror      sends a run folder that the launcher cannot see
-process     the launcher's handle of a process behind a keeper
-launcher    assignment of processes to nodes, and the base of all remote engines
+places      which process goes to which node
+process     the launcher's handle of a process behind a keeper, and the pipe of a command such as ssh
+launcher    the base of all remote engines
 """

@@ -14,7 +14,8 @@ from typing import Any
 from pslab.launch.engines.launcher import EngineError, PlaceError, Resources, Task, Wanted
 from pslab.launch.engines.ray.actor import ActorPipe
 from pslab.launch.events import signals_kept
-from pslab.launch.remote.launcher import Node, RemoteLauncher, cpus_of
+from pslab.launch.remote.launcher import RemoteLauncher
+from pslab.launch.remote.places import Node, cpus_of
 from pslab.launch.remote.process import Pipe
 from pswire.addresses import AddressError, parse_address
 from pswire.extras import how_to_install
@@ -150,16 +151,6 @@ class RayLauncher(RemoteLauncher):
             self._release()
             raise PlaceError(f"no room within {self.wait:g} s: {shortage(wanted, nodes, free)}")
         self._places = {name: _node(self._ray_node(name)) for name in self._bundles}
-
-    def place_again(self, name: str) -> str:
-        """Leave it to Ray, which finds another place when it notices that a node is gone."""
-        return "where Ray finds room"
-
-    def nodes(self) -> Sequence[Node]:
-        """Return the living nodes."""
-        import ray
-
-        return [_node(node) for node in ray.nodes() if node["Alive"]]
 
     def pipe(self, node: Node, task: Task, log: int) -> Pipe:
         """Connect to a new actor in the task's place; the actor starts where and when there is one."""
