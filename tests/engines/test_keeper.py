@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from pslab.launch.engines.launcher import Task
+from pslab.launch.engines.local import LocalLauncher
 from pslab.launch.events import Event, EventQueue, Exited, Printed
 from pslab.launch.remote import protocol
 from pslab.launch.remote.launcher import keeper_command
@@ -190,6 +191,25 @@ print(json.dumps({"event": "child", "pid": subprocess.Popen(["sleep", "600"]).pi
 """
     pid = kept.start(code).said()["pid"]
     assert kept.end() == 0 and gone(pid)
+
+
+def test_what_left_its_group_holds_up_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It still has the pipe to which the process printed; here on this machine, without a keeper."""
+    monkeypatch.setattr("pslab.launch.remote.spawn.DRAIN_TIMEOUT", 0.2)
+    code = """
+import json, subprocess
+left = subprocess.Popen(["sleep", "600"], start_new_session=True)
+print(json.dumps({"event": "child", "pid": left.pid}), flush=True)
+"""
+    events = EventQueue()
+    LocalLauncher().start(Task("it", [sys.executable, "-c", code], {}), tmp_path / "process.log", events)
+    said = events.get(timeout=PATIENCE)
+    assert isinstance(said, Printed)
+    left = psutil.Process(said.event["pid"])
+    try:
+        assert events.get(timeout=PATIENCE) == Exited("it", 0) and left.is_running()
+    finally:
+        left.kill()
 
 
 def test_files_are_the_processs_own_and_on_no_disk(kept: Kept) -> None:

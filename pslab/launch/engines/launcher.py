@@ -108,8 +108,9 @@ class Output:
         self._write(part)
 
     def _write(self, part: bytes) -> None:
-        # On a full disk the log is lost, but events and the end of the process still count.
-        with suppress(OSError):
+        # On a full disk the log is lost, but events and the end of the process still count. The file is closed for what
+        # a descendant of a process that has ended still prints.
+        with suppress(OSError, ValueError):
             self._file.write(part)
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pslab.launch.engines.launcher import Launcher, Process, Task
 from pslab.launch.events import EventQueue, Exited
-from pslab.launch.remote.spawn import spawn
+from pslab.launch.remote.spawn import ProcessGroup
 from pswire.security.settings import PERSONAL
 
 LOOPBACK = "127.0.0.1"
@@ -37,7 +37,7 @@ class Child(Process):
         """Start it. Raises OSError when the command cannot be executed."""
         super().__init__(task.name, "", log, events)
         try:
-            self._group = spawn(
+            self._group = ProcessGroup(
                 task.command,
                 task.environment,
                 task.files_at(LOOPBACK),
@@ -51,9 +51,7 @@ class Child(Process):
         except OSError:
             self._output.close()
             raise
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        threading.Thread(target=self._wait, daemon=True).start()
+        threading.Thread(target=self._run, daemon=True).start()
 
     @property
     def running(self) -> bool:
@@ -63,14 +61,8 @@ class Child(Process):
         """Signal its whole process group; do nothing if it has ended."""
         self._group.signal(number)
 
-    def _read(self) -> None:
-        with self._group.stdout as stdout:
-            for line in stdout:
-                self._output.stdout(line)
-
-    def _wait(self) -> None:
-        code = self._group.wait()
-        self._reader.join()
+    def _run(self) -> None:
+        code = self._group.run(self._output.stdout)
         self._output.close()
         self._events.put(Exited(self.name, code))
 

@@ -15,18 +15,13 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
-from typing import IO
 
 from pslab.launch.remote import protocol
 from pslab.launch.remote.mirror import EVERY, Mirror
-from pslab.launch.remote.spawn import spawn
+from pslab.launch.remote.spawn import ProcessGroup
 
 # pswire.exits.ExitCode.USAGE. The keeper does not import it, to stay within the standard library.
 USAGE = 2
-# Bytes of one stderr frame; longer lines are sent in parts.
-LONGEST_LINE = 1 << 16
-# Seconds to wait for the output pipes after the process has ended.
-DRAIN_TIMEOUT = 2.0
 
 
 class Sender:
@@ -69,7 +64,7 @@ class KeptProcess:
         if not shared:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ps-keeper-")))
         self._mirror = Mirror(folder, self._send_file) if request.mirror and not shared else None
-        self._group = spawn(
+        self._group = ProcessGroup(
             request.command,
             request.environment,
             request.files,
@@ -102,41 +97,27 @@ class KeptProcess:
 
     def run(self) -> None:
         """Forward output and files until the process has ended, then send its exit code."""
-        readers = [
-            threading.Thread(target=self._forward_stdout, args=(self._group.stdout,), daemon=True),
-            threading.Thread(target=self._forward_stderr, args=(self._group.stderr,), daemon=True),
-        ]
-        if self._mirror is not None:
-            threading.Thread(target=self._forward_files, args=(self._mirror,), daemon=True).start()
-        for reader in (*readers, threading.Thread(target=self._send_heartbeats, daemon=True)):
-            reader.start()
-        code = self._group.wait()
-        self._over.set()
-        for reader in readers:
-            # A descendant that left the process group may still hold the pipe open.
-            reader.join(DRAIN_TIMEOUT)
+        files = threading.Thread(target=self._forward_files, daemon=True)
+        for thread in (files, threading.Thread(target=self._send_heartbeats, daemon=True)):
+            thread.start()
+        code = self._group.run(
+            lambda line: self._sender.send(protocol.frame(protocol.STDOUT, line)),
+            lambda line: self._sender.send(protocol.frame(protocol.STDERR, line)),
+        )
         self._sender.send(protocol.frame_json(protocol.EXIT, code=code))
-        if self._mirror is not None:
-            self._mirror.send_changes(final=True)
-
-    def _forward_stdout(self, pipe: IO[bytes]) -> None:
-        with pipe:
-            for line in pipe:
-                self._sender.send(protocol.frame(protocol.STDOUT, line))
-
-    def _forward_stderr(self, pipe: IO[bytes]) -> None:
-        with pipe:
-            # Line by line, so that lines of stdout come in between.
-            while line := pipe.readline(LONGEST_LINE):
-                self._sender.send(protocol.frame(protocol.STDERR, line))
+        self._over.set()
+        files.join()
 
     def _send_heartbeats(self) -> None:
         while not self._over.wait(protocol.HERE_EVERY):
             self._sender.send(protocol.frame(protocol.ALIVE, b""))
 
-    def _forward_files(self, mirror: Mirror) -> None:
+    def _forward_files(self) -> None:
+        if self._mirror is None:
+            return
         while not self._over.wait(EVERY):
-            mirror.send_changes()
+            self._mirror.send_changes()
+        self._mirror.send_changes(final=True)
 
     def _send_file(self, path: str, offset: int, content: bytes, whole: bool) -> None:
         self._sender.send(protocol.file_frame(path, offset, content, whole=whole))

@@ -7,10 +7,16 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from types import TracebackType
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, Final
+
+# What is given a line of output, with its newline; longer lines come in parts.
+Take = Callable[[bytes], None]
+# Bytes. No event is as long.
+LONGEST_LINE: Final = 1 << 20
+# Seconds to wait for the output after the process has ended.
+DRAIN_TIMEOUT: Final = 5.0
 
 # Placeholders in a command line or environment, for values that only the node knows. Each begins with NUL, which no
 # command line can contain, so text that a user wrote is never mistaken for one.
@@ -43,129 +49,101 @@ def fill(text: str, known: Mapping[str, str]) -> str:
     return text
 
 
-class MemoryFiles:
-    """Files of one process, secrets among them, that exist in memory only.
+@contextmanager
+def memory_files(files: Mapping[str, bytes]) -> Iterator[Mapping[str, int]]:
+    """Make files of one process, secrets among them, that exist in memory only; yield the descriptor of each.
 
-    Start the process inside the `with` block and pass it `descriptors`. The files disappear with the process, however
+    Start the process inside the `with` block and pass it the descriptors. The files disappear with the process, however
     it ends; nothing is written to a disk.
     """
-
-    def __init__(self, files: Mapping[str, bytes]) -> None:
-        self._open: dict[str, int] = {}
+    with ExitStack() as stack:
+        made = {}
         for name, content in files.items():
-            descriptor = os.memfd_create(name)
-            self._open[name] = descriptor
-            os.fchmod(descriptor, 0o600)
-            with os.fdopen(os.dup(descriptor), "wb") as file:
+            made[name] = os.memfd_create(name)
+            stack.callback(os.close, made[name])
+            os.fchmod(made[name], 0o600)
+            with os.fdopen(os.dup(made[name]), "wb") as file:
                 file.write(content)
-
-    @property
-    def descriptors(self) -> Sequence[int]:
-        return tuple(self._open.values())
-
-    @property
-    def paths(self) -> dict[str, str]:
-        """Path of each file inside the process that inherits the descriptors. Every open starts at offset 0."""
-        return {name: f"/proc/self/fd/{descriptor}" for name, descriptor in self._open.items()}
-
-    def __enter__(self) -> "MemoryFiles":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for descriptor in self._open.values():
-            os.close(descriptor)
+        yield made
 
 
 class ProcessGroup:
-    """A process in a session of its own, with everything that it starts there.
+    """A child process in a session of its own, with everything that it starts there.
 
-    `signal` may be called by any thread, `wait` by one. A lock around reaping keeps the process id from being reused
+    `signal` may be called by any thread, `run` by one. A lock around reaping keeps the process id from being reused
     while a signal is sent.
     """
 
     def __init__(
         self,
         command: Sequence[str],
+        environment: Mapping[str, str],
+        files: Mapping[str, bytes],
         *,
+        host: str,
+        folder: str,
+        inherited: Mapping[str, str],
         stderr: int,
-        cwd: str | os.PathLike[str] | None = None,
-        environment: Mapping[str, str] | None = None,
-        descriptors: Sequence[int] = (),
+        cwd: str | os.PathLike[str] | None,
     ) -> None:
-        """Start `command` with `stderr` as in `subprocess.Popen`. Raises OSError when it cannot be executed."""
-        self._reaping = threading.Lock()
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            cwd=cwd,
-            env=environment,
-            pass_fds=descriptors,
-            # Ctrl-C on the terminal reaches the launcher only, which ends its processes in order.
-            start_new_session=True,
-        )
+        """Fill in the placeholders and start the command. `environment` is added to `inherited`.
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        `stderr` is as in `subprocess.Popen`. Raises OSError when the command cannot be executed.
+        """
+        self._reaping = threading.Lock()
+        with memory_files(files) as made:
+            # Every open of such a path starts at offset 0.
+            paths = {name: f"/proc/self/fd/{descriptor}" for name, descriptor in made.items()}
+            known = placeholder_values(os.getpid(), host, folder, paths)
+            self._process = subprocess.Popen(
+                [fill(word, known) for word in command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                cwd=cwd,
+                env={**inherited, **{name: fill(value, known) for name, value in environment.items()}},
+                pass_fds=tuple(made.values()),
+                # Ctrl-C on the terminal reaches the launcher only, which ends its processes in order.
+                start_new_session=True,
+            )
 
     @property
     def running(self) -> bool:
         """Whether the process has not been reaped yet."""
         return self._process.returncode is None
 
-    @property
-    def stdout(self) -> IO[bytes]:
-        assert self._process.stdout is not None
-        return self._process.stdout
-
-    @property
-    def stderr(self) -> IO[bytes]:
-        """Requires that the group was started with ``stderr=subprocess.PIPE``."""
-        assert self._process.stderr is not None
-        return self._process.stderr
-
     def signal(self, number: int) -> None:
         """Signal the whole group; do nothing if the process has ended."""
-        # ProcessLookupError: the group ended just now, and `wait` reports it.
+        # ProcessLookupError: the group ended just now, and `run` reports it.
         with self._reaping, suppress(ProcessLookupError):
             if self.running:
-                os.killpg(self.pid, number)
+                os.killpg(self._process.pid, number)
 
-    def wait(self) -> int:
-        """Wait for the process, kill what is left of its group, and return its `Popen.returncode`."""
+    def run(self, stdout: Take, stderr: Take | None = None) -> int:
+        """Pass lines of output on until the process has ended and nothing of its group is left.
+
+        `stderr` needs a pipe. Returns the process's `Popen.returncode`.
+        """
+        readers = [
+            threading.Thread(target=_pass_on, args=(pipe, take), daemon=True)
+            for pipe, take in ((self._process.stdout, stdout), (self._process.stderr, stderr))
+            if pipe is not None
+        ]
+        for reader in readers:
+            reader.start()
         # The process is not reaped yet, so no other process can get the group's number meanwhile.
-        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         with suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+            os.killpg(self._process.pid, signal.SIGKILL)
         with self._reaping:
-            return self._process.wait()
+            code = self._process.wait()
+        for reader in readers:
+            # A descendant that left the process group may still hold the pipe open.
+            reader.join(DRAIN_TIMEOUT)
+        return code
 
 
-def spawn(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    files: Mapping[str, bytes],
-    *,
-    host: str,
-    folder: str,
-    inherited: Mapping[str, str],
-    stderr: int,
-    cwd: str | os.PathLike[str] | None,
-) -> ProcessGroup:
-    """Fill in the placeholders and start a child of this process. `environment` is added to `inherited`.
-
-    Raises OSError when the command cannot be executed.
-    """
-    with MemoryFiles(files) as memory:
-        known = placeholder_values(os.getpid(), host, folder, memory.paths)
-        return ProcessGroup(
-            [fill(word, known) for word in command],
-            stderr=stderr,
-            cwd=cwd,
-            environment={**inherited, **{name: fill(value, known) for name, value in environment.items()}},
-            descriptors=memory.descriptors,
-        )
+def _pass_on(pipe: IO[bytes], take: Take) -> None:
+    with pipe:
+        while line := pipe.readline(LONGEST_LINE):
+            take(line)
