@@ -70,11 +70,6 @@ from psworker.job.errors import JobError
     help="Engine ray: an existing cluster. Default: RAY_ADDRESS.",
 )
 @click.option(
-    "--submit",
-    is_flag=True,
-    help="Engine slurm: write a batch script into the run folder, submit it, print the job's number, and exit.",
-)
-@click.option(
     "--resume",
     metavar="latest|auto|NAME",
     help="Resume the run in --out from this checkpoint, also with another cluster.servers. auto: from the latest; "
@@ -117,7 +112,6 @@ def run(
     out: Path | None,
     hosts: str | None,
     address: str,
-    submit: bool,
     resume: str | None,
     restarts: int | None,
     save: Path | None,
@@ -165,9 +159,6 @@ def run(
             loaded = _experiment(arguments, overrides, typed_options(keys))
         else:
             loaded = _experiment_of_script(script, arguments, overrides)
-        if submit:
-            run_options.submit(loaded, how)
-            return
         processes = engine_named(loaded.run.engine).make is not None
         finished = run_options.train(loaded, how) if processes else run_options.simulate(loaded, how)
         saved = _save(finished, save)

@@ -1,4 +1,4 @@
-"""Actions of `ps-lab run`: train an experiment as processes, simulate it, or submit it as a batch job."""
+"""Actions of `ps-lab run`: train an experiment as processes, or simulate it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from pslab.display.progress import choose, print_json
-from pslab.launch.engines.launcher import EngineError
+from pslab.display.progress import choose
 from pslab.launch.engines.registry import Options, check, engine_named, launcher_for
 from pslab.launch.experiments import FinishedRun, run_real
 from pslab.launch.simulated import run_simulated
@@ -71,33 +70,6 @@ def simulate(experiment: Experiment, how: RunOptions) -> FinishedRun:
     return run_simulated(
         experiment, out=how.out, force=how.force, quiet=quiet, sinks=sinks, resume_from=how.resume_from
     )
-
-
-def submit(experiment: Experiment, how: RunOptions) -> None:
-    """Submit a batch job, and print its number and the run folder. Raises EngineError and RunError."""
-    from pslab.launch.engines import slurm
-
-    if experiment.run.engine != "slurm":
-        raise EngineError(f"--submit: expected engine slurm, got engine {experiment.run.engine}")
-    check(engine_named("slurm"), experiment, how.options)
-    done = slurm.submit(experiment, how.out, how.force, how.resume_from, _words(how), Path.cwd())
-    if how.as_json:
-        print_json({"event": "submitted", "job": done.job, "folder": str(done.folder)})
-    else:
-        click.echo(f"submitted: job {done.job}\nrun folder: {done.folder}")
-
-
-def _words(how: RunOptions) -> list[str]:
-    """Return the options for `ps-lab run` in the batch job."""
-    words = ["--log-format", how.log_format]
-    if how.restarts is not None:
-        words += ["--restarts", str(how.restarts)]
-    for tracker in how.trackers:
-        words += ["--tracker", tracker]
-    if how.save is not None:
-        words += ["--save", str(how.save)]
-    flags = {"--tensorboard": how.tensorboard, "--quiet": how.quiet}
-    return [*words, *(flag for flag, given in flags.items() if given)]
 
 
 def advise(experiment: Experiment) -> None:

@@ -130,7 +130,7 @@ def run_real(
     if resume_from == AUTO and _has_succeeded(Run(folder)):
         verdict = Verdict(ExitCode.OK, "the job had succeeded before")
         return FinishedRun(folder, RunResult(verdict, (f"{verdict.reason}: nothing was left to do",)), "")
-    run = RealRun(experiment, folder, display, launcher, daemons, resume_from, security)
+    run = RealRun(experiment, folder, display, launcher, daemons, resume_from, security=security)
     info = RunInfo(experiment.run.name, folder, experiment.model_dump(), virtual=False)
     with display, observable(folder, security):
         with Observing(info, sinks) as observing:

@@ -27,7 +27,7 @@ from pslab.launch.events import (
 )
 from pslab.launch.exits import COPIES, DuplicateOutput, ExitTracker, RunResult, Verdict, end_text
 from pslab.launch.restarts import AGREEING, RestartQueue, RestartRules, Restarts
-from pslab.launch.security import Protection, credentials_of
+from pslab.launch.security import Protection
 from pslab.launch.status_client import StatusPoller
 from pslab.launch.tasks import Daemons, Tasks
 from pslab.runs.folder import EXPERIMENT, LOGS, forget_secret, job_of, later_jobs
@@ -60,16 +60,17 @@ class RealRun:
         launcher: Launcher,
         daemons: Daemons | None = None,
         resume_from: str | None = None,
-        security: Protection | None = None,
+        *,
+        security: Protection,
     ) -> None:
-        """`resume_from`: checkpoint in the folder. `security`: certificates of the processes; None for no TLS."""
+        """`resume_from`: checkpoint in the folder. `security`: certificates of the processes."""
         self._resume_from = resume_from
         self._experiment, self._folder, self._display = experiment, folder, display
         self._daemons, self._launcher = daemons or Daemons(), launcher
         secret = secrets.token_hex(32)
         self._secret = Secret(secret.encode())
         self._tasks = Tasks(experiment, folder, self._daemons, launcher.remote, secret, security)
-        self._credentials = credentials_of(security)
+        self._credentials = security.credentials
         self._servers, self._workers = self._tasks.servers, self._tasks.workers
         self._events: EventQueue = EventQueue()
         self._processes: dict[str, Process] = {}

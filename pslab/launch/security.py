@@ -6,9 +6,9 @@ authority that lives in this process only; keys reach their processes through th
 
 Commands that observe a run start in any shell of the same user. While the run goes on, the user's state folder has an
 entry for the path of the run folder: an observer's certificate, which may read the status and no more, or the paths of
-the user's own files. What the run folder itself says about keys is not trusted, because anybody may have
-made it. Beside each entry is a file that the run's process keeps locked. A killed run leaves its entry without a lock,
-and the next command that looks removes it (`remove_stale`).
+the user's own files. What the run folder itself says about keys is not trusted, because anybody may have made it. The
+run's process keeps a file of the entry locked. A killed run leaves its entry without a lock, and the next command that
+looks removes it (`remove_stale`).
 """
 
 import fcntl
@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from pslab.launch.engines.launcher import EngineError, Task
 from pslab.launch.remote.spawn import file
@@ -48,20 +48,21 @@ _FILES: Final = {"PS_TLS_CA": "ca.pem", "PS_TLS_CERT": "cert.pem", "PS_TLS_KEY":
 ENVIRONMENT: Final = {variable: file(name) for variable, name in _FILES.items()}
 
 
-class Protection(Protocol):
-    """The identities of a run's processes.
+class Protection:
+    """The identities of a run's processes. This class: none, for a run on this machine.
 
     `credentials`: those of this process, which polls the status. `observer`: what other commands of this user present.
     """
 
-    observer: Identity | SecurityOptions
-    credentials: Credentials
+    observer: Identity | SecurityOptions | None = None
+    credentials = NO_TLS
 
     def protected(self, task: Task, role: Role, name: str) -> Task:
         """Return the task with the credentials of the process of that role and name."""
+        return task
 
 
-class RunSecurity:
+class RunSecurity(Protection):
     """Certificates made for this run alone."""
 
     def __init__(self, run: str) -> None:
@@ -74,7 +75,7 @@ class RunSecurity:
                 f"a run on several machines makes certificates for itself: {error}, or set security.insecure=true on "
                 "a network where you trust everybody"
             ) from error
-        self.observer: Identity | SecurityOptions = observer
+        self.observer = observer
         self.credentials = Credentials(LiveIdentity(observer), role=Role.OBSERVER)
 
     def protected(self, task: Task, role: Role, name: str) -> Task:
@@ -90,15 +91,13 @@ class RunSecurity:
         return dict(zip(_FILES.values(), contents, strict=True))
 
 
-class OwnFiles:
+class OwnFiles(Protection):
     """Files that the experiment's [security] names, at the same paths on all nodes."""
 
     def __init__(self, section: SecuritySection) -> None:
         """Read the experiment's files. Raises EngineError when this process cannot use its own."""
         self._section = section
-        self.observer: Identity | SecurityOptions = (
-            SecurityOptions().with_environment(os.environ).with_section(section).named(OBSERVER)
-        )
+        self.observer = SecurityOptions().with_environment(os.environ).with_section(section).named(OBSERVER)
         try:
             self.credentials = credentials_for(
                 Role.OBSERVER, SecurityOptions(), os.environ, section, name=OBSERVER
@@ -114,25 +113,17 @@ class OwnFiles:
         return replace(task, environment={**task.environment, **given})
 
 
-def security_of(experiment: Experiment, remote: bool) -> Protection | None:
-    """Return the run's protection; None on this machine or with security.insecure. Raises EngineError."""
+def security_of(experiment: Experiment, remote: bool) -> Protection:
+    """Return the run's protection: none on this machine or with security.insecure. Raises EngineError."""
     section = experiment.security
     if section.ca:
         return OwnFiles(section)
-    if not remote or section.insecure:
-        return None
-    return RunSecurity(experiment.run.name)
+    return RunSecurity(experiment.run.name) if remote and not section.insecure else Protection()
 
 
-def credentials_of(security: Protection | None) -> Credentials:
-    """Return the credentials with which this process asks the run's servers."""
-    return NO_TLS if security is None else security.credentials
-
-
-# Names in the user's state folder: of a certificate, of the options of an observer, and the suffix of locks.
+# Names in an entry: of the observer's certificate, and of the file with its options, which the run keeps locked.
 NAME = "observer"
 OPTIONS = "options.json"
-LOCK = ".lock"
 
 
 def entry_of(run: Path) -> Path:
@@ -142,19 +133,17 @@ def entry_of(run: Path) -> Path:
 
 
 @contextmanager
-def observable(run: Path, security: Protection | None) -> Iterator[None]:
+def observable(run: Path, security: Protection) -> Iterator[None]:
     """Keep an entry for the run while the block lasts. If it cannot be written, print a note and go on."""
     remove_stale()
-    if security is None:
-        yield
-        return
-    entry = entry_of(run)
     with ExitStack() as stack:
-        try:
-            stack.enter_context(_locked_entry(entry, security.observer))
-        except OSError as error:
-            why = f"{entry}: {error.strerror or error}"
-            print(f"note: no other ps-lab command can observe this run: {why}", file=sys.stderr)
+        if security.observer is not None:
+            entry = entry_of(run)
+            try:
+                stack.enter_context(_locked_entry(entry, security.observer))
+            except OSError as error:
+                why = f"{entry}: {error.strerror or error}"
+                print(f"note: no other ps-lab command can observe this run: {why}", file=sys.stderr)
         yield
 
 
@@ -162,22 +151,21 @@ def options_for(run: Path) -> SecurityOptions:
     """Return what to present to the run's servers: nothing if it has no TLS, is over, or is another user's."""
     remove_stale()
     try:
-        return SecurityOptions(**json.loads((entry_of(run) / OPTIONS).read_text(encoding="utf-8")))
+        said = json.loads((entry_of(run) / OPTIONS).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return SecurityOptions()
+    return SecurityOptions(**said["options"])
 
 
 def remove_stale() -> None:
-    """Remove the entries of killed runs of this machine; leave what cannot be removed for the next time.
-
-    Entries of other machines stay, because their locks are not always visible on a shared file system.
-    """
+    """Remove the entries of killed runs of this machine; leave what cannot be removed for the next time."""
     if not _folder().is_dir():
         return
     with suppress(OSError), _exclusive():
-        for lock in sorted(_folder().glob(f"?*{LOCK}")):
-            with suppress(OSError):
-                _remove_if_stale(lock)
+        for entry in _folder().iterdir():
+            if entry.is_dir():
+                with suppress(OSError, ValueError):
+                    _remove_if_stale(entry)
 
 
 def _folder() -> Path:
@@ -190,15 +178,14 @@ def _locked_entry(entry: Path, observer: Identity | SecurityOptions) -> Iterator
     """Hold the entry's lock. Raises OSError, also when another running run has this entry."""
     with ExitStack() as stack:
         with _exclusive():
-            lock = stack.enter_context(_lock_of(entry).open("a+", encoding="utf-8"))
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            lock.truncate(0)
-            lock.write(socket.gethostname())
-            lock.flush()
-            stack.callback(_remove, entry)
             entry.mkdir(mode=0o700, exist_ok=True)
+            file = stack.enter_context((entry / OPTIONS).open("a", encoding="utf-8"))
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.callback(_remove, entry)
             options = observer if isinstance(observer, SecurityOptions) else _write(entry, observer)
-            (entry / OPTIONS).write_text(json.dumps(asdict(options.absolute())), encoding="utf-8")
+            file.truncate(0)
+            json.dump({"host": socket.gethostname(), "options": asdict(options.absolute())}, file)
+            file.flush()
         yield
 
 
@@ -208,37 +195,25 @@ def _write(entry: Path, observer: Identity) -> SecurityOptions:
     return SecurityOptions(str(files.ca), str(files.cert), str(files.key))
 
 
-def _lock_of(entry: Path) -> Path:
-    return entry.with_name(entry.name + LOCK)
-
-
 def _remove(entry: Path) -> None:
     """Remove the entry of this process's run; what fails is left to `remove_stale`."""
     with suppress(OSError), _exclusive():
         shutil.rmtree(entry)
-        _lock_of(entry).unlink()
 
 
-def _remove_if_stale(lock: Path) -> None:
-    """Remove a lock and its entry if their run is over. Raises OSError."""
-    with lock.open("r+", encoding="utf-8") as file:
-        if file.read() != socket.gethostname():
-            return
-        try:
+def _remove_if_stale(entry: Path) -> None:
+    """Remove an entry whose run is over. Raises OSError, also if the run goes on."""
+    with (entry / OPTIONS).open("r+", encoding="utf-8") as file:
+        # On a shared file system the locks of other machines are not always visible.
+        if json.load(file)["host"] == socket.gethostname():
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            # The run goes on.
-            return
-        entry = lock.with_name(lock.name.removesuffix(LOCK))
-        if entry.is_dir():
             shutil.rmtree(entry)
-        lock.unlink()
 
 
 @contextmanager
 def _exclusive() -> Iterator[None]:
     """Keep other processes of this user from changing entries, for a few milliseconds. Raises OSError."""
     _folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (_folder() / LOCK).open("w", encoding="utf-8") as guard:
+    with (_folder() / ".lock").open("w", encoding="utf-8") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
         yield

@@ -51,7 +51,7 @@ class Tasks:
         daemons: Daemons,
         remote: bool,
         secret: str,
-        security: Protection | None = None,
+        security: Protection,
     ) -> None:
         self._experiment, self._folder, self._daemons = experiment, folder, daemons
         self._remote, self._secret, self._security = remote, secret, security
@@ -137,7 +137,5 @@ class Tasks:
         )
         if self._remote:
             task = replace(task, files={EXPERIMENT: self._experiment.to_toml().encode()})
-        if self._security is None:
-            return task
         role, known = (Role.SERVER, name) if server else (Role.WORKER, f"w{self.workers.index(name)}")
         return self._security.protected(task, role, known)

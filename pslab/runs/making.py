@@ -1,6 +1,5 @@
 """The folder of a run that begins (a free name, or an empty folder) or goes on (the folder of a former run)."""
 
-from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,9 +23,6 @@ from pslab.runs.folder import (
 from psserver.checkpoint import CheckpointError, FolderLock, Store
 from psserver.checkpoint.resumption import AUTO
 
-# The files of a batch job, before its run begins.
-SUBMITTED = ("submit.sh", "submit.toml", "submit.log")
-
 
 def open_folder(out: Path | None, name: str, force: bool, going_on: str | None) -> tuple[Path, str | None]:
     """Return the folder of the run `name` as an absolute path, and the checkpoint from which it goes on, or None.
@@ -42,7 +38,7 @@ def open_folder(out: Path | None, name: str, force: bool, going_on: str | None) 
             "go on in the middle of several jobs: expected a new run (another --out, or --force)"
         )
     if going_on == AUTO and not (out / DECISIONS).is_file():
-        return make_folder(out, submitted=True), None
+        return make_folder(out), None
     run = Run(out)
     _refuse_links(run.path)
     return run.path.resolve(), going_on
@@ -57,24 +53,24 @@ def free_folder(name: str, root: Path = Path("runs")) -> Path:
     return path
 
 
-def make_folder(path: Path, force: bool = False, *, submitted: bool = False) -> Path:
+def make_folder(path: Path, force: bool = False) -> Path:
     """Make an empty run folder at `path`, and return its absolute path.
 
     A folder with content is refused, unless its run never began. With `force` a former run's files, and only those, are
-    removed from it. `submitted`: the files of this run's own batch job may be there. Raises RunError.
+    removed from it. Raises RunError.
     """
     if path.exists() and not path.is_dir():
         raise RunError(f"{path}: is a file; choose another folder with --out")
     _refuse_links(path)
     if path.is_dir() and any(path.iterdir()):
-        if not force and not _never_began(path, SUBMITTED if submitted else ()):
+        if not force and not _never_began(path):
             raise RunError(
                 f"{path}: is not empty; choose another with --out, or replace the run with --force"
             )
-        if force and not (path / EXPERIMENT).is_file() and not _never_began(path, SUBMITTED):
+        if force and not (path / EXPERIMENT).is_file() and not _never_began(path):
             raise RunError(f"{path}: is not empty and holds no former run; --force replaces runs only")
         try:
-            _clear(path, () if submitted else SUBMITTED)
+            _clear(path)
         except (CheckpointError, OSError) as error:
             raise RunError(f"{path}: cannot be replaced: {error}") from error
     try:
@@ -91,26 +87,22 @@ def _refuse_links(path: Path) -> None:
             raise RunError(f"{path / name}: expected a folder of the run itself, got a link: remove it")
 
 
-def _never_began(path: Path, beside: Collection[str]) -> bool:
-    """Return True if the folder has only files made before a run's first process starts, and those named `beside`."""
-    return (path / LOGS).is_dir() and {each.name for each in path.iterdir()} <= {EXPERIMENT, LOGS, *beside}
+def _never_began(path: Path) -> bool:
+    """Return True if the folder has only files made before a run's first process starts."""
+    return (path / LOGS).is_dir() and {each.name for each in path.iterdir()} <= {EXPERIMENT, LOGS}
 
 
-def _clear(path: Path, beside: Collection[str]) -> None:
-    """Remove a run's files, and those named `beside`.
-
-    Raises CheckpointError, with nothing changed, if a coordinator uses the folder.
-    """
+def _clear(path: Path) -> None:
+    """Remove a run's files. Raises CheckpointError, with nothing changed, if a coordinator uses the folder."""
     if (path / CHECKPOINTS).is_dir():
         with FolderLock(path / CHECKPOINTS):
             Store(path / CHECKPOINTS).clear()
     for job in later_jobs(path):
-        _clear(job, ())
+        _clear(job)
         with suppress(OSError):
             # Fails if it has other files.
             job.rmdir()
-    own = (EXPERIMENT, DECISIONS, METRICS, SUMMARY, WEIGHTS, ADDRESS, SECRET, SAVED, PROMETHEUS)
-    for name in (*own, *beside):
+    for name in (EXPERIMENT, DECISIONS, METRICS, SUMMARY, WEIGHTS, ADDRESS, SECRET, SAVED, PROMETHEUS):
         (path / name).unlink(missing_ok=True)
     for pattern in ("decisions.void-*.jsonl", "summary-*.json", "weights-*.safetensors", "*.part"):
         # Files that former resumes have set aside, and files that a kill has left incomplete.

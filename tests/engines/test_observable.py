@@ -1,13 +1,22 @@
 """The certificate of who looks at a run: there as long as the run goes on, and cleared when it was killed."""
 
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from pslab.launch.security import LOCK, RunSecurity, entry_of, observable, options_for, remove_stale
+from pslab.launch.security import (
+    OPTIONS,
+    Protection,
+    RunSecurity,
+    entry_of,
+    observable,
+    options_for,
+    remove_stale,
+)
 from pswire.security.settings import SecurityOptions
 from tests.engines.here import ROOT
 
@@ -32,7 +41,7 @@ def killed(tmp_path: Path) -> Path:
 
 def kept() -> list[str]:
     """What is there now, by name; not the file by which processes take turns."""
-    return sorted(path.name for path in entry_of(Path("any")).parent.glob("?*") if path.name != LOCK)
+    return sorted(path.name for path in entry_of(Path("any")).parent.iterdir() if path.is_dir())
 
 
 @pytest.mark.cluster
@@ -40,24 +49,24 @@ def test_who_looks_clears_what_a_killed_run_left_and_nothing_else(tmp_path: Path
     with observable(tmp_path / "live", RunSecurity("live")):
         place = entry_of(tmp_path / "live")
         assert options_for(killed) == SecurityOptions()
-        assert kept() == [place.name, place.name + LOCK]
+        assert kept() == [place.name]
         assert options_for(tmp_path / "live").tls_cert == str(place / "observer.pem")
     assert kept() == []
 
 
 @pytest.mark.cluster
 def test_the_next_run_clears_it_also_one_without_certificates(tmp_path: Path, killed: Path) -> None:
-    with observable(tmp_path / "local", None):
+    with observable(tmp_path / "local", Protection()):
         assert kept() == []
 
 
 @pytest.mark.cluster
 def test_what_another_machine_wrote_is_its_own_affair(killed: Path) -> None:
     """Its locks may not be seen here."""
-    lock = entry_of(killed).with_name(entry_of(killed).name + LOCK)
-    lock.write_text("another-machine", encoding="utf-8")
+    options = entry_of(killed) / OPTIONS
+    options.write_text(options.read_text().replace(socket.gethostname(), "another-machine"), encoding="utf-8")
     remove_stale()
-    assert kept() == [entry_of(killed).name, lock.name]
+    assert kept() == [entry_of(killed).name]
 
 
 def test_a_second_run_in_a_folder_takes_nothing_from_the_first(

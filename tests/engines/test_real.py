@@ -188,7 +188,7 @@ def test_a_batch_job_runs_the_experiment_and_status_finds_it(place: Site, tmp_pa
     until(lambda: (folder / "summary.json").is_file())
     until(lambda: state(place, job) == "COMPLETED")
     assert check_run(Run(folder)).ok
-    assert f"run folder: {folder}" in (folder / "submit.log").read_text()
+    assert f"run folder: {folder}" in Path(f"{folder}.log").read_text()
 
 
 @pytest.mark.nightly
@@ -231,11 +231,16 @@ def lab(place: Site, *words: str) -> str:
 
 
 def submitted(place: Site, experiment: str, folder: Path, *words: str) -> str:
-    """As a batch job, of which this is the number."""
-    told = lab(
-        place, "run", experiment, "--engine", "slurm", "--submit", "--out", str(folder), "--json", *words
+    """As a batch job, by a script as in docs/guides/schedulers.md; its number."""
+    lab = [sys.executable, "-m", "pslab", "run", experiment, "--engine", "slurm", "--out", str(folder)]
+    script = folder.with_suffix(".sh")
+    script.write_text(
+        "#!/bin/sh\n"
+        "#SBATCH --nodes=3 --exclusive\n"
+        f"#SBATCH --no-kill --requeue --open-mode=append --signal=B:TERM@60 --output={folder}.log\n"
+        f"exec {shlex.join([*lab, '--resume', 'auto', *words])}\n"
     )
-    return str(json.loads(told)["job"])
+    return asked(place, "sbatch", "--parsable", str(script)).strip()
 
 
 def asked(place: Site, *command: str, seconds: float = 2 * PATIENCE) -> str:

@@ -184,12 +184,10 @@ def test_a_folder_in_which_no_run_has_begun_is_in_nobodys_way(tmp_path: Path, se
     (folder / "logs" / "worker-0.log").write_text("found no place")
     assert make_folder(folder) == folder
     assert sorted(path.name for path in folder.rglob("*")) == ["logs"]
-    (folder / "submit.sh").write_text("")
+    (folder / "notes.txt").write_text("mine")
     with pytest.raises(RunError) as refused:
         make_folder(folder)
     sentences.check(refused)
-    assert make_folder(folder, submitted=True) == folder and (folder / "submit.sh").exists()
-    assert make_folder(folder, force=True) == folder and not (folder / "submit.sh").exists()
     (tmp_path / "experiment.toml").write_text("")
     with pytest.raises(RunError) as refused:
         make_folder(tmp_path)

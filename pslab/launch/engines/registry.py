@@ -63,7 +63,7 @@ ENGINES: Final = {
         Engine("ray", "actors of a Ray cluster, see --address", _ray, _ALL_KEYS, frozenset(("address",))),
         Engine(
             "slurm",
-            "steps of the surrounding allocation, or with --submit a batch job",
+            "steps of the surrounding allocation",
             _slurm,
             _ALL_KEYS,
         ),

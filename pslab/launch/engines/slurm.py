@@ -1,26 +1,16 @@
-"""Engine "slurm": every process is a step of the allocation in which ps-lab runs, started by one `srun` each.
-
-With `--submit`, ps-lab submits a batch job that runs the experiment in this way.
-"""
+"""Engine "slurm": every process is a step of the allocation in which ps-lab runs, started by one `srun` each."""
 
 import re
-import shlex
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pslab.launch.engines.launcher import EngineError, PlaceError, Task
 from pslab.launch.remote.launcher import RemoteLauncher, keeper_command
 from pslab.launch.remote.places import Node, cpus_of
 from pslab.launch.remote.process import CommandPipe
-from pslab.runs.making import SUBMITTED, open_folder
-from psserver.checkpoint.resumption import AUTO, LATEST
-from pswire.config.experiment import Experiment
-from pswire.own_files import write_file
 
 # Seconds that the controller may take to answer.
 CONTROLLER = 20.0
@@ -38,7 +28,7 @@ class SlurmLauncher(RemoteLauncher):
         need("scontrol")
         if "SLURM_JOB_ID" not in environment:
             raise EngineError(
-                "engine slurm: expected to run inside salloc or sbatch, or with --submit, got no SLURM_JOB_ID: this is "
+                "engine slurm: expected to run inside salloc or sbatch, got no SLURM_JOB_ID: this is "
                 "no allocation of Slurm"
             )
         self._environment = environment
@@ -106,89 +96,3 @@ def _ask(*command: str) -> str:
     if done.returncode:
         raise PlaceError(f"engine slurm: {' '.join(command[:3])} failed: {done.stderr.strip()}")
     return done.stdout
-
-
-# Files in the run folder: the script, the experiment, and the output of ps-lab itself.
-SCRIPT, SUBMITTED_EXPERIMENT, OUTPUT = SUBMITTED
-# Seconds before the end of the allocation at which ps-lab gets SIGTERM.
-NOTICE = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """A batch job: its number, and the run folder."""
-
-    job: str
-    folder: Path
-
-
-def submit(
-    experiment: Experiment,
-    out: Path | None,
-    force: bool,
-    resume_from: str | None,
-    options: Sequence[str],
-    cwd: Path,
-) -> Submitted:
-    """Write the script into the run folder and submit it.
-
-    `resume_from`: checkpoint from which the run in `out` resumes. `options`: further options of ps-lab run.
-    Raises RunError when the folder cannot be used, EngineError when Slurm does not accept the job.
-    """
-    need("sbatch")
-    folder, _ = open_folder(out, experiment.run.name, force, resume_from)
-    write_file(folder / SUBMITTED_EXPERIMENT, experiment.to_toml())
-    file = folder / SCRIPT
-    write_file(file, script(experiment, folder, resume_from, options, cwd))
-    if (folder / OUTPUT).is_symlink():
-        # Slurm would follow the link.
-        (folder / OUTPUT).unlink()
-    try:
-        done = subprocess.run(
-            ["sbatch", "--parsable", str(file)],
-            capture_output=True,
-            text=True,
-            timeout=CONTROLLER,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise EngineError(f"sbatch did not answer: {error}") from error
-    if done.returncode:
-        raise EngineError(f"sbatch did not accept the job: {done.stderr.strip()}; its script is {file}")
-    return Submitted(done.stdout.strip().partition(";")[0], folder)
-
-
-def script(
-    experiment: Experiment, folder: Path, resume_from: str | None, options: Sequence[str], cwd: Path
-) -> str:
-    """Return the batch script. Partition, account and time limit come from SBATCH_PARTITION and its companions.
-
-    When a node fails or an administrator requeues the job, Slurm starts it again and the run resumes from its newest
-    checkpoint. A run without checkpoints, or with an explicit one to resume from, is not requeued.
-    """
-    requeue = bool(experiment.run.checkpoint_every) and resume_from in (None, AUTO, LATEST)
-    cluster = experiment.cluster
-    place, tasks = cluster.place, cluster.servers + cluster.workers
-    directives = [
-        f"--job-name={re.sub(r'[^A-Za-z0-9._-]', '_', experiment.run.name)}",
-        f"--chdir={cwd}",
-        f"--output={folder / OUTPUT}",
-        f"--ntasks={tasks}",
-        f"--cpus-per-task={max(place.servers.cpus, place.workers.cpus, 1)}",
-        f"--signal=B:TERM@{NOTICE}",
-        "--open-mode=append",
-        # A lost node ends the processes there, not the allocation.
-        "--no-kill",
-        "--requeue" if requeue else "--no-requeue",
-    ]
-    if place.servers.spread:
-        directives.append(f"--nodes={cluster.servers}-{tasks}")
-    if place.workers.gpus:
-        directives.append(f"--gpus={place.workers.gpus * cluster.workers}")
-    command = [
-        *(sys.executable, "-m", "pslab", "run", str(folder / SUBMITTED_EXPERIMENT), "--engine", "slurm")
-    ]
-    command += ["--out", str(folder), "--resume", resume_from or AUTO, *options]
-    lines = ["#!/bin/sh", *(f"#SBATCH {each}" for each in directives)]
-    # `exec` replaces the shell, so that the signal above reaches ps-lab.
-    return "\n".join([*lines, f"exec {shlex.join(command)}"]) + "\n"
