@@ -17,6 +17,9 @@ LARGEST = 32 * 2**20
 # Seconds between checks of the parent.
 PERIOD = 0.5
 
+# Seconds until SIGTERM is sent again.
+AGAIN = 0.05
+
 
 @contextmanager
 def quietly_interrupted() -> Iterator[None]:
@@ -37,13 +40,25 @@ def quietly_interrupted() -> Iterator[None]:
 def exit_on_sigterm() -> None:
     """Make the first SIGTERM raise SystemExit, on which a worker's session sends Leave.
 
-    A scheduler may send more of them, which are ignored.
+    A scheduler may send more of them, which are ignored. Python drops an exception that is raised in a finalizer or in
+    a callback of the garbage collector. The signal is then sent once more.
     """
+    ending = SystemExit(int(ExitCode.TERMINATED))
+    report = sys.unraisablehook
 
     def terminated(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise SystemExit(int(ExitCode.TERMINATED))
+        raise ending
 
+    def dropped(what: "sys.UnraisableHookArgs") -> None:
+        if what.exc_value is not ending:
+            report(what)
+            return
+        signal.signal(signal.SIGTERM, terminated)
+        # By another thread, because a handler that ran in this hook would raise in vain, too.
+        threading.Timer(AGAIN, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+    sys.unraisablehook = dropped
     signal.signal(signal.SIGTERM, terminated)
 
 

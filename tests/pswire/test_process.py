@@ -1,4 +1,4 @@
-"""Ctrl-C at the very beginning of a command: it ends, and no traceback tells of modules that were being loaded."""
+"""Signals at bad moments end a command without a traceback: Ctrl-C while its modules load, SIGTERM in a finalizer."""
 
 import signal
 import subprocess
@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from pswire.exits import ExitCode
+from tests.patience import PATIENCE
 
 # Presses Ctrl-C when the module in argv[1] is about to be loaded, then runs the package in argv[2] as a command.
 PRESS = """
@@ -42,3 +43,26 @@ def test_ctrl_c_while_a_command_is_loaded(package: str) -> None:
 def test_where_it_is_ignored_it_stays_so() -> None:
     done = run("ignored", "pslab")
     assert done.returncode == ExitCode.OK and "Usage: ps-lab" in done.stdout
+
+
+# SIGTERM arrives in a finalizer, where Python drops what a handler raises.
+FINALIZER = """
+import signal, threading
+from pswire.command.process import exit_on_sigterm
+
+class Last:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+exit_on_sigterm()
+Last()
+while True:
+    threading.Event().wait(0.01)
+"""
+
+
+def test_sigterm_in_a_finalizer_ends_the_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FINALIZER], capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+    assert (done.returncode, done.stderr) == (ExitCode.TERMINATED, "")
