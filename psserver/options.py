@@ -27,7 +27,7 @@ class ProcessSection(Section):
     staging_limit: Annotated[int, Field(ge=1), Flag((SERVER,))] = 4
     """gradients held out of order under a barrier"""
 
-    wait_warning: Annotated[float, Flag((SERVER,))] = 10.0
+    wait_warning: Annotated[float, Field(gt=0, le=1_000_000), Flag((SERVER,))] = 10.0
     """log why a worker waits, after this many seconds"""
 
     stay: Annotated[bool, Flag((SERVER,))] = False
