@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pslab.runs.folder import Run
 from psserver.checkpoint import Store
 from psserver.checkpoint.rewind import LogIndex
-from pswire.decisions import entries as e
 from tests.checkpoint.test_simulated import EVERY, cut_off, play
 from tests.cluster.cluster import PATIENCE, ROOT
 from tests.replay.command import Said, ps_lab
@@ -36,18 +34,17 @@ def by_ps_server(folder: Path, which: str) -> Said:
 RESUMES = {"ps-lab": by_ps_lab, "ps-server": by_ps_server}
 
 
-def with_another(tmp_path: Path) -> tuple[Path, str, int]:
+def with_another(tmp_path: Path) -> tuple[Path, str]:
     """A run that was cut off, into which the newest checkpoint of another run of the same experiment was copied; its
-    name, and the version of its own newest one."""
+    name."""
     folder = cut_off(play(tmp_path / "whole", "async"), tmp_path / "again", 0.6)
     own = Store(folder / "checkpoints")
-    version = own.manifest(own.names()[-1]).version
     other = Store(play(tmp_path / "other", "async", run={**EVERY, "seed": 4}).path / "checkpoints")
     foreign = other.names()[-1]
     shutil.copytree(other.root / foreign, own.root / foreign)
     assert own.names()[-1] == foreign, "the newest in the folder, and whole"
     own.verify(foreign)
-    return folder, foreign, version
+    return folder, foreign
 
 
 def sentence(folder: Path, name: str) -> str:
@@ -61,19 +58,10 @@ def sentence(folder: Path, name: str) -> str:
     return found
 
 
-def test_the_newest_of_the_runs_own_is_taken(tmp_path: Path) -> None:
-    folder, foreign, version = with_another(tmp_path)
-    why = sentence(folder, foreign)
-    said = by_ps_lab(folder, "latest")
-    assert said.code == 0 and f"passed over {foreign}: {why}" in said.err, said
-    restored = [entry.fact for entry in Run(folder).decisions() if isinstance(entry.fact, e.Restore)]
-    assert [fact.version for fact in restored] == [version]
-
-
 @pytest.mark.parametrize("resume", RESUMES.values(), ids=RESUMES)
 def test_alone_it_is_refused_and_by_its_name_too(tmp_path: Path, resume: Resume) -> None:
     """Exit code 2, and the folder is as it was."""
-    folder, foreign, _ = with_another(tmp_path)
+    folder, foreign = with_another(tmp_path)
     why = sentence(folder, foreign)
     before = {path: path.read_bytes() for path in (*folder.glob("*.jsonl"), folder / "experiment.toml")}
     named = resume(folder, foreign)

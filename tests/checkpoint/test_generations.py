@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from psserver.checkpoint import Store, fence
 
 
@@ -12,23 +14,15 @@ def test_each_one_has_the_next_number(tmp_path: Path) -> None:
     # Of one that wrote nothing to the log before it died.
     assert fence.begin_next(store, "1f0c", "fresh") == "1f0c.2"
     assert fence.begin_next(store, "", "fresh") == "1f0c.3"
+    # The log of another job is followed.
+    assert fence.begin_next(store, "bbbb.5", "fresh") == "bbbb.6"
     assert store.names() == []
 
 
-def test_the_log_is_enough(tmp_path: Path) -> None:
-    """Of a run before there were generations, or of which that file is lost."""
-    store = Store(tmp_path / "checkpoints")
-    assert fence.begin_next(store, "1f0c.4", "fresh") == "1f0c.5"
-
-
-def test_the_log_of_another_job_is_followed(tmp_path: Path) -> None:
-    store = Store(tmp_path / "checkpoints")
-    fence.begin(store, "aaaa.7")
-    assert fence.begin_next(store, "bbbb.2", "fresh") == "bbbb.3"
-
-
-def test_a_folder_without_a_job_gets_a_new_one(tmp_path: Path) -> None:
-    assert fence.begin_next(Store(tmp_path / "checkpoints"), "", "fresh") == "fresh"
+@pytest.mark.parametrize(("logged", "named"), [("1f0c.4", "1f0c.5"), ("", "fresh")])
+def test_the_log_is_enough(tmp_path: Path, logged: str, named: str) -> None:
+    """Of a run before there were generations, or of which that file is lost; without either it is a new job."""
+    assert fence.begin_next(Store(tmp_path / "checkpoints"), logged, "fresh") == named
 
 
 def test_a_damaged_file_is_noticed_and_its_numbers_are_passed_over(tmp_path: Path) -> None:

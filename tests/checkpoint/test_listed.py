@@ -7,6 +7,7 @@ import pytest
 
 from pslab.runs.folder import Run
 from psserver.checkpoint import Store
+from pswire.decisions import entries as e
 from tests.checkpoint.test_simulated import EVERY, cut_off, play
 from tests.replay.command import Said, ps_lab
 
@@ -26,6 +27,10 @@ def fates(folder: Path, code: int = 0) -> dict[str, tuple[str, str | None]]:
     listed = ps_lab("checkpoints", folder, "--json")
     assert listed.code == code, listed
     return {line["checkpoint"]: (line["fate"], line["resume"]) for line in listed.lines}
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
 def resume(folder: Path, which: str) -> Said:
@@ -62,7 +67,10 @@ def test_one_of_another_run_is_void_and_the_newest_of_its_own_is_taken(
     assert found[other.names()[-1]] == ("void", None) and found[taken] == ("latest", "latest")
     said = ps_lab("checkpoints", folder).out
     assert "is none of this log" in said
+    version = own.manifest(taken).version
     assert f"passed over {other.names()[-1]}: is none of this log" in resume(folder, "latest").err
+    restored = [entry.fact for entry in Run(folder).decisions() if isinstance(entry.fact, e.Restore)]
+    assert [fact.version for fact in restored] == [version]
 
 
 @pytest.mark.parametrize(
@@ -70,6 +78,8 @@ def test_one_of_another_run_is_void_and_the_newest_of_its_own_is_taken(
     [
         (("seed = 3", "seed = 5"), "whose seed is 3, this one's is 5"),
         (('name = "async"', 'name = "sync"'), "whose policy is"),
+        (("workers = 4", "workers = 5"), "whose number of workers is"),
+        (("learning_rate = 0.05", "learning_rate = 0.5"), "whose optimizer is"),
     ],
 )
 def test_what_the_runs_experiment_does_not_go_on_from_is_refused_in_the_same_words(
@@ -80,7 +90,9 @@ def test_what_the_runs_experiment_does_not_go_on_from_is_refused_in_the_same_wor
     assert text.count(changed[0]) == 1
     experiment.write_text(text.replace(*changed))
     assert {fate for fate, _ in fates(folder).values()} == {"refused"}
+    before = files(folder)
     listed, said = ps_lab("checkpoints", folder).out, resume(folder, "latest")
+    assert files(folder) == before
     assert said.code == 2 and words in said.err
     assert said.err.partition("--resume latest: ")[2].strip() in listed
 

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from signal import SIGINT, SIGTERM, Signals
 
+import grpc
 import numpy as np
 import pytest
 
@@ -12,8 +13,9 @@ from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psserver.checkpoint import Store
 from pswire.exits import ExitCode
-from tests.service.peer import Peer
-from tests.service.serving import Cluster, serving, wait_until
+from pswire.model.plan import make_plan
+from tests.service.peer import Peer, join_request
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, refused, serving, wait_until
 
 # None is due before the end: what is saved is saved for the signal.
 RARELY = ["run.checkpoint_every=1000000v", "optimizer.name=adam", "optimizer.learning_rate=0.1"]
@@ -71,9 +73,18 @@ def test_everything_is_saved_and_a_resume_goes_on_with_the_same_bits(
     (name,) = store.names()
     assert store.verify(name).version == Run(out).summary.versions == 5
     assert (out / "weights.safetensors").is_file()
-    with running(out, "latest") as cluster, Peer(cluster, "w0") as peer:
-        for _ in range(3):
-            peer.step()
+    with running(out, "latest") as cluster:
+        # Also before anybody has come it trains the model that was saved.
+        other = join_request(make_plan(VARIABLES[:2], 2), worker="w0", session="another")
+        before = cluster.picture()
+        with refused(
+            grpc.StatusCode.FAILED_PRECONDITION, "trains another model", "expected 3 variables, got 2"
+        ):
+            cluster.coordinator.Join(other, timeout=PATIENCE)
+        assert cluster.picture() == before
+        with Peer(cluster, "w0") as peer:
+            for _ in range(3):
+                peer.step()
     assert digest(out) == undisturbed
 
 

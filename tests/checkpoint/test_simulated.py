@@ -164,27 +164,6 @@ def test_damaged_checkpoints_are_passed_over_and_none_left_is_refused(tmp_path: 
     assert "it was not written to its end" in said.err
 
 
-def test_a_checkpoint_of_another_job_is_refused_and_nothing_changes(tmp_path: Path) -> None:
-    run = play(tmp_path / "whole", "async")
-    before = {
-        path: path.read_bytes() for path in run.path.rglob("*") if path.is_file() and path.name != ".lock"
-    }
-    for change, words in (
-        ({"policy": {"name": "ssp"}}, "whose policy is"),
-        ({"optimizer": {"name": "adam"}}, "whose optimizer is"),
-        ({"run": {**EVERY, "seed": 4}}, "whose seed is"),
-        ({"cluster": {"workers": 5}}, "whose number of workers is"),
-    ):
-        experiment = tmp_path / "e.toml"
-        sections = {"run": EVERY} | {key: value for key, value in change.items() if key != "policy"}
-        policy = change.get("policy", {"name": "async"})["name"]
-        experiment.write_text(parse_experiment(document(policy, **sections), "test").to_toml())
-        said = ps_lab("run", experiment, "--engine", "simulated", "--out", run.path, "--resume", "latest")
-        assert said.code == 2 and words in said.err, said
-        after = {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file() and p.name != ".lock"}
-        assert after == before
-
-
 def test_a_run_that_ended_goes_on(tmp_path: Path) -> None:
     """As one that was to make so many versions from the beginning."""
     run = play(tmp_path / "run", "sync", run={**EVERY, "versions": 9})

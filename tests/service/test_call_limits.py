@@ -77,8 +77,11 @@ def stack() -> Iterator[ExitStack]:
     "A server ends calls that say nothing, or do not read; it keeps room for Join, Status and sessions, and "
     "tells a caller that is one too many so."
 )
-def test_idle_calls_keep_nobody_out(monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> None:
-    """Join, Status and running workers are served meanwhile, and no thread is started for any of them."""
+def test_idle_calls_keep_nobody_out(
+    monkeypatch: pytest.MonkeyPatch, stack: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Join, Status and running workers are served meanwhile, and no thread is started for any of them. Of calls that
+    are reset nothing stays."""
     # However long it takes to open them all.
     monkeypatch.setattr(calls, "FIRST_MESSAGE", Limit(10 * PATIENCE, "test"))
     with serving() as cluster, Peer(cluster, "worker") as worker:
@@ -99,6 +102,14 @@ def test_idle_calls_keep_nobody_out(monkeypatch: pytest.MonkeyPatch, stack: Exit
         with Peer(cluster, "late") as late:
             assert late.step().version == 3
         assert cluster.status().version == 3
+        idle.close()
+        strangers = cluster.servers[0].server.watch.strangers
+        wait_until(lambda: not strangers, "the calls to end")
+        for _ in range(200):
+            cluster.raw(0, "/pswire.v1.Shard/Push")(iter(())).cancel()
+        assert worker.step().version == 4
+        wait_until(lambda: not strangers, "calls that are reset at once to end")
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_a_call_that_says_nothing_is_cut(monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> None:

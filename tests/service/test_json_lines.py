@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -37,11 +38,11 @@ class Disk:
     flushes=st.sets(st.integers(0, 12)),
 )
 def test_a_full_disk_leaves_whole_lines_in_order(
-    tmp_path_factory: pytest.TempPathFactory, texts: list[str], room: int, sizes: list[int], flushes: set[int]
+    texts: list[str], room: int, sizes: list[int], flushes: set[int]
 ) -> None:
-    path = tmp_path_factory.mktemp("log") / "decisions.jsonl"
-    lines, failed = JsonLines(path), False
-    with pytest.MonkeyPatch.context() as patch:
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        path = Path(folder, "decisions.jsonl")
+        lines, failed = JsonLines(path), False
         patch.setattr(log_file.os, "write", Disk(room, sizes))
         for number, text in enumerate(texts):
             try:
@@ -56,7 +57,7 @@ def test_a_full_disk_leaves_whole_lines_in_order(
             lines.close()
         except LogError:
             failed = True
-    content = path.read_text(encoding="utf-8")
+        content = path.read_text(encoding="utf-8")
     found = [json.loads(line) for line in content.splitlines()]
     assert content == "" or content.endswith("\n")
     assert [line["i"] for line in found] == list(range(len(found)))
