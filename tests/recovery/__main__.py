@@ -19,11 +19,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from itertools import count
-from typing import Any
 
 from tests.recovery import losses
-from tests.recovery.campaign import Tally, play_all, shortest
+from tests.recovery.campaign import play_all, shortest
 from tests.recovery.settings import job_of
+from tests.recovery.tally import Tally
 
 # Schedules that a process is given at once; seconds between two lines about how far it is; the range of seeds drawn.
 PIECE, EVERY, SEEDS = 500, 30.0, 2**40
@@ -50,7 +50,7 @@ def main() -> int:
     began = time.monotonic()
     end = None if options.minutes is None else began + 60 * options.minutes
     play = losses.play_all if options.replicas else play_all
-    tally: Tally | losses.Tally = losses.Tally() if options.replicas else Tally()
+    tally = Tally()
     run(pieces(first, schedules), options.processes, end, play, tally)
     seconds = time.monotonic() - began
     for line in tally.lines():
@@ -77,13 +77,13 @@ def run(
     work: Iterator[range],
     processes: int,
     end: float | None,
-    play: Callable[[range], Any],
-    tally: Any,
+    play: Callable[[range], Tally],
+    tally: Tally,
 ) -> None:
     """All of `work`, or what is begun before the monotonic time `end`, or up to the first failure."""
     began = told = time.monotonic()
     with ProcessPoolExecutor(processes) as pool:
-        running: set[Future[Any]] = set()
+        running: set[Future[Tally]] = set()
         more = True
         while more or running:
             while more and len(running) < processes + 1:

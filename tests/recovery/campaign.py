@@ -1,8 +1,6 @@
 """Many schedules: each from a seed of its own, and the shortest one found for the first that fails."""
 
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from pslab.verify.invariants import InvariantViolation
 from pslab.verify.schedule import ListedChoices, Seeded
@@ -10,9 +8,7 @@ from pslab.verify.search import signature
 from tests.recovery.promises import check
 from tests.recovery.schedule import Schedule
 from tests.recovery.settings import Job, job_of
-
-# One log in so many is read by `ps-lab check`, too.
-SECOND_OPINION = 10
+from tests.recovery.tally import SECOND_OPINION, Played, Tally, tally_of
 
 
 def steps_of(seed: int) -> int:
@@ -33,64 +29,26 @@ class Recorded(Seeded):
         return found
 
 
-@dataclass
-class Tally:
-    """What came of schedules. `failed`: (seed, why)."""
-
-    schedules: int = 0
-    policies: Counter[str] = field(default_factory=Counter)
-    happened: Counter[str] = field(default_factory=Counter)
-    rolled_back: int = 0
-    on_disk: int = 0
-    read: int = 0
-    failed: tuple[int, str] | None = None
-
-    def add(self, other: "Tally") -> None:
-        self.schedules += other.schedules
-        self.policies.update(other.policies)
-        self.happened.update(other.happened)
-        self.rolled_back += other.rolled_back
-        self.on_disk += other.on_disk
-        self.read += other.read
-        self.failed = self.failed or other.failed
-
-    def lines(self) -> list[str]:
-        """For people."""
-        policies = ", ".join(f"{name} {count}" for name, count in self.policies.items())
-        faults = ", ".join(f"{name} {count}" for name, count in self.happened.most_common())
-        return [
-            f"{self.schedules} schedules, {self.on_disk} of them on a disk that fails; "
-            f"`ps-lab check` read {self.read} logs",
-            f"policies: {policies}",
-            f"faults: {faults}; versions rolled back {self.rolled_back}",
-        ]
-
-
-def play(seed: int) -> Schedule:
+def play(seed: int) -> Played:
     """The schedule of that seed, to its end. Raises InvariantViolation."""
     schedule = Schedule(job_of(seed), Seeded(seed), seed)
     schedule.run(steps_of(seed))
+    read = seed % SECOND_OPINION == 0 and not schedule.refused
     if not schedule.refused:
-        check(schedule.cluster, second_opinion=seed % SECOND_OPINION == 0)
-    return schedule
+        check(schedule.cluster, second_opinion=read)
+    return {
+        "policies": {schedule.job.setting.policy: 1},
+        "faults": schedule.happened,
+        "in all": {
+            "versions rolled back": schedule.cluster.rolled_back,
+            "on a disk that fails": schedule.job.disk,
+            "logs read by `ps-lab check`": read,
+        },
+    }
 
 
 def play_all(seeds: Iterable[int]) -> Tally:
-    """Up to the first that fails, in whatever way."""
-    tally = Tally()
-    for seed in seeds:
-        try:
-            schedule = play(seed)
-        except Exception as error:
-            tally.failed = (seed, f"{type(error).__name__}: {error}")
-            return tally
-        tally.schedules += 1
-        tally.policies[schedule.job.setting.policy] += 1
-        tally.happened.update(schedule.happened)
-        tally.rolled_back += schedule.cluster.rolled_back
-        tally.on_disk += schedule.job.disk
-        tally.read += seed % SECOND_OPINION == 0 and not schedule.refused
-    return tally
+    return tally_of(play, seeds)
 
 
 # A failure

@@ -6,9 +6,7 @@ Nothing that was told may be undone, whoever leads, unless both copies are lost;
 """
 
 import random
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,11 +23,11 @@ from tests.recovery.holding import Holding
 from tests.recovery.loop import Loop
 from tests.recovery.promises import check
 from tests.recovery.settings import POLICIES, Job, may_have
+from tests.recovery.tally import SECOND_OPINION, Played, Tally, tally_of
 from tests.recovery.worker import Exchange, Worker
 
 # Rounds without faults after which a job that is not over never will be; of a worker's moves in one of them.
 PATIENCE, MOVES = 400, 2000
-SECOND_OPINION = 10
 
 
 class Losses(Loop):
@@ -458,48 +456,6 @@ class History:
     second_opinion = False
 
 
-@dataclass
-class Tally:
-    """What came of histories. `failed`: (seed, why)."""
-
-    schedules: int = 0
-    policies: Counter[str] = field(default_factory=Counter)
-    servers: Counter[int] = field(default_factory=Counter)
-    parts: Counter[int] = field(default_factory=Counter)
-    happened: Counter[str] = field(default_factory=Counter)
-    undone: int = 0
-    lost: int = 0
-    failed: tuple[int, str] | None = None
-
-    def add(self, other: "Tally") -> None:
-        self.schedules += other.schedules
-        self.policies.update(other.policies)
-        self.servers.update(other.servers)
-        self.parts.update(other.parts)
-        self.happened.update(other.happened)
-        self.undone += other.undone
-        self.lost += other.lost
-        self.failed = self.failed or other.failed
-
-    def lines(self) -> list[str]:
-        """For people."""
-        counts = (
-            (self.policies, "policies"),
-            (self.servers, "servers"),
-            (self.parts, "parts of the model"),
-            (self.happened, "faults and what followed"),
-        )
-        found = [
-            f"{what}: {', '.join(f'{name} {count}' for name, count in each.most_common())}"
-            for each, what in counts
-        ]
-        return [
-            f"{self.schedules} schedules with replicas; in {self.lost} both copies were lost before any checkpoint; "
-            f"versions rolled back where both were lost {self.undone}",
-            *found,
-        ]
-
-
 def job_of(seed: int) -> tuple[Job, int, int]:
     """The job of that seed, its number of servers, and of bits that flip: all policies in turn."""
     names, dice = list(POLICIES), random.Random(seed)
@@ -510,29 +466,25 @@ def job_of(seed: int) -> tuple[Job, int, int]:
     return Job(setting, parts if may_have(setting, parts) else 1, every, False), servers, flips
 
 
-def play(seed: int) -> History:
+def play(seed: int) -> Played:
     """The history of that seed. Raises InvariantViolation."""
     job, servers, flips = job_of(seed)
     extras = extras_of(job.setting, job.servers, seed)
     history = History(job, Seeded(seed), servers, flips=flips, extras=extras)
     history.second_opinion = seed % SECOND_OPINION == 0
     history.run(150 + 7 * seed % 700)
-    return history
+    copies = history.copies
+    return {
+        "policies": {job.setting.policy: 1},
+        "servers": {str(copies.count): 1},
+        "parts of the model": {str(copies.parts): 1},
+        "faults and what followed": copies.count_of,
+        "in all": {
+            "versions rolled back, where both copies were lost": copies.rolled_back,
+            "both copies lost before any checkpoint": history.lost,
+        },
+    }
 
 
 def play_all(seeds: Iterable[int]) -> Tally:
-    tally = Tally()
-    for seed in seeds:
-        try:
-            history = play(seed)
-        except Exception as error:
-            tally.failed = (seed, f"{type(error).__name__}: {error}")
-            return tally
-        tally.schedules += 1
-        tally.policies[history.job.setting.policy] += 1
-        tally.servers[history.copies.count] += 1
-        tally.parts[history.copies.parts] += 1
-        tally.happened.update(history.copies.count_of)
-        tally.undone += history.copies.rolled_back
-        tally.lost += history.lost
-    return tally
+    return tally_of(play, seeds)
