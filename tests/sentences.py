@@ -10,6 +10,8 @@ import fcntl
 import platform
 import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -45,6 +47,13 @@ class Recorder:
         self.seen: list[str] = []
         # A text that is another one was reported: those behind it are not missed, too.
         self.differs = False
+
+    @contextmanager
+    def raises(self, kind: type[BaseException]) -> Iterator[None]:
+        """Compare what the error says that ends the block."""
+        with pytest.raises(kind) as raised:
+            yield
+        self.check(raised)
 
     def check(self, *texts: object) -> None:
         """Compare each text, or what an exception says, with the next one of the file."""

@@ -184,7 +184,6 @@ def test_older_checkpoints_give_way_before_the_newest_fails(
 
 def test_an_export_to_a_full_disk_is_a_sentence(disk: Path, sentences: Recorder) -> None:
     fill(disk)
-    with pytest.raises(RunError) as refused:
+    with sentences.raises(RunError):
         write_weights(disk / "model.safetensors", Weights({"w": np.ones(SIZE, np.float32)}, 1, ""), None)
-    sentences.check(refused)
     assert sorted(path.name for path in disk.iterdir()) == ["ballast", "more"]

@@ -75,9 +75,8 @@ def test_after_a_failure_nothing_more_is_taken(
     with pytest.raises(LogError):
         lines.flush()
     disk.room = 10**6
-    with pytest.raises(LogError) as refused:
+    with sentences.raises(LogError):
         lines.append({"i": 1})
-    sentences.check(refused)
     lines.close()
     assert (tmp_path / "log").read_bytes() == b""
 
@@ -85,18 +84,16 @@ def test_after_a_failure_nothing_more_is_taken(
 def test_a_value_that_is_not_json_changes_nothing(tmp_path: Path, sentences: Recorder) -> None:
     lines = JsonLines(tmp_path / "log")
     lines.append({"i": 0})
-    with pytest.raises(LogError) as refused:
+    with sentences.raises(LogError):
         lines.append({"loss": float("nan")})
-    sentences.check(refused)
     lines.append({"i": 1})
     lines.close()
     assert (tmp_path / "log").read_text() == '{"i":0}\n{"i":1}\n'
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path, sentences: Recorder) -> None:
-    with pytest.raises(LogError) as refused:
+    with sentences.raises(LogError):
         JsonLines(tmp_path / "missing" / "log")
-    sentences.check(refused)
 
 
 def test_a_summary_or_weights_that_cannot_be_written_leave_the_old_ones(
@@ -111,11 +108,9 @@ def test_a_summary_or_weights_that_cannot_be_written_leave_the_old_ones(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(LogError) as refused:
+    with sentences.raises(LogError):
         log.write_summary({"version": 2})
-    sentences.check(refused)
-    with pytest.raises(LogError) as refused:
+    with sentences.raises(LogError):
         log.write_weights({"w": np.zeros(3, np.float32)})
-    sentences.check(refused)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     log.close()

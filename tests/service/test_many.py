@@ -5,14 +5,13 @@ import socket
 from contextlib import ExitStack
 
 import grpc
-import numpy as np
 import pytest
 
 import psworker
 from psserver.service.guard import limits
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer
-from tests.service.serving import PATIENCE, granted, refused, serving, wait_until
+from tests.service.serving import ONES, PATIENCE, granted, refused, serving, wait_until
 
 STRANGERS = 1000
 
@@ -30,9 +29,7 @@ def test_a_thousand_connections_that_never_speak_keep_nobody_out() -> None:
         for number in range(STRANGERS):
             stack.enter_context(socket.create_connection(("127.0.0.1", ports[number % 2]), PATIENCE))
         assert worker.step().version == 2
-        with psworker.connect(
-            cluster.hosts, [(spec, np.ones(spec.shape, np.float32)) for spec in worker.plan.variables]
-        ) as late:
+        with psworker.connect(cluster.hosts, ONES) as late:
             grant = granted(late)
             late.pull_flat(grant)
             assert late.transport == ("shared-memory",)

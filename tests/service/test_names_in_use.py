@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator
 
 import grpc
-import numpy as np
 import pytest
 
 import psworker
@@ -14,9 +13,8 @@ from psworker.control import joining, process
 from psworker.errors import Refused
 from tests.promises import promise
 from tests.service.peer import Peer, join_request
-from tests.service.serving import PATIENCE, VARIABLES, Cluster, granted, refused, serving, wait_until
+from tests.service.serving import ONES, PATIENCE, Cluster, granted, refused, serving, wait_until
 
-ONES = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
 # Only an answer or the test itself ends a wait.
 LONG = [f"cluster.worker_timeout={10 * PATIENCE}"]
 

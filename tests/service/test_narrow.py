@@ -71,18 +71,16 @@ def test_a_gradient_beyond_float16_is_refused_by_name(sentences: Recorder) -> No
         grant = granted(session)
         payload = np.zeros(START.size, np.float32)
         payload[501] = 1e30
-        with pytest.raises(psworker.PayloadRefused) as refused:
+        with sentences.raises(psworker.PayloadRefused):
             session.contribute(grant, [payload], samples=1)
-        sentences.check(refused)
         session.abandon(grant, "nonfinite")
 
 
 def test_an_unfit_dtype_is_refused_with_those_that_fit(sentences: Recorder) -> None:
     with serving() as cluster, connect(cluster.hosts, "bfloat16") as session:
         grant = granted(session)
-        with pytest.raises(ValueError) as refused:
+        with sentences.raises(ValueError):
             session.contribute(grant, [np.zeros(START.size, np.float16)], samples=1)
-        sentences.check(refused)
         session.abandon(grant, "seen")
 
 

@@ -4,11 +4,9 @@ import json
 import struct
 
 import numpy as np
-import pytest
 
 from psserver.receipts import LENGTH, examine, receipt
 from pswire.v1 import coordinator_pb2 as pb
-from psworker.engine import Commit
 from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, VARIABLES, Cluster
 
@@ -30,16 +28,6 @@ def test_the_log_has_the_norm_of_what_was_received(cluster: Cluster, peer: Peer)
     gradient = [a for a, spec in zip(arrays, VARIABLES, strict=True) if spec.kind == "trainable"]
     expected = 0.25 * np.sqrt(sum(a.size for a in gradient))
     assert norms(cluster)[grant.ticket] == float(f"{expected:.6g}")
-
-
-def test_no_worker_says_a_norm() -> None:
-    """Its number is kept free: a worker of before, that sends one, is understood, and not believed."""
-    assert "norm" not in pb.Commit.DESCRIPTOR.fields_by_name
-    old = pb.Commit(ticket=1, samples=1).SerializeToString() + b"\x29" + struct.pack("<d", 1e9)
-    read = pb.Commit.FromString(old)
-    assert (read.ticket, read.samples) == (1, 1)
-    with pytest.raises(TypeError):
-        Commit(1, norm=1.0)  # type: ignore[call-arg]
 
 
 def test_a_receipt_with_another_norm_is_none() -> None:

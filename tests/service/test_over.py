@@ -36,43 +36,42 @@ def over() -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.fixture(autouse=True)
+def trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = SimpleNamespace(specs=INITIAL, work=None, optimizer=None, device="cpu:0", function="")
+    monkeypatch.setattr(running, "_trainer", lambda *_: found)
+
+
+def ps_worker(hosts: str, task_index: int) -> ExitCode:
+    options = WorkerOptions(server_timeout=PATIENCE)
+    return running.run(Experiment(), Place(parse_hosts(hosts), task_index), options, Reporter(as_json=False))
+
+
 def test_a_loop_of_ones_own_is_told_so(over: Cluster, sentences: Recorder) -> None:
-    with pytest.raises(psworker.JobOver) as refused:
+    with sentences.raises(psworker.JobOver):
         psworker.connect(over.hosts, INITIAL, task_index=0)
-    sentences.check(refused)
 
 
 def test_of_a_job_that_did_not_succeed_it_is_told_that_a_restart_may_help(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Exit code 3, as of those who were there when it ended: not 5, after which nobody starts a worker again."""
     words = "the job is over: stopped by SIGTERM"
-    trainer = SimpleNamespace(specs=INITIAL, work=None, optimizer=None, device="cpu:0", function="")
-    monkeypatch.setattr(running, "_trainer", lambda *_: trainer)
     with serving(workers=2) as cluster:
         with Peer(cluster, "w0") as peer:
             cluster.servers[0].interrupt()
             peer.receive("stop")
             with pytest.raises(psworker.JobStopped, match=words):
                 psworker.connect(cluster.hosts, INITIAL, task_index=1)
-            place = Place(parse_hosts(cluster.hosts), 1)
             with pytest.raises(SystemExit) as ended:
-                running.run(
-                    Experiment(), place, WorkerOptions(server_timeout=PATIENCE), Reporter(as_json=False)
-                )
+                ps_worker(cluster.hosts, 1)
         assert cluster.servers[0].ended() == ExitCode.TERMINATED
     assert ended.value.code == ExitCode.UNREACHABLE and words in capsys.readouterr().err
 
 
 @promise("A worker that comes after its job has succeeded exits with 0.")
-def test_ps_worker_exits_0(
-    over: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trainer = SimpleNamespace(specs=INITIAL, work=None, optimizer=None, device="cpu:0", function="")
-    monkeypatch.setattr(running, "_trainer", lambda *_: trainer)
-    place = Place(parse_hosts(over.hosts), 0)
-    code = running.run(Experiment(), place, WorkerOptions(server_timeout=PATIENCE), Reporter(as_json=False))
-    assert code == ExitCode.OK
+def test_ps_worker_exits_0(over: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ps_worker(over.hosts, 0) == ExitCode.OK
     assert capsys.readouterr().out == "nothing is left to do: server 0 at " + over.hosts + (
         ": the job is over: all workers are done\n"
     )

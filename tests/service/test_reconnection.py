@@ -8,9 +8,8 @@ import pytest
 
 import psworker
 from psworker.engine import Stop
-from psworker.errors import IllegalInput
 from tests.promises import promise
-from tests.service.serving import PATIENCE, VARIABLES, Cluster, granted, serving, wait_until
+from tests.service.serving import ONES, PATIENCE, Cluster, granted, serving, wait_until
 
 BATCHES = 25
 
@@ -27,8 +26,7 @@ def before() -> set[threading.Thread]:
 
 def work(cluster: Cluster, name: str, abandon_every: int) -> Stop:
     """All batches of one worker. It asks with its commit, now and then gives a ticket back, and says done."""
-    zeros = [(spec, np.zeros(spec.shape, np.float32)) for spec in VARIABLES]
-    with psworker.connect(cluster.hosts, zeros, name=name) as session:
+    with psworker.connect(cluster.hosts, ONES, name=name) as session:
         batch = 0
         for step in range(10 * BATCHES):
             if batch == BATCHES:
@@ -76,11 +74,10 @@ def test_lines_that_break_at_every_version(policy: str) -> None:
 
 def test_a_line_that_breaks_at_the_barrier() -> None:
     """The grant is decided while the line is down, and told when it stands again."""
-    zeros = [(spec, np.zeros(spec.shape, np.float32)) for spec in VARIABLES]
     with (
         serving(workers=2, policy="sync") as cluster,
-        psworker.connect(cluster.hosts, zeros, name="anna") as anna,
-        psworker.connect(cluster.hosts, zeros, name="berta") as berta,
+        psworker.connect(cluster.hosts, ONES, name="anna") as anna,
+        psworker.connect(cluster.hosts, ONES, name="berta") as berta,
         ThreadPoolExecutor(2) as pool,
     ):
         asked = pool.submit(anna.ready), pool.submit(berta.ready)
@@ -98,17 +95,6 @@ def test_a_line_that_breaks_at_the_barrier() -> None:
         berta.commit(grants[1], samples=1)
         following = waiting.result(PATIENCE)
         assert following is not None and following.version == 1
-
-
-def test_asking_while_a_ticket_is_open_is_the_programs_mistake() -> None:
-    zeros = [(spec, np.zeros(spec.shape, np.float32)) for spec in VARIABLES]
-    with serving() as cluster, psworker.connect(cluster.hosts, zeros) as session:
-        grant = granted(session)
-        expected = f"ready while working on ticket {grant.ticket}: expected commit or abandon"
-        with pytest.raises(IllegalInput, match=expected):
-            session.ready()
-        session.abandon(grant, "test")
-        assert session.ready() is not None
 
 
 def test_threads_are_gone(before: set[threading.Thread]) -> None:
