@@ -151,32 +151,3 @@ class RestartRules:
             self._exits.restarted(name)
         self.restarted.update(ended)
         return ended
-
-
-class RestartQueue:
-    """Processes that wait out their backoff before they are restarted."""
-
-    def __init__(self) -> None:
-        # Name -> when it is due, on the monotonic clock, and the code with which it ended.
-        self._due: dict[str, tuple[float, int]] = {}
-
-    def add(self, name: str, due: float, code: int) -> None:
-        """Queue a process that ended with `code`."""
-        self._due[name] = due, code
-
-    def take_due(self, now: float) -> list[str]:
-        """Remove and return the processes that are due."""
-        due = [name for name, (when, _) in self._due.items() if when <= now]
-        for name in due:
-            del self._due[name]
-        return due
-
-    def next_due(self, default: float) -> float:
-        """Return when the first process is due; `default` for an empty queue."""
-        return min((when for when, _ in self._due.values()), default=default)
-
-    def cancel(self) -> dict[str, int]:
-        """Empty the queue and return the exit codes of the processes that will not restart."""
-        codes = {name: code for name, (_, code) in self._due.items()}
-        self._due.clear()
-        return codes

@@ -26,7 +26,7 @@ from pslab.launch.events import (
     signals_to,
 )
 from pslab.launch.exits import COPIES, DuplicateOutput, ExitTracker, RunResult, Verdict, end_text
-from pslab.launch.restarts import AGREEING, RestartQueue, RestartRules, Restarts
+from pslab.launch.restarts import AGREEING, RestartRules, Restarts
 from pslab.launch.security import Protection
 from pslab.launch.status_client import StatusPoller
 from pslab.launch.tasks import Daemons, Tasks
@@ -99,7 +99,8 @@ class RealRun:
         self._rules = RestartRules(
             self._servers, self._exits, self._restarts, saves=self._saves, copies=copies
         )
-        self._queue = RestartQueue()
+        # Processes that wait to be restarted: when each is due, and the code with which it ended.
+        self._due: dict[str, tuple[float, int]] = {}
         # The job that server 0 has begun; with replicas, where another one may lead, the log says which it is.
         self._begun = ""
         # Consecutive status answers by which the job can never start.
@@ -280,11 +281,13 @@ class RealRun:
     def _step(self, deadline: float) -> Verdict | None:
         """Take one event, waiting until `deadline` and at most a second. Returns a verdict once the run is over."""
         now = present()
-        for name in self._queue.take_due(now):
+        for name in [name for name, (due, _) in self._due.items() if due <= now]:
+            del self._due[name]
             self._restart(name)
         if now >= self._tell_at:
             self._tell_uninformed()
-        self._take_one(min(deadline, self._queue.next_due(deadline), self._tell_at, now + 1.0))
+        next_due = min((due for due, _ in self._due.values()), default=deadline)
+        self._take_one(min(deadline, next_due, self._tell_at, now + 1.0))
         if self._signals:
             number = self._signals[0]
             return Verdict(128 + number, f"stopped by {signal.Signals(number).name}")
@@ -393,7 +396,7 @@ class RealRun:
         self._display.warning(warning, self.tail(name))
         for each in names:
             if pause:
-                self._queue.add(each, now + pause, code)
+                self._due[each] = now + pause, code
             else:
                 self._restart(each)
         return True
@@ -416,8 +419,9 @@ class RealRun:
             self._start_worker(name)
 
     def _cancel_restarts(self) -> None:
-        for name, code in self._queue.cancel().items():
+        for name, (_, code) in self._due.items():
             self._exits.exited(name, code)
+        self._due.clear()
 
     # Stopping
 

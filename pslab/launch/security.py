@@ -21,7 +21,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -80,8 +79,11 @@ class RunSecurity(Protection):
 
     def protected(self, task: Task, role: Role, name: str) -> Task:
         """Implement `Protection.protected`."""
-        certified = partial(self.files, role, name)
-        return replace(task, environment={**task.environment, **ENVIRONMENT}, more_files=certified)
+
+        def files(address: str) -> dict[str, bytes]:
+            return {**task.files(address), **self.files(role, name, address)}
+
+        return replace(task, environment={**task.environment, **ENVIRONMENT}, files=files)
 
     def files(self, role: Role, name: str, address: str) -> Mapping[str, bytes]:
         """Return the files of a process on a node with that address, by name. Raises IdentityError."""

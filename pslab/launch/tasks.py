@@ -136,6 +136,7 @@ class Tasks:
             spare=server and self._copies and self._remote,
         )
         if self._remote:
-            task = replace(task, files={EXPERIMENT: self._experiment.to_toml().encode()})
+            experiment = {EXPERIMENT: self._experiment.to_toml().encode()}
+            task = replace(task, files=lambda address: experiment)
         role, known = (Role.SERVER, name) if server else (Role.WORKER, f"w{self.workers.index(name)}")
         return self._security.protected(task, role, known)

@@ -10,7 +10,7 @@ import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -60,25 +60,20 @@ class Wanted:
 class Task:
     """A process to start. Words and values may contain placeholders (`pslab.launch.remote.spawn`).
 
-    `environment`: added to that of the node. `files`: contents by name, for this process alone; secrets belong here or
-    in `environment`, never in `command`. `more_files`: further files, made once the address is known at which the
-    process listens. `folder`: the run folder, where the process writes; `needs_folder`: all servers must see the same
-    one. `spare`: another process goes on in its place, so it dies at once when its launcher is gone.
+    `environment`: added to that of the node. `files`: contents by name, for this process alone, given the address at
+    which it listens; raises IdentityError if it can get no certificate. Secrets belong there or in `environment`, never
+    in `command`. `folder`: the run folder, where the process writes; `needs_folder`: all servers must see the same one.
+    `spare`: another process goes on in its place, so it dies at once when its launcher is gone.
     """
 
     name: str
     command: Sequence[str]
     environment: Mapping[str, str]
     resources: Resources = Resources()
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    more_files: Callable[[str], Mapping[str, bytes]] = lambda address: {}
+    files: Callable[[str], Mapping[str, bytes]] = lambda address: {}
     folder: Path | None = None
     needs_folder: bool = False
     spare: bool = False
-
-    def files_at(self, address: str) -> dict[str, bytes]:
-        """Return all files for a node with that address. Raises IdentityError if it can get no certificate."""
-        return {**self.files, **self.more_files(address)}
 
 
 class Output:

@@ -40,7 +40,7 @@ class Child(Process):
             self._group = ProcessGroup(
                 task.command,
                 task.environment,
-                task.files_at(LOOPBACK),
+                task.files(LOOPBACK),
                 host=LOOPBACK,
                 folder=str(task.folder),
                 inherited=inherited_environment(),

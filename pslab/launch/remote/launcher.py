@@ -88,7 +88,7 @@ class RemoteLauncher(Launcher):
             drop=NOT_PASSED_ON,
             cwd=str(self._cwd),
             host=address,
-            files=task.files_at(address),
+            files=task.files(address),
             folder=str(task.folder or ""),
             marker=self._marker,
             # Server 0 writes the log, the metrics and the model.

@@ -6,6 +6,7 @@ that reaps it; worker processes of Ray may ignore SIGCHLD. Standard library only
 """
 
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -13,8 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-# Bytes buffered for the launcher at most; beyond that the process blocks on writing.
-BUFFER_LIMIT = 1 << 22
+# Bytes of one answer.
 PIECE = 1 << 18
 # Seconds between checks that the node's agent is alive.
 PERIOD = 0.5
@@ -32,10 +32,6 @@ class KeeperActor:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        self._changed = threading.Condition()
-        self._buffer = bytearray()
-        self._over = False
-        threading.Thread(target=self._fill, daemon=True).start()
         threading.Thread(target=_exit_with, args=(os.getppid(),), daemon=True).start()
 
     def write(self, content: bytes) -> bool:
@@ -49,27 +45,10 @@ class KeeperActor:
         return True
 
     def read(self, patience: float) -> bytes | None:
-        """Return the buffered bytes, None if nothing came within `patience` seconds, or nothing at the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._buffer or self._over, patience)
-            if not self._buffer and not self._over:
-                return None
-            found = bytes(self._buffer)
-            self._buffer.clear()
-            self._changed.notify_all()
-            return found
-
-    def _fill(self) -> None:
+        """Return what the keeper has sent, None if nothing came within `patience` seconds, or nothing at the end."""
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
-        while part := os.read(descriptor, PIECE):
-            with self._changed:
-                self._changed.wait_for(lambda: len(self._buffer) < BUFFER_LIMIT)
-                self._buffer += part
-                self._changed.notify_all()
-        with self._changed:
-            self._over = True
-            self._changed.notify_all()
+        return os.read(descriptor, PIECE) if select.select([descriptor], [], [], patience)[0] else None
 
 
 def _exit_with(raylet: int) -> None:
