@@ -12,12 +12,10 @@ import pytest
 from psserver.service.guard import rates
 from psserver.service.guard.rates import Buckets, TokenBucket
 from psserver.service.net import coordinator, sessions
-from pswire.model.plan import VariableSpec, make_plan
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer, Stream, join_request
 from tests.service.serving import PATIENCE, refused, serving
 
-OTHER = make_plan([VariableSpec(f"v{number}", (1,)) for number in range(100)], 1)
 # Per second: not one comes back while a test runs, however long that takes.
 NEVER = 1e-6
 

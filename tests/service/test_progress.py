@@ -17,10 +17,6 @@ def harness(workers: int, **terms: object) -> CoordinatorHarness:
     return CoordinatorHarness(workers=workers, terms=terms).starts()
 
 
-def commit(harness: CoordinatorHarness, worker: str, batch: int) -> None:
-    harness.commits(worker, batch=batch)
-
-
 def test_nothing_is_said_while_one_worker_has_not_said_how_much_data_it_has() -> None:
     job, progress = harness(2), Progress()
     assert progress.measure(job.coordinator, 0.0) is None
@@ -37,13 +33,13 @@ def test_the_time_that_is_left_follows_from_the_pace() -> None:
     job.coordinator.set_extent("w0", Extent(2, 10))
     for second in range(4):
         progress.look(job.coordinator, float(second))
-        commit(job, "w0", batch=second)
+        job.commits("w0", batch=second)
     found = progress.measure(job.coordinator, 3.0)
     assert found is not None and (found.done, found.epoch) == (4, 1)
     # Four batches in three seconds: six more of them.
     assert found.seconds_left == 4.5
     for batch in range(4, 10):
-        commit(job, "w0", batch)
+        job.commits("w0", batch=batch)
     found = progress.measure(job.coordinator, 4.0)
     assert found is not None and (found.done, found.epoch, found.seconds_left) == (10, 2, 0.0)
 
@@ -84,7 +80,7 @@ def test_nobody_waits_for_the_data_of_one_that_is_lost() -> None:
 
 def test_a_limit_of_versions_counts_where_it_comes_first() -> None:
     job, progress = harness(1, versions=4), Progress()
-    commit(job, "w0", 0)
+    job.commits("w0", batch=0)
     found = progress.measure(job.coordinator, 1.0)
     assert found is not None and (found.done, found.total, found.unit, found.epochs) == (1, 4, "versions", 0)
     job.coordinator.set_extent("w0", Extent(1, 100))
