@@ -309,6 +309,9 @@ class RealRun:
             case Printed(name, record):
                 if record.get("event") == "stopped" and record.get("exit_code"):
                     self._reasons[name] = str(record.get("reason", ""))
+                if record.get("event") == "warning":
+                    self._warnings.append(f"{name}: {record.get('text')}")
+                    self._display.warning(self._warnings[-1], "")
                 if record.get("event") == "ready" and name in self._servers:
                     self._addresses[name] = str(record.get("address"))
                     self._moving.discard(name)

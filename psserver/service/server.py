@@ -64,7 +64,7 @@ def _host(settings: ServerSettings, owner: Owner) -> ShardHost:
 
 
 class Server:
-    """One server. `announce(event, fields)` is called with "ready", "plan" and "stopped" as they happen.
+    """One server. `announce(event, fields)` is called with "ready", "plan", "warning" and "stopped" as they happen.
 
     The thread that calls `run` runs the event loop and owns everything here (`psserver.service.net.loop`). `host`,
     `job` (None except on task 0) and `sockets` are there to be inspected. `folder`: the number of `settings.out`

@@ -100,3 +100,20 @@ def test_a_part_that_failed_or_that_failed_ones_replaced_is_not_waited_for(entry
         await follower.channel.close()
 
     asyncio.run(run())
+
+
+def test_what_a_resume_passes_over_is_announced(tmp_path: Path) -> None:
+    """ps-lab run shows it, whose users do not read the servers' logs."""
+    out, every = tmp_path / "run", ("run.checkpoint_every=1v",)
+    store = Store(out / "checkpoints")
+    with serving(1, out=out, overrides=every) as cluster:
+        peer = Peer(cluster, "w0")
+        for _ in range(3):
+            peer.step()
+        wait_until(lambda: len(store.names()) > 1, "two checkpoints")
+    newest = store.names()[-1]
+    file = out / "checkpoints" / newest / "server-0.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"\xff")
+    with serving(1, out=out, overrides=every, resume="latest") as again:
+        [(_, warned)] = [each for each in again.servers[0].said if each[0] == "warning"]
+        assert warned["text"].startswith(f"passed over checkpoint {newest}: {file}: expected the SHA-256")

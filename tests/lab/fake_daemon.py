@@ -43,6 +43,8 @@ def serve(behaviour: str) -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         host, port = listener.getsockname()
         say("ready", address=f"{host}:{port}", pid=os.getpid(), hosts=option("--ps-hosts"))
+        if behaviour == "warn":
+            say("warning", text="passed over checkpoint 7: it is damaged")
         if behaviour == "stay":
             wait_for_ever()
         if behaviour == "saving":

@@ -105,6 +105,14 @@ def test_a_worker_that_crashes_is_reported_and_the_others_finish(tmp_path: Path)
 
 
 @pytest.mark.cluster
+def test_a_servers_warning_is_shown_at_once_and_at_the_end(tmp_path: Path) -> None:
+    notes = Notes()
+    finished = run_fakes(tmp_path / "run", server="warn@0", display=notes)
+    assert notes.warnings == [("server-0: passed over checkpoint 7: it is damaged", "")]
+    assert finished.result.ok and finished.result.warnings == (notes.warnings[0][0],)
+
+
+@pytest.mark.cluster
 def test_a_job_whose_workers_all_crash_fails_with_their_code(tmp_path: Path) -> None:
     notes = Notes()
     finished = run_fakes(tmp_path / "run", server="stay", worker="crash", display=notes)

@@ -77,6 +77,8 @@ def make_job(
 
     settings = replace(settings, terms=name_job(settings))
     going_on = resume_point(settings)
+    for sentence in () if going_on is None else going_on.warnings:
+        announce("warning", {"text": sentence})
     check: Check = always
     if settings.out is not None and settings.has_generations:
         check = Fence(settings.out / CHECKPOINTS / GENERATION)

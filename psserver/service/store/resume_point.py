@@ -57,6 +57,8 @@ class ResumePoint:
     store: Store
     # Workers whose processes may still be running; empty: all are started anew.
     expected: frozenset[str] = frozenset()
+    # What is damaged or belongs to another log, in sentences.
+    warnings: tuple[str, ...] = ()
 
     @property
     def rolled_back(self) -> int:
@@ -189,16 +191,16 @@ def find(
             found, passed = choose(store, which, lacks, wanted_parts)
     except _NoRoomError as error:
         raise CheckpointError(str(error)) from error
-    for sentence in passed:
-        log.warning("passed over checkpoint %s", sentence, extra=event("checkpoint_passed_over"))
+    warnings = [f"passed over checkpoint {sentence}" for sentence in passed]
+    for sentence in warnings:
+        log.warning("%s", sentence, extra=event("checkpoint_passed_over"))
     about = found.manifest
     wanted = about.optimizer if optimizer is None else optimizer.config
     check_same_job(about, policy, wanted, terms.workers, terms.seed)
     if index.hole is not None:
         what = "the log proves nothing of it any more" if index.hole < about.entry else "what follows is void"
-        fields = event("log_damaged", entries=index.hole)
-        log.warning(
-            "the log is damaged at its entry %d: %s; %s", index.hole, index.damage, what, extra=fields
-        )
+        warnings.append(f"the log is damaged at its entry {index.hole}: {index.damage}; {what}")
+        log.warning("%s", warnings[-1], extra=event("log_damaged", entries=index.hole))
     mark = mark_of(index, found)
-    return ResumePoint(found, mark, index, store, index.expected(mark) if auto else frozenset())
+    expected = index.expected(mark) if auto else frozenset[str]()
+    return ResumePoint(found, mark, index, store, expected, tuple(warnings))
