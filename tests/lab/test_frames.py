@@ -11,7 +11,7 @@ from pslab.runs.folder import Run, RunError  # noqa: E402
 from pslab.runs.frames import runs_in  # noqa: E402
 from pswire.decisions import entries as e  # noqa: E402
 from pswire.exits import ExitCode  # noqa: E402
-from tests.lab.logs import async_log, bounded_log, sync_log, write_run  # noqa: E402
+from tests.lab.logs import FakeLog, async_log, bounded_log, sync_log, write_run  # noqa: E402
 from tests.replay.command import ps_lab  # noqa: E402
 
 
@@ -44,6 +44,17 @@ def test_a_contribution_has_the_loss_and_the_norm_of_its_commit(folder):
     for line in Run(folder / "a").decisions():
         if isinstance(line.fact, e.Commit) and line.fact.ticket in mine.index:
             assert (mine.loc[line.fact.ticket].loss, mine.loc[line.fact.ticket].norm) == (0.5, 1.0)
+
+
+def test_a_ticket_of_a_worker_that_left_is_lost_unless_it_was_committed(tmp_path):
+    log = FakeLog("async")
+    open_one, sent = log.grant("w1"), log.grant("w2")
+    log.commit(sent)
+    for worker in ("w1", "w2"):
+        log.say("leave", worker=worker, reason="lost")
+    log.apply(sent)
+    rows = pslab.runs.load(write_run(tmp_path / "run", log.end())).contributions.set_index("ticket")
+    assert (rows.loc[open_one].fate, rows.loc[sent].fate) == ("lost", "applied")
 
 
 def test_versions_and_counts_are_those_of_the_summary(folder):

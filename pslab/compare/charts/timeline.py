@@ -1,6 +1,5 @@
 """The timeline as a figure: a row for each worker, its time in colours, and the fate of each commit."""
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -35,8 +34,8 @@ MARKS: Mapping[str, Mapping[str, Any]] = {
 TICKETS, LEAST = 15, 3
 # The most rows, and how many of them are for the slowest workers.
 ROWS, SLOWEST = 32, 8
-# Entries of a log that are kept: enough for 15 tickets of each of 10,000 workers.
-ENTRIES: Final = 500_000
+# Entries of a log that are read: enough for some tickets of each of 10,000 workers.
+ENTRIES: Final = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +71,8 @@ def timeline(run: Run) -> Timeline:
     waits = waits[waits.end > waits.begin]
     contributions.committed -= begun
     kept = float(waits.end.max()) if len(waits) else 0.0
-    last = deque((entry.t for entry in entries if entry.kind == "commit"), maxlen=1)
-    return Timeline(waits, contributions, kept, last[0] - begun if last else kept)
+    cut = next(entries, None) is not None
+    return Timeline(waits, contributions, kept, run.summary.wall_seconds if cut else kept)
 
 
 def timeline_chart(groups: Sequence[Group]) -> Any:
