@@ -1,14 +1,189 @@
-"""The command ``ps-lab compare``."""
+"""The command ``ps-lab compare``, and what it shares with ``sweep``: options, and what they print."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
+from rich.console import Console
 
-from pslab.commands.comparison import comparison_of, comparison_options, show
-from pslab.commands.failure import EPILOG, failures, say_unfinished
-from pslab.runs.folder import Run, RunError
+from pslab.commands.failure import EPILOG, console, failures, say_unfinished
+from pslab.compare.charts import MAP, PLOTS, check_target, write_picture
+from pslab.compare.group_table import columns_for, compare_csv, compare_json, compare_table, drops, starving
+from pslab.compare.groups import MEASURES, Goals, Group, best_of_each, goal_of, grouped, measured
+from pslab.display.progress import print_json
+from pslab.display.tables import hot_sentences, tables_view
+from pslab.runs.folder import Run, RunError, later_jobs
 from pswire.config.experiment import ExperimentError
+from pswire.extras import how_to_install
+from pswire.nearest import did_you_mean
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+# Characters per line if standard output is not a terminal.
+WIDE = 190
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Requested output. `pictures`: (plot, file). `goals`: thresholds. `columns`: measures; empty for the default."""
+
+    goals: Goals
+    columns: tuple[str, ...]
+    best: bool
+    pictures: tuple[tuple[str, Path], ...]
+    as_json: bool
+    as_csv: bool
+
+
+def _columns(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in value.split(",")) if value is not None else ()
+    for name in names:
+        if name not in MEASURES:
+            raise click.BadParameter(f"unknown column {name!r}{did_you_mean(name, MEASURES)}")
+    if len(set(names)) != len(names):
+        raise click.BadParameter(f"expected each column once, got {value!r}")
+    return names
+
+
+def _pictures(
+    context: click.Context, parameter: click.Parameter, values: Sequence[str]
+) -> tuple[tuple[str, Path], ...]:
+    found = []
+    for value in values:
+        plot, equals, file = value.partition("=")
+        if not equals or not file or plot not in PLOTS:
+            known = ", ".join(name for name in PLOTS if not name.startswith(MAP))
+            raise click.BadParameter(
+                f"expected PLOT=FILE with PLOT one of {known}, or {MAP}MEASURE, got {value!r}"
+            )
+        found.append((plot, Path(file)))
+    return tuple(found)
+
+
+_OPTIONS = (
+    click.option(
+        "--training-loss",
+        type=float,
+        metavar="X",
+        help="Show the time to a mean training loss of X over ten versions.",
+    ),
+    click.option(
+        "--accuracy", type=float, metavar="X", help="Show the time to the first evaluation with accuracy X."
+    ),
+    click.option(
+        "--best", is_flag=True, help="Show only the setting of each policy that reaches the goal first."
+    ),
+    click.option(
+        "--chart",
+        "pictures",
+        multiple=True,
+        metavar="PLOT=FILE",
+        callback=_pictures,
+        help="Write one chart as .svg or .png: training_loss (with its spread over seeds), timeline, staleness, "
+        "shares, bound, a measure over the varied key (held_out_loss, seconds_per_version, mean_staleness, "
+        "dropped_share, ...), or map:MEASURE over two varied keys. Repeatable.",
+    ),
+    click.option(
+        "--columns",
+        callback=_columns,
+        metavar="NAME,NAME",
+        help=f"Columns of the table or of --csv: any of {', '.join(MEASURES)}.",
+    ),
+    click.option(
+        "--csv", "as_csv", is_flag=True, help="Print CSV instead of the table: means and standard deviations."
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON objects instead of tables."),
+)
+
+
+def comparison_options(command: Command) -> Command:
+    """Add the options, which the command passes to `comparison_of` as keyword arguments."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def comparison_of(
+    *,
+    training_loss: float | None = None,
+    accuracy: float | None = None,
+    best: bool = False,
+    pictures: tuple[tuple[str, Path], ...] = (),
+    columns: tuple[str, ...] = (),
+    as_csv: bool = False,
+    as_json: bool = False,
+) -> Comparison:
+    """Return the requested output. Raises RunError for options that exclude each other or lack a package."""
+    goals = Goals(training_loss, accuracy)
+    if as_csv and as_json:
+        raise RunError("--csv: expected one of --csv and --json")
+    if columns and as_json:
+        raise RunError("--columns: expected the table or --csv, got --json, which has all measures")
+    for name, goal in (("seconds_to_training_loss", training_loss), ("seconds_to_accuracy", accuracy)):
+        if name in columns and goal is None:
+            raise RunError(
+                f"--columns {name}: expected also --{name.removeprefix('seconds_to_').replace('_', '-')} X"
+            )
+    if best:
+        goal_of(goals)
+    for _, file in pictures:
+        check_target(file)
+    if pictures and not (find_spec("matplotlib") and find_spec("pandas")):
+        raise RunError(f"charts need matplotlib and pandas: {how_to_install('examples')}")
+    return Comparison(goals, columns, best, pictures, as_json, as_csv)
+
+
+def show(runs: Sequence[Run], how: Comparison) -> None:
+    """Print the comparison and write its files. Raises RunError for a run that cannot be read."""
+    groups = grouped([measured(run, how.goals) for run in runs])
+    if how.best:
+        groups = best_of_each(groups, how.goals)
+    for plot, file in how.pictures:
+        write_picture(groups, plot, file)
+    if how.as_json:
+        print_json(compare_json(groups))
+        return
+    if how.as_csv:
+        click.echo(compare_csv(groups, how.columns), nl=False)
+        return
+    _print_tables(groups, how)
+    for _, file in how.pictures:
+        click.echo(f"chart: {file}")
+
+
+def _print_tables(groups: Sequence[Group], how: Comparison) -> None:
+    screen = console()
+    if not screen.is_terminal:
+        screen = Console(highlight=False, width=WIDE)
+    table, left_out = compare_table(groups, columns_for(how.goals, how.columns), screen)
+    screen.print(table, soft_wrap=False)
+    if left_out:
+        click.echo(f"no room for: {', '.join(left_out)} (--columns chooses, --csv has all)")
+    for line in (*starving(groups), *drops(groups)):
+        click.echo(line)
+    for group in groups:
+        _print_sparse(screen, group.runs[0].run)
+        for each in group.runs:
+            _print_left(each.run)
+
+
+def _print_sparse(screen: Console, run: Run) -> None:
+    if run.summary.tables:
+        click.echo(f"sparse tables of {run.name}:")
+        screen.print(tables_view(run.summary.tables), soft_wrap=False)
+    for sentence in hot_sentences(run.summary.tables):
+        click.echo(sentence)
+
+
+def _print_left(run: Run) -> None:
+    """Say what the table does not count: data without training, and later jobs of the servers."""
+    if run.summary.missing:
+        click.echo(f"{run.name}: not trained on: {run.summary.missing_text}")
+    if later := later_jobs(run.path):
+        click.echo(f"{run.name}: its servers trained later jobs: {', '.join(map(str, later))}")
 
 
 @click.command(epilog=EPILOG)

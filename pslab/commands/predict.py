@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from pslab.commands.comparison import WIDE
+from pslab.commands.compare import WIDE
 from pslab.commands.failure import EPILOG, console, failures, say_unfinished, trust_option
 from pslab.compare.groups import Goals, grouped, measured
 from pslab.compare.sweep import SweepError, cells

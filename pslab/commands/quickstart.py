@@ -9,7 +9,7 @@ from rich.console import Console
 
 import pslab
 from pslab.check.checker import CheckResult, check_run, result_lines
-from pslab.commands.comparison import comparison_of, show
+from pslab.commands.compare import comparison_of, show
 from pslab.commands.failure import EPILOG, console, failures
 from pslab.display.outcome import outcome_text
 from pslab.display.progress import Display, choose

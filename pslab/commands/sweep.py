@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pslab.commands.comparison import Comparison, comparison_of, comparison_options, show
+from pslab.commands.compare import Comparison, comparison_of, comparison_options, show
 from pslab.commands.failure import EPILOG, failures
 from pslab.compare.groups import measured
 from pslab.compare.halving import Budget, Result, halving, result_of, score

@@ -200,10 +200,11 @@ def test_what_cannot_be_shown_is_found_before_anything_runs(
     assert said.out == "" and not Path("swept").exists()
 
 
-def test_charts_without_matplotlib_are_refused_before_anything_runs(
-    experiment: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("package", ["matplotlib", "pandas"])
+def test_charts_without_their_packages_are_refused_before_anything_runs(
+    experiment: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, package: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, package, None)
     chart = ("--chart", f"training_loss={tmp_path / 'a.svg'}")
     said = ps_lab("sweep", experiment, "--engine", "simulated", "--out", tmp_path / "swept", *chart)
     assert said.code == ExitCode.USAGE and "scripts/install examples" in said.err
