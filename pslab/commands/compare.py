@@ -12,7 +12,7 @@ from rich.console import Console
 from pslab.commands.failure import EPILOG, console, failures, say_unfinished
 from pslab.compare.charts import MAP, PLOTS, check_target, write_picture
 from pslab.compare.group_table import columns_for, compare_csv, compare_json, compare_table, drops, starving
-from pslab.compare.groups import MEASURES, Goals, Group, best_of_each, goal_of, grouped, measured
+from pslab.compare.groups import MEASURES, Goals, Group, best_of_each, goal_of, grouped
 from pslab.display.progress import print_json
 from pslab.display.tables import hot_sentences, tables_view
 from pslab.runs.folder import Run, RunError, later_jobs
@@ -138,7 +138,7 @@ def comparison_of(
 
 def show(runs: Sequence[Run], how: Comparison) -> None:
     """Print the comparison and write its files. Raises RunError for a run that cannot be read."""
-    groups = grouped([measured(run, how.goals) for run in runs])
+    groups = grouped(runs, how.goals)
     if how.best:
         groups = best_of_each(groups, how.goals)
     for plot, file in how.pictures:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from pslab.commands.compare import WIDE
 from pslab.commands.failure import EPILOG, console, failures, say_unfinished, trust_option
-from pslab.compare.groups import Goals, grouped, measured
+from pslab.compare.groups import grouped
 from pslab.compare.sweep import SweepError, cells
 from pslab.display.progress import print_json
 from pslab.predict.prediction import Prediction, forecast, predict
@@ -118,7 +118,7 @@ def _of_runs(
     for run in runs:
         if (run.path / EXPERIMENT).is_file():
             check_trusted(run.experiment.policy.name, trust)
-    for group in grouped([measured(run, Goals()) for run in runs]):
+    for group in grouped(runs):
         try:
             found = predict(group, pace, repeat)
         except READABLE:

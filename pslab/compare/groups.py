@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,9 @@ class Goals:
 
     training_loss: float | None = None
     accuracy: float | None = None
+
+
+NO_GOALS = Goals()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +144,18 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(mean, deviation, len(finite))
 
 
-def grouped(runs: Sequence[Measured]) -> list[Group]:
-    """Return one group per setting, in the order in which they first appear.
+def grouped(runs: Iterable[Run], goals: Goals = NO_GOALS) -> list[Group]:
+    """Measure runs. Return one group per setting, in the order in which they first appear.
 
     A label has the policy and every other setting in which the runs differ, or the folder's name if these are many.
+    Raises RunError as `measured` does.
     """
-    varied = _varied(runs)
+    found = [measured(run, goals) for run in runs]
+    varied = _varied(found)
     members: dict[tuple[str, ...], list[Measured]] = {}
-    for run in runs:
+    for run in found:
         members.setdefault(tuple(repr(run.settings.get(key)) for key in varied), []).append(run)
-    return [Group(_label(group[0], runs, varied), tuple(group)) for group in members.values()]
+    return [Group(_label(group[0], found, varied), tuple(group)) for group in members.values()]
 
 
 def varied_settings(groups: Sequence[Group]) -> dict[str, list[Any]]:

@@ -15,7 +15,7 @@ from pslab.compare.charts.plotter import NAMED
 from pslab.compare.charts.runs import curve, histograms, loss_chart, share_chart, smoothed, staleness_chart
 from pslab.compare.group_table import NAMED as STARVING
 from pslab.compare.group_table import drops, starving
-from pslab.compare.groups import Goals, grouped, measured
+from pslab.compare.groups import grouped
 from tests.replay.simulated import simulate
 
 
@@ -37,7 +37,7 @@ def test_every_worker_has_a_row_and_a_bar_and_few_are_named(tmp_path: Path, work
         cluster={"workers": workers},
         simulation={"problem": "none"},
     )
-    groups = grouped([measured(run, Goals())])
+    groups = grouped([run])
     (axes,) = share_chart(groups).axes
     heights = [bar.get_height() for bar in axes.patches]
     assert len(heights) == workers and sum(heights) == pytest.approx(100)
@@ -59,7 +59,7 @@ def test_where_all_staleness_is_the_same_it_is_said_and_so_is_why_something_was_
         cluster={"workers": 2 * NAMED},
         simulation={"problem": "none"},
     )
-    groups = grouped([measured(run, Goals())])
+    groups = grouped([run])
     (panel,) = staleness_chart(groups).axes
     assert [text.get_text() for text in panel.texts] == ["all had staleness 0"] and not panel.images
     counted = sum(1 for entry in run.decisions() if entry.kind == "drop")
@@ -85,7 +85,7 @@ def test_several_seeds_are_a_band_as_far_as_all_go(tmp_path: Path) -> None:
     metrics.write_text(
         "".join(metrics.read_text(encoding="utf-8").splitlines(keepends=True)[:30]), encoding="utf-8"
     )
-    (group,) = grouped([measured(run, Goals()) for run in runs])
+    (group,) = grouped(runs)
     seconds, versions, _ = loss_chart([group]).axes
     (line,) = versions.lines
     assert (line.get_xdata()[0], line.get_xdata()[-1]) == (1, 30) and len(versions.collections) == 1
@@ -96,7 +96,7 @@ def test_several_seeds_are_a_band_as_far_as_all_go(tmp_path: Path) -> None:
 
 def test_a_run_without_losses_says_so_in_its_chart(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async", run={"versions": 20}, simulation={"problem": "none"})
-    write_picture(grouped([measured(run, Goals())]), "training_loss", tmp_path / "loss.svg")
+    write_picture(grouped([run]), "training_loss", tmp_path / "loss.svg")
     assert "async (no loss recorded)" in (tmp_path / "loss.svg").read_text()
 
 
@@ -109,7 +109,7 @@ def test_many_that_starve_are_counted(tmp_path: Path) -> None:
         cluster={"workers": 10},
         simulation={"problem": "none", "factors": slow},
     )
-    lines = starving(grouped([measured(run, Goals())]))
+    lines = starving(grouped([run]))
     assert len(lines) == STARVING + 1 and lines[-1] == "async: 3 more of 10 workers starve"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pslab.compare.group_table import compare_json, spread_text, starving
-from pslab.compare.groups import Goals, Group, grouped, measured, spread
+from pslab.compare.groups import Goals, grouped, spread
 from pslab.runs.folder import Run
 from pswire.exits import ExitCode
 from tests.replay.command import ps_lab
@@ -20,13 +20,9 @@ def three_seeds(folder: Path, policy: str, **knobs: Any) -> list[Run]:
     return [simulate(folder / f"{policy}-{seed}", policy, knobs, run={"seed": seed}) for seed in range(3)]
 
 
-def groups_of(runs: list[Run], goals: Goals | None = None) -> list[Group]:
-    return grouped([measured(run, goals or Goals()) for run in runs])
-
-
 def test_runs_that_differ_by_seed_are_one_group(tmp_path: Path) -> None:
     runs = [*three_seeds(tmp_path, "async"), *three_seeds(tmp_path, "sync")]
-    slow, fast = groups_of(runs)
+    slow, fast = grouped(runs)
     assert (slow.label, fast.label) == ("async", "sync")
     assert [run.seed for run in slow.runs] == [0, 1, 2]
     accuracies = [run.summary.metrics["accuracy"] for run in runs[:3]]
@@ -46,7 +42,7 @@ def test_a_label_names_what_differs_and_nothing_else(tmp_path: Path) -> None:
         simulate(tmp_path / "b", "bounded", {"max_staleness": 2}),
         simulate(tmp_path / "c", "async", optimizer={"learning_rate": 0.1}),
     ]
-    labels = [group.label for group in groups_of(runs)]
+    labels = [group.label for group in grouped(runs)]
     assert labels == [
         "bounded (max_staleness=1), learning_rate=0.05",
         "bounded (max_staleness=2), learning_rate=0.05",
@@ -67,7 +63,7 @@ def test_a_run_that_has_not_ended_is_none_that_failed(tmp_path: Path) -> None:
     """It still runs, or was killed."""
     run = simulate(tmp_path / "run", "async")
     (run.path / "summary.json").unlink()
-    [group] = groups_of([Run(run.path)])
+    [group] = grouped([Run(run.path)])
     [told] = compare_json([group])["groups"]
     assert (told["failed"], told["unfinished"]) == (0, 1)
     assert "1 (1 unfinished)" in " ".join(ps_lab("compare", run.path).out.split())
@@ -81,10 +77,10 @@ def test_time_to_a_loss_counts_from_the_first_grant(tmp_path: Path) -> None:
         for n, (t, _) in enumerate(losses)
         if n >= 9 and sum(loss for _, loss in losses[n - 9 : n + 1]) <= 20
     )
-    (group,) = groups_of([run], Goals(training_loss=2.0, accuracy=0.5))
+    (group,) = grouped([run], Goals(training_loss=2.0, accuracy=0.5))
     assert group.spread("seconds_to_training_loss").mean == reached - run.first_grant()
     assert group.spread("seconds_to_accuracy").mean > 0
-    (never,) = groups_of([run], Goals(training_loss=0.0))
+    (never,) = grouped([run], Goals(training_loss=0.0))
     assert (
         math.isnan(never.spread("seconds_to_training_loss").mean)
         and never.spread("seconds_to_training_loss").count == 0
@@ -95,11 +91,11 @@ def test_who_starves_is_told(tmp_path: Path) -> None:
     """With a backup worker, one that takes 20 times as long is in no update."""
     timing = {"problem": "none", "batches": 100, "factors": {"2": 50.0}}
     run = simulate(tmp_path / "run", "sync", {"backup": 1}, simulation=timing, run={"versions": 20})
-    (group,) = groups_of([run])
+    (group,) = grouped([run])
     (line,) = starving([group])
     assert "w2 starves, 0.0 %" in line and "25.0 %" in line
     even = simulate(tmp_path / "even", "sync")
-    assert starving(groups_of([even])) == []
+    assert starving(grouped([even])) == []
 
 
 def test_spreads_in_words() -> None:
@@ -129,11 +125,11 @@ def test_the_command(tmp_path: Path) -> None:
 
 def test_each_loss_has_its_own_name(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async")
-    (group,) = groups_of([run])
+    (group,) = grouped([run])
     assert group.spread("held_out_loss").mean == run.summary.metrics["loss"]
     assert group.spread("training_loss").count == 0
     path = run.path / "summary.json"
     summary = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps(summary | {"metrics": {"training_loss": 0.5}}), encoding="utf-8")
-    (group,) = groups_of([Run(run.path)])
+    (group,) = grouped([Run(run.path)])
     assert group.spread("training_loss").mean == 0.5 and group.spread("held_out_loss").count == 0

@@ -42,7 +42,7 @@ def k_sync_groups(tmp_path_factory: pytest.TempPathFactory) -> list[Group]:
         simulate(folder / f"{n}", "k-sync", {"aggregate": n}, simulation=LEARNING, optimizer=SGD)
         for n in (1, 2, 3)
     ]
-    return grouped([measured(run, Goals()) for run in runs])
+    return grouped(runs)
 
 
 @pytest.mark.parametrize("plot", [plot for plot in PLOTS if not plot.startswith(MAP)])
@@ -69,7 +69,7 @@ def test_a_map_has_a_field_for_each_pair_of_settings(tmp_path: Path) -> None:
         )
         for n, rate in rates.items()
     ]
-    groups = grouped([measured(run, Goals()) for run in runs])
+    groups = grouped(runs)
     write_picture(groups, f"{MAP}versions", tmp_path / "a.svg")
     texts = [element.text for element in ET.parse(tmp_path / "a.svg").iter() if element.tag.endswith("text")]
     for group in groups:
@@ -86,7 +86,7 @@ def test_a_measure_with_a_law_has_it_as_a_dashed_line(tmp_path: Path) -> None:
     runs = [
         simulate(tmp_path / f"{n}", "k-batch-async", {"aggregate": n}, simulation=TIMING) for n in (1, 2, 4)
     ]
-    groups = grouped([measured(run, Goals()) for run in runs])
+    groups = grouped(runs)
     write_picture(groups, "mean_staleness", tmp_path / "a.svg")
     text = (tmp_path / "a.svg").read_text(encoding="utf-8")
     assert "stroke-dasharray" in text and "(n - 1)" in text and "policy.aggregate" in text
@@ -98,7 +98,7 @@ def test_a_policy_without_the_varied_knob_is_a_line_across(tmp_path: Path) -> No
         for n in (1, 2)
     ]
     runs.append(simulate(tmp_path / "async", "async", simulation=TIMING | {"batches": 5}))
-    groups = grouped([measured(run, Goals()) for run in runs])
+    groups = grouped(runs)
     (axes,) = measure_chart(groups, "samples_per_second").axes
     lines = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
     assert lines["async"] == 2 * [groups[2].spread("samples_per_second").mean]
@@ -113,7 +113,7 @@ def test_why_a_group_has_no_bound(tmp_path: Path) -> None:
         ),
         simulate(tmp_path / "adam", "async", simulation=LEARNING, optimizer={"name": "adam"}),
     ]
-    groups = grouped([measured(run, Goals()) for run in runs])
+    groups = grouped(runs)
     curves, (missing,) = bounded(groups)
     assert len(curves) == 2 and "of sgd with a constant learning rate" in missing
 
@@ -158,7 +158,7 @@ def test_tables_keep_what_identifies_a_row_and_name_what_they_leave_out(
     long_names: list[Path], width: int
 ) -> None:
     goals = Goals(training_loss=0.5)
-    groups = grouped([measured(Run(path), goals) for path in long_names])
+    groups = grouped(map(Run, long_names), goals)
     columns = columns_for(goals)
     table, left_out = compare_table(groups, columns, Console(width=width))
     text = printed(table, width)
@@ -232,7 +232,7 @@ def test_the_best_setting_of_each_policy_is_first_with_all_its_seeds(tmp_path: P
         for seed in (0, 1)
     ]
     goals = Goals(training_loss=2.15)
-    best = best_of_each(grouped([measured(run, goals) for run in runs]), goals)
+    best = best_of_each(grouped(runs, goals), goals)
     assert [group.label for group in best] == ["async, learning_rate=0.05", "sync, learning_rate=0.05"]
     assert best[0].spread("seconds_to_training_loss").mean < best[1].spread("seconds_to_training_loss").mean
     with pytest.raises(RunError, match="expected a goal"):

@@ -15,7 +15,7 @@ pytest.importorskip("pandas", reason="no pandas here (scripts/install examples)"
 
 from pslab.compare.charts import plotter as charts
 from pslab.compare.charts.timeline import ROWS, Timeline, timeline, timeline_chart
-from pslab.compare.groups import Goals, Group, grouped, measured
+from pslab.compare.groups import Group, grouped
 from pslab.runs.folder import Run
 from pslab.runs.work import COMPUTING, KINDS, RECEIVING, SENDING, TURN, UNREPORTED, WAITING, WASTED
 from tests.lab.logs import Record, write_run
@@ -94,7 +94,7 @@ def by_kind(run: Run) -> Counter[str]:
 
 
 def group(run: Run) -> list[Group]:
-    return grouped([measured(run, Goals())])
+    return grouped([run])
 
 
 def test_the_stretches_of_a_hand_made_log(tmp_path: Path) -> None:

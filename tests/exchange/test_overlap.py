@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from pslab.check.checker import check_run
-from pslab.compare.groups import Goals, grouped, measured
+from pslab.compare.groups import grouped
 from pslab.launch.simulated import run_simulated
 from pslab.predict.prediction import predict
 from pslab.predict.steps import step_times_of
@@ -138,7 +138,7 @@ def test_steps_are_measured_whether_the_version_comes_late_or_early(
     run = timed(tmp_path, overlap, bandwidth)
     pace = step_times_of(run)
     assert pace.by_worker[0][4:] == pytest.approx((each,) * 76)
-    (group,) = grouped([measured(run, Goals())])
+    (group,) = grouped([run])
     found = {row.what: row for row in predict(group, pace, 2).rows}
     assert abs(found["seconds per version"].error) < 0.05
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pslab.compare.groups import Goals, Group, grouped, measured
+from pslab.compare.groups import Goals, Group, grouped
 from pslab.runs.folder import Run
 from tests.replay.command import ps_lab
 
@@ -52,12 +52,8 @@ def _groups(folder: Path, patterns: str) -> list[Group]:
     words = patterns.split()
     goals = {word: float(words[n + 1]) for n, word in enumerate(words) if word.startswith("--")}
     globs = words[: len(words) - 2 * len(goals)]
-    runs = [
-        measured(Run(path), Goals(goals.get("--training-loss"), goals.get("--accuracy")))
-        for pattern in globs
-        for path in _runs(folder, pattern)
-    ]
-    return grouped(runs)
+    runs = [Run(path) for pattern in globs for path in _runs(folder, pattern)]
+    return grouped(runs, Goals(goals.get("--training-loss"), goals.get("--accuracy")))
 
 
 def _runs(folder: Path, pattern: str) -> Iterator[Path]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pslab.compare.groups import Goals, grouped, measured
+from pslab.compare.groups import grouped
 from pslab.predict.prediction import Prediction, Row, relative_error
 from pslab.predict.prediction import predict as predict_group
 from pslab.predict.simulation import REPEAT
@@ -52,7 +52,7 @@ def test_measured_on_one_run_it_predicts_another_within_ten_percent(tmp_path: Pa
 
 
 def predict(run: Run, pace: Experiment | StepTimes | None, repeat: int = REPEAT) -> Prediction:
-    (group,) = grouped([measured(run, Goals())])
+    (group,) = grouped([run])
     return predict_group(group, pace, repeat)
 
 
@@ -185,7 +185,7 @@ def test_relative_errors() -> None:
 
 def test_runs_that_differ_by_their_seed_are_one_row_with_their_laws(tmp_path: Path) -> None:
     runs = [simulate(tmp_path / str(seed), "async", run={"seed": seed}, simulation=TIMING) for seed in (1, 2)]
-    (group,) = grouped([measured(run, Goals()) for run in runs])
+    (group,) = grouped(runs)
     stale = by_name(predict_group(group, None, 2))["mean staleness"]
     assert stale.real.count == 2 and stale.law is not None and stale.law.expected == 3
     assert stale.simulated[0] == stale.measured[0]
@@ -210,7 +210,7 @@ def test_the_table_keeps_every_label_and_number(tmp_path: Path, width: int) -> N
         simulate(tmp_path / name, "bounded", {**knobs, "aggregate": n}, simulation=TIMING)
         for name, n in SIZES
     ]
-    found = [predict_group(group, None, 1) for group in grouped([measured(run, Goals()) for run in paths])]
+    found = [predict_group(group, None, 1) for group in grouped(paths)]
     screen = Console(width=width, file=io.StringIO(), record=True)
     screen.print(prediction_table(found))
     text = screen.export_text()
