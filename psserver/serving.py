@@ -21,7 +21,7 @@ from psserver.options import Options
 from psserver.policies import PolicyError
 from psserver.service.guard.limits import raise_descriptors
 from psserver.service.job.log_file import LogError
-from psserver.service.job.run_log import FolderError
+from psserver.service.job.run_log import SUMMARY, WEIGHTS, FolderError
 from psserver.service.life.listeners import BindError
 from psserver.service.life.servers import Servers
 from psserver.service.life.settings import Announce, ServerSettings
@@ -62,10 +62,16 @@ def announce_text(event: str, fields: Mapping[str, Any]) -> None:
         case "stopped":
             print(f"stopped: {fields['reason']}", flush=True)
             if "out" in fields:
-                # Some jobs end without weights, for example after the loss of a server.
-                trained = (Path(fields["out"]) / "weights.safetensors").exists()
-                kept = "log, summary and weights" if trained else "log and summary, no weights"
-                print(f"{kept}: {fields['out']}", flush=True)
+                print(f"{_kept(Path(fields['out']))}: {fields['out']}", flush=True)
+
+
+def _kept(folder: Path) -> str:
+    """Return what a run left. Weights lack after the loss of a server, for example, all but the log on a full disk."""
+    there = {name: (folder / file).exists() for name, file in (("summary", SUMMARY), ("weights", WEIGHTS))}
+    kept = ["log", *(name for name, exists in there.items() if exists)]
+    missing = "".join(f", no {name}" for name, exists in there.items() if not exists)
+    *first, last = kept
+    return f"{', '.join(first)} and {last}{missing}" if first else f"{last}{missing}"
 
 
 def run(

@@ -92,6 +92,8 @@ def load_source(path: Path, folder: Path, cluster: Path | None, *, any_pace: boo
         check_times(times, any_pace=any_pace)
         experiment = _measured(run.experiment, times, folder)
         outages = outages_of(run) if cluster is None else outages
+    elif any_pace:
+        raise AdviceError(f"--any-pace: expected a RUN, got {path}, which declares the pace itself")
     else:
         experiment = load_experiment(path)
     if cluster is not None:
@@ -149,6 +151,7 @@ def pace_factors(experiment: Experiment, times: StepTimes) -> dict[int, float]:
 
 
 def _measured(experiment: Experiment, times: StepTimes, folder: Path) -> Experiment:
+    folder.mkdir(parents=True, exist_ok=True)
     trace = folder / TRACE
     trace.write_text("".join(f"{time!r}\n" for time in times.mixed()), encoding="utf-8")
     simulation = experiment.simulation.model_copy(

@@ -9,7 +9,7 @@ from pslab.advise.advisor import Advisor, Progress
 from pslab.advise.report import Advice, table
 from pslab.advise.shelf import RATES, Candidate, candidates
 from pslab.advise.source import AdviceError, load_source
-from pslab.commands.failure import EPILOG, Failure, console
+from pslab.commands.failure import EPILOG, console, failures, writing
 from pslab.compare.groups import Goals
 from pslab.display.progress import print_json
 from pslab.runs.folder import RunError
@@ -116,11 +116,11 @@ def advise(
       ps-lab advise runs/digits-sync --goal accuracy=0.95
       ps-lab advise examples/simulated-race.toml --goal accuracy=0.95 --rates 1,3
     """
-    try:
-        name = source.resolve().stem if source.is_file() else source.resolve().name
-        folder = out or Path("runs") / f"{name}-advice"
-        folder.mkdir(parents=True, exist_ok=True)
+    name = source.resolve().stem if source.is_file() else source.resolve().name
+    folder = out or Path("runs") / f"{name}-advice"
+    with failures(AdviceError, DelayError, ExperimentError, JobError, RunError), writing(folder):
         question = load_source(source, folder, cluster, any_pace=any_pace)
+        folder.mkdir(parents=True, exist_ok=True)
         experiment = question.experiment
         tried = list(candidates(experiment, rates))
         skipped = [each for each in tried if isinstance(each, str)]
@@ -139,10 +139,6 @@ def advise(
         advice = Advice(experiment, goals, judged, skipped, seeds, lost, whole=advisor.interrupted is None)
         first = folder / "first.toml"
         first.write_text(f"# {advice.sentences()[0]}\n{advice.chosen().to_toml()}", encoding="utf-8")
-    except JobError as error:
-        raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
-    except (AdviceError, DelayError, ExperimentError, RunError) as error:
-        raise Failure(error) from error
     if as_json:
         print_json(advice.as_json() | {"experiment": str(first)})
     else:

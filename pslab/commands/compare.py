@@ -51,7 +51,7 @@ def _columns(context: click.Context, parameter: click.Parameter, value: str | No
 def _pictures(
     context: click.Context, parameter: click.Parameter, values: Sequence[str]
 ) -> tuple[tuple[str, Path], ...]:
-    found = []
+    found: list[tuple[str, Path]] = []
     for value in values:
         plot, equals, file = value.partition("=")
         if not equals or not file or plot not in PLOTS:
@@ -59,6 +59,8 @@ def _pictures(
             raise click.BadParameter(
                 f"expected PLOT=FILE with PLOT one of {known}, or {MAP}MEASURE, got {value!r}"
             )
+        if Path(file) in (other for _, other in found):
+            raise click.BadParameter(f"expected a file for each chart, got {file} twice")
         found.append((plot, Path(file)))
     return tuple(found)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from pslab.commands.failure import EPILOG, Failure, failures, say_unfinished
+from pslab.commands.failure import EPILOG, Failure, failures, say_unfinished, writing
 from pslab.display.progress import print_json
 from pslab.export import (
     OtherWeightsError,
@@ -48,9 +48,7 @@ EVERY = 500
     "--format",
     "form",
     type=click.Choice(["csv", "parquet"]),
-    default="csv",
-    show_default=True,
-    help="Format of the files of --tables.",
+    help="Format of the files of --tables.  [default: csv]",
 )
 @click.option(
     "--trace",
@@ -84,7 +82,7 @@ def export(
     folder: Path,
     path: Path | None,
     tables: Path | None,
-    form: str,
+    form: str | None,
     trace: Path | None,
     events: Path | None,
     follow: bool,
@@ -141,8 +139,10 @@ def export(
         raise click.UsageError(f"{given[0]}: expected no --version or --job beside it")
     if follow and events is None:
         raise click.UsageError(f"--follow: expected --tensorboard DIR, got {given[0]}")
+    if form is not None and tables is None:
+        raise click.UsageError(f"--format: expected --tables DIR, got {given[0]}")
     if tables is not None:
-        _write_tables(folder, tables, form, as_json)
+        _write_tables(folder, tables, form or "csv", as_json)
         return
     if trace is not None:
         _write_trace(folder, trace, as_json)
@@ -198,7 +198,7 @@ def _write_model(folder: Path, path: Path, version: int | None, job: str | None,
 
 
 def _write_tables(folder: Path, tables: Path, form: str, as_json: bool) -> None:
-    with failures(ImportError, RunError):
+    with failures(ImportError, RunError), writing(tables):
         frames = load(folder)
         paths = frames.write(tables, form)
     if as_json:
@@ -211,14 +211,10 @@ def _write_tables(folder: Path, tables: Path, form: str, as_json: bool) -> None:
 
 
 def _write_trace(folder: Path, target: Path, as_json: bool) -> None:
-    try:
+    with failures(RunError), writing(target):
         run = Run(folder)
         say_unfinished([run])
         count = write_trace(run.decisions(), target)
-    except RunError as error:
-        raise Failure(error) from error
-    except OSError as error:
-        raise Failure(f"{error.filename}: cannot be written: {error.strerror}") from error
     if as_json:
         print_json({"event": "trace", "folder": str(folder), "written": str(target), "events": count})
     else:

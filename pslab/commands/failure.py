@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import click
 from rich.console import Console
@@ -42,6 +43,16 @@ def failures(*expected: type[Exception]) -> Iterator[None]:
         raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
     except expected as error:
         raise Failure(error) from error
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn the OSError of a file or folder that cannot be written into a `Failure`."""
+    try:
+        yield
+    except OSError as error:
+        # A full disk names no file.
+        raise Failure(f"{error.filename or path}: cannot be written: {error.strerror or error}") from error
 
 
 def console() -> Console:

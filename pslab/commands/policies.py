@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pslab.commands.failure import EPILOG, Failure, console, failures
+from pslab.commands.failure import EPILOG, Failure, console, failures, writing
 from pslab.display.progress import print_json
 from pslab.verify.guarded import Case
 from pslab.verify.search import Finding, Report, verify
@@ -234,7 +234,8 @@ def verify_policy(
         report = verify(case, schedules=schedules, seed=seed, watch=None if quiet else _progress(schedules))
     finding = report.finding
     if save is not None and finding is not None and finding.trace:
-        save.write_text(finding.trace, encoding="utf-8")
+        with writing(save):
+            save.write_text(finding.trace, encoding="utf-8")
     if as_json:
         print_json(_facts(report))
     else:

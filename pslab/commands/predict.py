@@ -44,8 +44,8 @@ READABLE = (DelayError, ExperimentError, JobError, PolicyError, RunError, Simula
     "source",
     type=click.Path(path_type=Path),
     metavar="EXPERIMENT|RUN",
-    help="Where the durations of steps come from: measured in another run folder, or declared by an experiment file "
-    "[default: each run's own].",
+    help="Where the durations of every RUN's steps come from: measured in another run folder, or declared by an "
+    "experiment file [default: each run's own].",
 )
 @click.option(
     "--repeat",
@@ -88,6 +88,10 @@ def predict_command(
         if not files and (overrides or varied):
             raise RunError(
                 f"--{'set' if overrides else 'vary'}: expected an EXPERIMENT, got only run folders"
+            )
+        if not runs and source is not None:
+            raise RunError(
+                "--pace: expected a RUN, got only experiments, which declare their steps themselves"
             )
         say_unfinished(runs)
         pace = None if source is None else _pace(source, trust)

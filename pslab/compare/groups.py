@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -148,9 +148,13 @@ def grouped(runs: Iterable[Run], goals: Goals = NO_GOALS) -> list[Group]:
     """Measure runs. Return one group per setting, in the order in which they first appear.
 
     A label has the policy and every other setting in which the runs differ, or the folder's name if these are many.
-    Raises RunError as `measured` does.
+    Raises RunError as `measured` does, and for a run that is there twice.
     """
-    found = [measured(run, goals) for run in runs]
+    every = list(runs)
+    twice = [path for path, count in Counter(run.path.resolve() for run in every).items() if count > 1]
+    if twice:
+        raise RunError(f"{twice[0]}: expected each run once, because its copies would count as further seeds")
+    found = [measured(run, goals) for run in every]
     varied = _varied(found)
     members: dict[tuple[str, ...], list[Measured]] = {}
     for run in found:

@@ -205,6 +205,7 @@ def test_csv_has_every_measure_or_those_that_were_chosen(long_names: list[Path])
         (("--csv", "--json"), "expected one of --csv and --json"),
         (("--chart", "pie=a.svg"), "expected PLOT=FILE with PLOT one of training_loss, timeline"),
         (("--chart", "training_loss"), "expected PLOT=FILE"),
+        (("--chart", "training_loss=a.svg", "--chart", "shares=a.svg"), "got a.svg twice"),
         (("--chart", "training_loss=a.gif"), "ends in .svg or .png"),
         (("--chart", "bound=a.svg"), "no bound to draw: async: the constants"),
         (("--best",), "expected a goal"),
@@ -216,6 +217,11 @@ def test_what_cannot_be_shown(
     monkeypatch.chdir(tmp_path)
     said = ps_lab("compare", timed.path, *options)
     assert said.code == ExitCode.USAGE and message in " ".join(said.err.split())
+
+
+def test_a_run_is_no_seed_beside_itself(timed: Run) -> None:
+    said = ps_lab("compare", timed.path, timed.path / ".." / timed.path.name)
+    assert said.code == ExitCode.USAGE and "expected each run once" in said.err
 
 
 def test_the_best_setting_of_each_policy_is_first_with_all_its_seeds(tmp_path: Path) -> None:

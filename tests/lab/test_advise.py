@@ -285,6 +285,24 @@ def test_a_short_run_is_refused_by_the_command(tmp_path):
     )
 
 
+def test_a_folder_that_cannot_be_made_is_named(experiment, tmp_path):
+    (tmp_path / "file").touch()
+    said = ps_lab("advise", experiment, "--goal", "training_loss=1", "--out", tmp_path / "file" / "o")
+    assert said.code == ExitCode.USAGE and f"{tmp_path / 'file' / 'o'}: cannot be written" in said.err
+
+
+@pytest.mark.parametrize("source", ["nothing.toml", "small.toml"])
+def test_of_what_is_refused_no_folder_is_left(experiment, tmp_path, source):
+    (tmp_path / "small.toml").write_text(EXPERIMENT.replace("mlp", "none"))
+    said = ps_lab("advise", tmp_path / source, "--goal", "training_loss=1", "--out", tmp_path / "o")
+    assert said.code == ExitCode.USAGE and not (tmp_path / "o").exists()
+
+
+def test_only_a_run_has_a_pace_that_drifts(experiment, tmp_path):
+    said = ps_lab("advise", experiment, "--goal", "training_loss=1", "--any-pace", "--out", tmp_path / "o")
+    assert said.code == ExitCode.USAGE and "--any-pace: expected a RUN" in said.err
+
+
 # A whole advice
 
 

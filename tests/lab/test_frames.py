@@ -121,5 +121,18 @@ def test_tables_and_a_model_are_two_commands(folder, tmp_path):
         assert ps_lab("export", str(folder / "a"), *extra).code == ExitCode.USAGE
 
 
+def test_a_format_without_tables_is_refused(folder, tmp_path):
+    said = ps_lab("export", folder / "a", "--to", tmp_path / "w.npz", "--format", "parquet")
+    assert said.code == ExitCode.USAGE and "--format: expected --tables" in said.err
+
+
+@pytest.mark.parametrize("option", ["--tables", "--trace"])
+def test_a_folder_that_cannot_be_made_is_named(folder, tmp_path, option):
+    (tmp_path / "file").touch()
+    said = ps_lab("export", folder / "a", option, tmp_path / "file" / "t")
+    assert said.code == ExitCode.USAGE and f"{tmp_path / 'file' / 't'}" in said.err
+    assert "cannot be written: Not a directory" in said.err
+
+
 def test_a_run_is_found_by_itself(folder):
     assert [run.name for run in runs_in(folder / "a")] == [Run(folder / "a").name]

@@ -249,6 +249,12 @@ def test_what_cannot_be_predicted(options: tuple[str, ...], message: str, tmp_pa
     assert said.code == ExitCode.USAGE and message in said.err
 
 
+def test_the_steps_of_an_experiment_come_from_no_run(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", "async", simulation=TIMING)
+    said = ps_lab("predict", run.path / "experiment.toml", "--pace", run.path)
+    assert said.code == ExitCode.USAGE and "--pace: expected a RUN" in said.err
+
+
 @pytest.mark.parametrize("edit", [{"policy": {"aggregate": [[1]]}}, {"optimizer": {"learning_rate": True}}])
 def test_knobs_that_cannot_be_read_are_named(tmp_path: Path, edit: dict[str, Record]) -> None:
     simulation = {"problem": "quadratic", "compute": "exponential(1)"}
