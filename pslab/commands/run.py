@@ -17,7 +17,7 @@ from pslab.launch.engines.registry import ENGINES, Options, engine_named, engine
 from pslab.launch.experiments import FinishedRun, checked, of_script
 from pslab.launch.job_place import with_job
 from pslab.observe.trackers import TrackerError
-from pslab.runs.folder import Run, RunError
+from pslab.runs.folder import EXPERIMENT, Run, RunError
 from psserver.optimizers import OptimizerError
 from psserver.policies import names
 from pswire.command.options import (
@@ -146,7 +146,12 @@ def run(
         overrides = chosen_keys(RUN, keys, overrides)
     except OptionError as error:
         raise Failure(error) from error
-    if resume is not None and (out is None or force or script is not None):
+    if resume is not None and script is not None:
+        raise Failure(
+            f"--resume: expected the experiment that the run's folder holds, got --script {script}: "
+            f"ps-lab run {(out or Path('RUN')) / EXPERIMENT} --out {out or 'RUN'} --resume {resume}"
+        )
+    if resume is not None and (out is None or force):
         raise Failure("--resume: expected --out RUN of an experiment's run, without --force")
     machines = tuple(part for part in (hosts or "").split(",") if part.strip())
     engine = Options(hosts=machines, address=address)

@@ -164,6 +164,10 @@ def test_a_picture_that_cannot_be_drawn(
             ["run", "a.toml", "--set", "cluster.place.workers.gpus=1"],
             "cluster.place.workers.gpus: engine local cannot",
         ),
+        (
+            ["run", "--script", "m.py", "--out", "r", "--resume", "latest"],
+            "ps-lab run r/experiment.toml --out r --resume latest",
+        ),
         (["status", "nohost"], "host:port"),
     ],
 )
