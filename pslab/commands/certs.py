@@ -18,6 +18,7 @@ from pswire.security.names import IdentityError, Role
 
 # A certificate that ends within this many days is marked.
 SOON = 7
+DAYS = 30
 
 
 @click.command(epilog=EPILOG)
@@ -49,9 +50,7 @@ SOON = 7
 @click.option(
     "--days",
     type=click.IntRange(min=1, max=3650),
-    default=30,
-    show_default=True,
-    help="Validity in days; the authority is valid for a year at least.",
+    help="Validity in days; the authority is valid for a year at least.  [default: 30]",
 )
 @click.option("--cluster", metavar="NAME", help='Name in every certificate. Default: "lab".')
 @click.option(
@@ -70,7 +69,7 @@ def certs(
     workers: int,
     any_worker: bool,
     observers: int | None,
-    days: int,
+    days: int | None,
     cluster: str | None,
     renew: bool,
     as_json: bool,
@@ -94,7 +93,12 @@ def certs(
             *_wanted_servers(hosts, any_server),
             *_wanted(workers, any_worker, _observers(observers, folder, servers, workers, any_worker)),
         ]
-        new = made.make(wanted, cluster, days, renew=renew) if wanted or renew else None
+        if not (wanted or renew) and (days is not None or cluster is not None):
+            raise IdentityError(
+                f"{'--cluster' if days is None else '--days'}: expected also what to make (--servers, --workers, "
+                "--observers), or --renew"
+            )
+        new = made.make(wanted, cluster, days or DAYS, renew=renew) if wanted or renew else None
         held = made.held()
         if not held:
             raise IdentityError(

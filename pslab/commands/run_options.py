@@ -64,6 +64,10 @@ def simulate(experiment: Experiment, how: RunOptions) -> FinishedRun:
         raise ExperimentError(
             f"--log-format: expected text, got {how.log_format}: a simulated run has no processes that log"
         )
+    if how.restarts is not None:
+        raise ExperimentError(
+            "--restarts: expected an engine with processes, got simulated, whose [faults] say what comes back"
+        )
     check(engine_named(experiment.run.engine), experiment, how.options)
     advise(experiment)
     quiet, sinks = how.quiet or how.as_json, how.sinks(experiment)

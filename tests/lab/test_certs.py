@@ -119,6 +119,12 @@ def test_a_folder_alone_is_listed(folder: Path) -> None:
     assert contents(folder) == before
 
 
+@pytest.mark.parametrize("option", [("--days", "9"), ("--cluster", "lab")])
+def test_a_listing_has_no_settings(folder: Path, option: tuple[str, str]) -> None:
+    made(folder, "--workers", "1")
+    assert f"{option[0]}: expected also what to make" in refused(folder, *option)
+
+
 def test_an_ended_certificate_is_listed_as_that(folder: Path) -> None:
     made(folder, "--servers", "h0")
     TlsFiles.in_folder(folder, "w0").write(ended(Role.WORKER, "w0"))

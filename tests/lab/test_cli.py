@@ -168,6 +168,10 @@ def test_a_picture_that_cannot_be_drawn(
             ["run", "--script", "m.py", "--out", "r", "--resume", "latest"],
             "ps-lab run r/experiment.toml --out r --resume latest",
         ),
+        (
+            ["run", "a.toml", "--engine", "simulated", "--restarts", "1"],
+            "--restarts: expected an engine with",
+        ),
         (["status", "nohost"], "host:port"),
     ],
 )
