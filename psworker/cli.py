@@ -1,5 +1,6 @@
 """The ps-worker command: its options, and what they mean together."""
 
+import logging
 import os
 import signal
 import sys
@@ -32,11 +33,13 @@ from pswire.command.task import chosen_task_index
 from pswire.config.experiment import Experiment, ExperimentError, load_experiment
 from pswire.config.flags import WORKER
 from pswire.exits import ExitCode, exit_codes_text
-from pswire.logs.events import set_up
+from pswire.logs.events import event, set_up
 from pswire.security.names import IdentityError, Role
 from pswire.security.settings import SecurityError, SecurityOptions, credentials_for
 from psworker.running import Reporter, WorkerOptions, fail, run
 from psworker.servers import Place, find_servers
+
+log = logging.getLogger("ps-worker")
 
 EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 
@@ -45,9 +48,22 @@ class UsageError(ValueError):
     """The options are incomplete or contradict each other."""
 
 
+# Variables of scripts, and the options that ps-worker has for them.
+_SCRIPTS = {
+    "PS_HOSTS": "--ps-hosts",
+    "PS_TASK_INDEX": "--task-index",
+    "PS_WIRE_DTYPE": "--wire-dtype",
+    "PS_TRANSPORT": "--transport",
+}
+
+
 def find_place(ps_hosts: str | None, task_index: int | None, tf_config: str | None) -> Place:
     """Return the servers and this worker's part, from options and TF_CONFIG. Raises UsageError, AddressError."""
     environment = {"TF_CONFIG": tf_config or "", "PS_REPLICAS": os.environ.get("PS_REPLICAS", "1")}
+    for name, option in _SCRIPTS.items():
+        if os.environ.get(name):
+            unread = "%s is for training scripts, and ps-worker does not read it: expected %s"
+            log.warning(unread, name, option, extra=event("variable_unread", variable=name))
     place = find_servers(ps_hosts, environment)
     if place is None:
         raise UsageError("expected --ps-hosts host:port,... (or TF_CONFIG in the environment), got neither")

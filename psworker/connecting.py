@@ -76,7 +76,7 @@ def connect(
     raise Refused with the first payload if that transport is unavailable.
     `prefetch`: enable `Session.prefetch`.
     `local_rules`: the caller does what the policy wants done between pull and push (`Session.local_work`, as
-    `psworker.loop.train` does). Otherwise a policy that wants more than gradients refuses the worker.
+    `psworker.train` does). Otherwise a policy that wants more than gradients refuses the worker.
     `optimizer`: the [optimizer] that this worker expects ({"name": "adam", "learning_rate": 0.001}). A server with
     another one refuses the worker; one that was started with "from-job" adopts it.
     `work`: the coordinator deals the data, for `epochs` epochs, and each grant names a part (`Session.unit`). All
@@ -140,7 +140,7 @@ def connect(
         session.close(f"does not know the local rule {rule}")
         raise Refused(
             f"this job's policy asks its workers for the local rule {rule!r}, and this training loop pushes plain "
-            "gradients: use ps-worker or psworker.loop.train, or session.local_work() and connect(local_rules=True)"
+            "gradients: use ps-worker or psworker.train, or session.local_work() and connect(local_rules=True)"
         )
     return session
 

@@ -61,6 +61,10 @@ def run_simulated(
     `resume_from`: a checkpoint of the run in `out`, or "latest". Raises ExperimentError, RunError, TrackerError, and
     JobError when the job's own code fails.
     """
+    if experiment.run.rescue:
+        raise ExperimentError(
+            "run.rescue: expected none in a simulated run, which has no server that writes weights"
+        )
     try:
         cluster = build(experiment, trainers or _job_trainers)
     except ValueError as error:

@@ -172,6 +172,7 @@ def test_a_picture_that_cannot_be_drawn(
             ["run", "a.toml", "--engine", "simulated", "--restarts", "1"],
             "--restarts: expected an engine with",
         ),
+        (["run", "a.toml", "--engine", "simulated", "--set", "run.rescue='x'"], "run.rescue: expected none"),
         (["status", "nohost"], "host:port"),
     ],
 )
