@@ -135,7 +135,7 @@ def test_memory_for_the_first_copy_is_got_before_it(tmp_path: Path) -> None:
 
 
 def test_no_memory_is_got_for_a_job_without_checkpoints(tmp_path: Path) -> None:
-    overrides = tuple(each for each in ADAM if not each.startswith("run.checkpoint_every"))
+    overrides = tuple(each for each in ADAM if not each.startswith(("run.checkpoint_every", "run.keep")))
     with serving(out=tmp_path / "run", overrides=overrides) as cluster, start(cluster) as session:
         step(session, cluster.servers[0].probe)
         wait_until(lambda: cluster.status().version == 1, "a version")
