@@ -13,7 +13,7 @@ import tensorflow as tf
 import psworker.keras as pk
 from psworker.keras.fit.resuming import GoesOn, Resumption
 from tests.keras.in_process import servers
-from tests.service.serving import PATIENCE
+from tests.service.serving import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600)]
 
@@ -82,8 +82,9 @@ def trained_by_two(dies: int) -> list[Any]:
         for last in (False, True) if dies else (True,):
             models, met = [model(), model()], threading.Barrier(2)
             jobs = [pk.distribute(each, hosts, task_index=k) for k, each in enumerate(models)]
-            # Both have joined before one goes on.
+            # Both sessions stand before one goes on: the server waits for no worker that has only joined.
             assert [job.session.worker_index for job in jobs] == [0, 1]
+            wait_until(lambda: all(job.session._stream._sender for job in jobs), "both sessions")  # noqa: B023
 
             def work(index: int, models: Any = models, met: Any = met, last: bool = last) -> None:
                 callbacks = [] if last else [Dies(dies, met)]
