@@ -129,7 +129,7 @@ def main(
 
     \b
     With servers at localhost:7070 and localhost:7071 (see ps-server --help):
-      ps-worker --ps-hosts localhost:7070,localhost:7071 --job examples.digits:Digits
+      ps-worker --ps-hosts localhost:7070,localhost:7071 --job examples/digits.py:Digits
 
     The job is a small Python module of yours: a model, a dataset for worker i
     of n, and a loss (see psworker.Job). A worker may join or be restarted

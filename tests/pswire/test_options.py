@@ -114,6 +114,13 @@ def test_every_option_has_a_meaning() -> None:
     assert flagged > 30
 
 
+def test_help_shows_examples_by_their_files() -> None:
+    """An example imports its neighbours, which a module name from elsewhere would not find."""
+    shown = [CliRunner().invoke(command, ["--help"]).output for command in (server, worker, run)]
+    files = re.findall(r"\bexamples[./]([\w./-]+)", "".join(shown))
+    assert files and all((ROOT / "examples" / file).is_file() for file in files), files
+
+
 def test_a_server_says_which_of_its_options_server_0_decides() -> None:
     given = ("policy.name=async", "cluster.workers=2", "run.checkpoint_every=9v", "run.seed=1")
     typed = {
