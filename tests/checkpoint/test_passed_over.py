@@ -19,7 +19,8 @@ from pswire.v1 import shard_pb2
 from tests.promises import promise
 from tests.repetitions import usually
 from tests.service.peer import Peer
-from tests.service.serving import PATIENCE, serving, wait_until
+from tests.service.replicated import REPLICATED, copies, train
+from tests.service.serving import PATIENCE, Cluster, serving, wait_until
 
 
 @pytest.mark.parametrize(
@@ -105,15 +106,35 @@ def test_a_part_that_failed_or_that_failed_ones_replaced_is_not_waited_for(entry
 def test_what_a_resume_passes_over_is_announced(tmp_path: Path) -> None:
     """ps-lab run shows it, whose users do not read the servers' logs."""
     out, every = tmp_path / "run", ("run.checkpoint_every=1v",)
-    store = Store(out / "checkpoints")
     with serving(1, out=out, overrides=every) as cluster:
         peer = Peer(cluster, "w0")
         for _ in range(3):
             peer.step()
-        wait_until(lambda: len(store.names()) > 1, "two checkpoints")
-    newest = store.names()[-1]
+        wait_until(lambda: len(Store(out / "checkpoints").names()) > 1, "two checkpoints")
+    warned = damaged(out)
+    with serving(1, out=out, overrides=every, resume="latest") as again:
+        assert_warned(again, warned)
+
+
+def test_with_copies_too(tmp_path: Path) -> None:
+    out, every = tmp_path / "run", "run.checkpoint_every=1v"
+    with copies(2, out, every) as (_, session):
+        train(session, 3)
+        wait_until(lambda: len(Store(out / "checkpoints").names()) > 1, "two checkpoints")
+    warned = damaged(out)
+    with serving(2, out=out, shared=True, overrides=(*REPLICATED, every), resume="latest") as again:
+        wait_until(lambda: any(kind == "warning" for kind, _ in again.servers[0].said), "a warning")
+        assert_warned(again, warned)
+
+
+def damaged(out: Path) -> str:
+    """Damage the newest checkpoint; return how the warning about it begins."""
+    newest = Store(out / "checkpoints").names()[-1]
     file = out / "checkpoints" / newest / "server-0.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"\xff")
-    with serving(1, out=out, overrides=every, resume="latest") as again:
-        [(_, warned)] = [each for each in again.servers[0].said if each[0] == "warning"]
-        assert warned["text"].startswith(f"passed over checkpoint {newest}: {file}: expected the SHA-256")
+    return f"passed over checkpoint {newest}: {file}: expected the SHA-256"
+
+
+def assert_warned(cluster: Cluster, beginning: str) -> None:
+    [(_, warned)] = [each for each in cluster.servers[0].said if each[0] == "warning"]
+    assert warned["text"].startswith(beginning)

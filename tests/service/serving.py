@@ -182,7 +182,7 @@ def serving(
                 task_index=index,
                 overrides=chosen,
                 out=out if index == 0 or shared else None,
-                resume=resume if index == 0 else None,
+                resume=resume if index == 0 or shared else None,
                 log_flush=log_flush,
                 security=security(index),
                 job_secret=job_secret,

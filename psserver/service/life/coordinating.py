@@ -76,9 +76,7 @@ def make_job(
         announce("plan", {"fingerprint": plan.fingerprint, "text": plan.describe()})
 
     settings = replace(settings, terms=name_job(settings))
-    going_on = resume_point(settings)
-    for sentence in () if going_on is None else going_on.warnings:
-        announce("warning", {"text": sentence})
+    going_on = resume_point(settings, announce)
     check: Check = always
     if settings.out is not None and settings.has_generations:
         check = Fence(settings.out / CHECKPOINTS / GENERATION)
@@ -159,12 +157,16 @@ def run_log_of(settings: ServerSettings, going_on: Mark | None, check: Check) ->
     return CountedRunLog(settings.out, going_on, check, settings.rescue)
 
 
-def resume_point(settings: ServerSettings) -> ResumePoint | None:
-    """Return the checkpoint to resume from, if any. Raises CheckpointError, RewindError."""
+def resume_point(settings: ServerSettings, announce: Announce) -> ResumePoint | None:
+    """Return the checkpoint to resume from, if any, and announce what is passed over. Raises CheckpointError,
+    RewindError."""
     if settings.out is None or settings.resume is None:
         return None
     room = settings.host.memory_limit or default_limit()
-    return find(settings.out, settings.resume, settings.terms, settings.policy, settings.optimizer, room)
+    found = find(settings.out, settings.resume, settings.terms, settings.policy, settings.optimizer, room)
+    for sentence in () if found is None else found.warnings:
+        announce("warning", {"text": sentence})
+    return found
 
 
 class Coordinating:

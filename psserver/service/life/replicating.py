@@ -127,7 +127,7 @@ class Replicating:
             return
         settings = replace(self._settings, terms=name_job(self._settings))
         assert settings.out is not None
-        found = resume_point(settings)
+        found = resume_point(settings, self._announce)
         mark = None if found is None else found.mark
         copy.begin(settings.terms, run_log_of(settings, mark, fence(settings.out)), found)
 
