@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -32,7 +33,7 @@ class Quadratic:
     centres: tuple[float, ...] = (0.0,)
     curvatures: tuple[float, ...] = (1.0,)
 
-    @property
+    @cached_property
     def h(self) -> Floats:
         return np.logspace(0, -np.log10(self.condition), self.dimensions).astype(np.float32)
 
