@@ -62,6 +62,11 @@ FORKED = {
         "frameworks/test_backends.py",
         "lab/test_advise.py",
         "worker_tf/test_determinism.py",
+        *(f"checkpoint/test_{name}.py" for name in ("foreign", "forged", "full_disk")),
+        *(f"engines/test_{name}.py" for name in ("kept_runs", "kept_security", "own_files")),
+        *("bench/test_child.py", "bench/test_swarm.py", "lab/test_local.py", "metrics/test_endpoint.py"),
+        *("observe/test_watch.py", "service/test_between_servers.py", "service/test_cli.py"),
+        "worker/test_embedded.py",
     ),
     *(f"security/test_{name}.py" for name in ("exit_codes", "replicas", "secrets", "strangers", "training")),
 }

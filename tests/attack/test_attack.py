@@ -12,11 +12,12 @@ from tests.promises import promise
 from tests.repetitions import repetitions, seeds
 
 MESSAGES = repetitions(600, soak=3000)
+# Strangers and members, each once for every change.
 ROUNDS = [
-    ("median", "strangers", 1, "grpc", False),
-    ("sync", "members", 1, "shared-memory", False),
     ("sync", "strangers", 2, "socket", True),
     ("async", "members", 2, "grpc", True),
+    pytest.param("median", "strangers", 1, "grpc", False, marks=pytest.mark.nightly),
+    pytest.param("sync", "members", 1, "shared-memory", False, marks=pytest.mark.nightly),
 ]
 
 

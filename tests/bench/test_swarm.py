@@ -32,6 +32,14 @@ def test_a_cell_that_failed_is_shown_with_the_others():
     assert [str(cell) for cell in table.columns[5].cells] == ["1.00", "1.00", "-", "-"]
 
 
+def words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        # It has ended.
+        return []
+
+
 @pytest.mark.cluster
 def test_real_servers_serve_light_workers_and_nothing_is_left(tmp_path):
     terms = Terms(0.2, NBYTES, 60.0, tmp_path, lambda text: None)
@@ -39,7 +47,7 @@ def test_real_servers_serve_light_workers_and_nothing_is_left(tmp_path):
     assert not made.failure
     assert made.burst["commits"] > 0 and not made.burst["lost"]
     assert made.rss > 0
-    left = [each.cmdline() for each in psutil.Process().children(recursive=True)]
+    left = [words(each) for each in psutil.Process().children(recursive=True)]
     assert not [line for line in left if "psserver" in line or "benchmarks.swarm.generator" in line]
 
 

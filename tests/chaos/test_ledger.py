@@ -151,7 +151,10 @@ def not_again(of: Killed, worker: str) -> set[Batch]:
 
 
 @promise("Every batch counts once in the final weights, whichever process is killed.")
-@pytest.mark.parametrize(("loop", "policy"), usually([("fit", "sync")], CASES))
+@pytest.mark.parametrize(
+    ("loop", "policy"),
+    usually([("train", "sync"), pytest.param("fit", "sync", marks=pytest.mark.nightly)], CASES),
+)
 def test_every_batch_counts_once_whoever_is_killed(
     tmp_path: Path, loop: str, policy: str, record_property: Any
 ) -> None:

@@ -29,7 +29,7 @@ from tests.cluster.tables_worker import problem
 from tests.promises import promise
 from tests.repetitions import usually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster, pytest.mark.timeout(600)]
 
 ITEMS = TableSpec("items", 3, "uniform", (-1.0, 1.0), 4, admit=0.7)
 

@@ -161,7 +161,13 @@ DEADLINES = {
 SYNC: Mapping[str, Any] = {"policy.name": "sync"}
 
 
-@pytest.mark.parametrize("policy", DEADLINES.values(), ids=list(DEADLINES))
+@pytest.mark.parametrize(
+    "policy",
+    [
+        pytest.param(policy, id=name, marks=() if name == "grace" else pytest.mark.nightly)
+        for name, policy in DEADLINES.items()
+    ],
+)
 def test_a_deadline_may_be_set_and_lifted_while_the_job_runs(policy: Mapping[str, Any]) -> None:
     """A straggler is waited for before the deadline is set, and again once it is lifted."""
     settings: dict[str, Any] = {

@@ -139,13 +139,16 @@ def finished(process: subprocess.Popen[str]) -> str:
 @pytest.mark.tensorflow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("page", "steps", "metric"),
-    [(START, 690, "accuracy 0.9"), pytest.param("README.md", 290, "", marks=pytest.mark.nightly)],
-    ids=["start", "readme"],
+    ("page", "steps", "metric", "forks"),
+    [
+        pytest.param(START, 690, "accuracy 0.9", True, id="start"),
+        pytest.param(START, 690, "accuracy 0.9", False, id="from nothing", marks=pytest.mark.nightly),
+        pytest.param("README.md", 290, "", True, id="readme", marks=pytest.mark.nightly),
+    ],
 )
-def test_three_terminals_by_hand(page: str, steps: int, metric: str, tmp_path: Path) -> None:
-    """From nothing, as a reader types it; of the second page the commands are forks."""
-    with forking() if page == "README.md" else nullcontext():
+def test_three_terminals_by_hand(page: str, steps: int, metric: str, forks: bool, tmp_path: Path) -> None:
+    """As a reader types it; `forks`: by processes that need not load TensorFlow."""
+    with forking() if forks else nullcontext():
         by_hand(page, steps, metric, tmp_path)
 
 

@@ -121,6 +121,7 @@ def test_only_who_has_a_certificate_is_heard_and_no_key_is_left(tmp_path: Path) 
         assert b"PRIVATE KEY" not in path.read_bytes(), path
 
 
+@pytest.mark.nightly
 @pytest.mark.cluster
 def test_a_run_may_say_that_it_needs_none(tmp_path: Path) -> None:
     looking = Looking(tmp_path)

@@ -26,6 +26,7 @@ def certified(folder: Path, *options: str) -> dict[str, str]:
     return {key: str(folder / name) for key, name in names.items()}
 
 
+@pytest.mark.nightly
 @pytest.mark.cluster
 def test_every_process_shows_its_own_and_who_looks_finds_one(tmp_path: Path) -> None:
     looking = Looking(tmp_path)

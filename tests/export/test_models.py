@@ -14,7 +14,7 @@ from pslab.launch.experiments import run_real
 from pslab.runs.folder import Run
 from pswire.config.experiment import parse_experiment
 
-pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 

@@ -40,6 +40,7 @@ def test_a_loop_of_the_guide_finds_the_weights(
     assert out.getvalue() == "[ 1. -2.  3.]\n"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("framework", ["torch", "jax"])
 def test_an_example_learns_digits(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check(framework, framework)

@@ -151,6 +151,7 @@ def on_jax() -> list[str]:
     return said(MODEL + NUMBERS + DEVICES, "jax", **flags)
 
 
+@pytest.mark.nightly
 def test_several_devices_of_one_process(on_jax: list[str], sentences: Recorder) -> None:
     """An array of one of them may be anywhere."""
     sentences_of(sentences, on_jax[2:], "ModelError", "ModelError", "FitError")
@@ -165,7 +166,9 @@ def test_kerass_nnx_mode(sentences: Recorder) -> None:
 
 
 @promise("What a framework can do and servers cannot is refused, never approximated in silence.")
-@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+@pytest.mark.parametrize(
+    "backend", ["tensorflow", *(pytest.param(each, marks=pytest.mark.nightly) for each in ("jax", "torch"))]
+)
 def test_numbers_that_servers_do_not_hold_in_fit(
     backend: str, sentences: Recorder, request: pytest.FixtureRequest
 ) -> None:

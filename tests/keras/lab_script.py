@@ -18,7 +18,9 @@ y = (x.sum(1, keepdims=True) > 0).astype(np.float32)
 model = keras.Sequential(
     [keras.Input((12,)), keras.layers.Dense(8, activation="relu"), keras.layers.Dense(1)]
 )
-model.compile("adam", keras.losses.BinaryCrossentropy(from_logits=True))
+# TensorFlow would compile each of several models for most of the time.
+eager = fault == "phases"
+model.compile("adam", keras.losses.BinaryCrossentropy(from_logits=True), run_eagerly=eager)
 job = psworker.keras.distribute(model)
 i, n = job.session.worker_index, job.session.worker_count
 if fault == "raises" and i == 1:
@@ -28,14 +30,14 @@ if fault == "phases":
     model.fit(x[i::n], y[i::n], epochs=epochs, verbose=0)
     # A layer frozen, another optimizer: another job, on the same servers.
     model.layers[0].trainable = False
-    model.compile("sgd", keras.losses.BinaryCrossentropy(from_logits=True))
+    model.compile("sgd", keras.losses.BinaryCrossentropy(from_logits=True), run_eagerly=eager)
     before = model.get_weights()
     model.fit(x[i::n], y[i::n], epochs=epochs, verbose=0)
     moved = [bool((a != b).any()) for a, b in zip(before, model.get_weights(), strict=True)]
     assert moved == [False, False, True, True]
     # Another model, as in K folds.
     model = keras.models.clone_model(model)
-    model.compile("sgd", keras.losses.BinaryCrossentropy(from_logits=True))
+    model.compile("sgd", keras.losses.BinaryCrossentropy(from_logits=True), run_eagerly=eager)
     job = psworker.keras.distribute(model)
     model.fit(x[i::n], y[i::n], epochs=epochs, verbose=0)
     if i == 1:

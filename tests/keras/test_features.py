@@ -119,7 +119,9 @@ def test_losses_of_several_outputs_where_the_last_batch_is_short() -> None:
             np.testing.assert_allclose(ours[name], plain[name], rtol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("kind", ["arrays", "dataset", "PyDataset"])
+@pytest.mark.parametrize(
+    "kind", ["arrays", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("dataset", "PyDataset"))]
+)
 def test_losses_of_several_outputs_where_dealt_batches_are_short(kind: str) -> None:
     """Where the coordinator deals the data, too."""
     targets = {"kind": Y[:40], "size": X[:40, :1]}

@@ -314,10 +314,19 @@ def run(case: Case, place: str, folder: Path) -> tuple[list[Any], list[Any]]:
 
 
 CELLS = [(name, place) for name in CASES for place in PLACES]
+# Rows of which another file tries the same, daily: test_fit.py, test_features.py, test_phases.py, test_uneven.py.
+ELSEWHERE = {
+    *("`Sequential`", "functional, several outputs, `loss_weights`", "unequal numbers of samples"),
+    *("`EarlyStopping`", "`ModelCheckpoint`; plain Keras goes on from its file", "`ReduceLROnPlateau`"),
+    *("`LearningRateScheduler` that begins at 0", "`ExponentialDecay`, `AdamW`", "`use_ema`"),
+    *("`global_clipnorm`", "`class_weight`", "`validation_data`", "`tf.data.Dataset`"),
+    *("a metric of your own that is a maximum", "`fit` twice"),
+    "compiled again with the same optimizer and another loss",
+}
 # A cell of every row, on other backends of every eighth; refusals cost nothing.
 STRIDE = 3 if BACKEND == "tensorflow" else 24
 FEW = [
-    (name, place)
+    pytest.param(name, place, marks=pytest.mark.nightly if name in ELSEWHERE else ())
     for row, (name, case) in enumerate(CASES.items())
     for column, place in enumerate(PLACES)
     if row % STRIDE == column * STRIDE // 3 or case.on(BACKEND)[column].startswith("refused")

@@ -34,7 +34,9 @@ def wide() -> Any:
     return model
 
 
-@pytest.mark.parametrize(("transport", "count"), [("shared-memory", 2), ("grpc", 2)])
+@pytest.mark.parametrize(
+    ("transport", "count"), [("shared-memory", 2), pytest.param("grpc", 2, marks=pytest.mark.nightly)]
+)
 def test_large_variables_are_trained_as_by_plain_fit(transport: str, count: int) -> None:
     plain, ours = wide(), wide()
     plain.fit(**FIT)

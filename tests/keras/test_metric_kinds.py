@@ -11,6 +11,7 @@ from tests.keras.in_process import in_threads, servers
 from tests.worker_tf.metric_kinds import GROUPS, X, build, made, names
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.tensorflow,
     pytest.mark.timeout(600),
     # Of IoU, which counts in whole numbers.
@@ -46,10 +47,7 @@ def assert_logged(history: dict[str, Any], epoch: int, expected: dict[str, Any],
         )
 
 
-@pytest.mark.parametrize(
-    "group",
-    ["binary", *(pytest.param(group, marks=pytest.mark.nightly) for group in GROUPS if group != "binary")],
-)
+@pytest.mark.parametrize("group", GROUPS)
 def test_three_workers(group: str) -> None:
     """At a rate of 0 the weights stay, so that an epoch's logs are those of one evaluation on all data."""
     targets = GROUPS[group][3]

@@ -12,7 +12,7 @@ from tests.cluster.test_recovered_ps_worker import wait_saved
 from tests.cluster.test_recovery import again, gate, kill, start_servers
 from tests.keras.around_script import SAMPLES
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(600)]
 
 FROM_JOB = ("--workers", "2", "--policy", "sync", "--optimizer", "from-job", "--allow-missing")
 # Of both workers together in one epoch; a version is made of two.
@@ -68,7 +68,6 @@ def test_dealt_batches_that_were_rolled_back_are_dealt_again(cluster: Cluster) -
     assert lost(cluster) == [[], []]
 
 
-@pytest.mark.nightly
 def test_other_batches_do_not_count_and_the_worker_says_how_many(cluster: Cluster) -> None:
     run, told = train(cluster, "none")
     said = [

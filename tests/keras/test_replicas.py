@@ -14,7 +14,7 @@ from tests.cluster.replicated_run import whole
 from tests.repetitions import usually
 from tests.replay.test_killed_runs import ended, lab
 
-pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(600)]
 
 SCRIPT = Path(__file__).parent / "gated_fit.py"
 # The first epoch before which the script stands still.

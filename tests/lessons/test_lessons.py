@@ -80,6 +80,7 @@ def test_a_lesson_has_an_exercise_with_its_answer(name: str) -> None:
     assert commands(text) and f"({name}/README.md)" in (LESSONS / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.nightly
 def test_1_the_level_falls_as_one_over_n_and_stays_under_the_bound(take: Take) -> None:
     """Bottou et al. 2018, theorem 4.6: eta L sigma^2 / (2 c K); the exact level is that over 1 - eta / 2."""
     lesson = take("1")
@@ -95,6 +96,7 @@ def test_1_the_level_falls_as_one_over_n_and_stays_under_the_bound(take: Take) -
     assert levels[4] / levels[16] == pytest.approx(4, rel=0.2)
 
 
+@pytest.mark.nightly
 def test_2_a_barrier_waits_for_the_slowest(take: Take) -> None:
     lesson = take("2")
     for label, seconds in (("sync (backup=0)", 5.0), ("async", 0.3125)):
@@ -114,7 +116,6 @@ def test_3_mean_staleness_is_n_minus_1_at_any_speed(take: Take) -> None:
     assert claims(lesson, "runs/four", "k-batch-async (aggregate 4)")["mean staleness"].expected == 1.75
 
 
-@pytest.mark.nightly
 def test_4_the_loss_grows_above_the_limit_and_falls_below(take: Take) -> None:
     lesson = take("4")
     for rate, grows in (("0.19", False), ("0.23", True)):
@@ -150,7 +151,6 @@ def test_6_time_per_update(take: Take) -> None:
     assert upper.relation == "<=" and upper.expected == pytest.approx(1.6345, abs=1e-4) and upper.holds(0)
 
 
-@pytest.mark.nightly
 def test_7_the_best_momentum_falls_with_the_number_of_workers(take: Take) -> None:
     lesson = take("7")
     momenta = ("0.7", "0.8", "0.85", "0.9")

@@ -36,7 +36,7 @@ class Recurrent(Averages):
     """Each batch goes on where the one before ended."""
 
     def model(self):
-        states = keras.layers.Bidirectional(keras.layers.GRU(3, stateful=True))
+        states = keras.layers.Bidirectional(keras.layers.SimpleRNN(3, stateful=True, unroll=True))
         return keras.Sequential([keras.Input(batch_shape=(SAMPLES, STEPS, 1)), states, keras.layers.Dense(1)])
 
     def dataset(self, worker_index, worker_count, seed):

@@ -14,7 +14,7 @@ from pswire.config.experiment import parse_experiment
 from tests.repetitions import usually
 from tests.replay.test_real_run import ROOT, replay
 
-pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(600)]
 
 SGD = {"name": "sgd"}
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {

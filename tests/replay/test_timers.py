@@ -14,7 +14,7 @@ from pswire.decisions import entries
 from tests.promises import promise
 from tests.replay.test_real_run import ROOT, replay
 
-pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(600)]
 
 
 @promise("A real run with timers replays to the bit.")

@@ -45,7 +45,10 @@ def trained_alone(target, options, epochs, rate):
     ("target", "options", "epochs", "rate", "metric", "good"),
     [
         ("digits.py:Digits", {"hidden": 32}, 6, 0.3, "accuracy", lambda value: value > 0.9),
-        ("digits_cnn.py:DigitsCNN", {}, 5, 0.5, "accuracy", lambda value: value > 0.85),
+        pytest.param(
+            *("digits_cnn.py:DigitsCNN", {}, 5, 0.5, "accuracy", lambda value: value > 0.85),
+            marks=pytest.mark.nightly,
+        ),
         ("linear.py:Linear", {"samples": 1024}, 3, 0.05, "mse", lambda value: value < 0.02),
     ],
 )

@@ -92,7 +92,13 @@ def assert_evaluations(make, data, plain, **attributes):
 
 
 # Of a Job with metric objects one group is tried daily.
-CASES = [(group, True) for group in GROUPS] + [("binary", False)]
+CASES = [
+    *(
+        pytest.param(group, True, marks=pytest.mark.nightly if group == "categorical" else ())
+        for group in GROUPS
+    ),
+    ("binary", False),
+]
 
 
 @pytest.mark.parametrize(
