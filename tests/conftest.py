@@ -66,6 +66,7 @@ FORKED = {
         *(f"engines/test_{name}.py" for name in ("kept_runs", "kept_security", "own_files")),
         *("bench/test_child.py", "bench/test_swarm.py", "lab/test_local.py", "metrics/test_endpoint.py"),
         *("observe/test_watch.py", "service/test_between_servers.py", "service/test_cli.py"),
+        "service/test_refused_commands.py",
         "worker/test_embedded.py",
     ),
     *(f"security/test_{name}.py" for name in ("exit_codes", "replicas", "secrets", "strangers", "training")),

@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow]
 LINEAR = "examples/linear.py:Linear"
 
 
+@pytest.mark.nightly
 def test_three_terminals(cluster: Cluster) -> None:
     """A server and two workers, as text, without any file. The job has bare tf.Variables."""
     server = cluster.launch("terminal-1", "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--workers", "2")

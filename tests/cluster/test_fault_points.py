@@ -20,7 +20,7 @@ from tests.cluster.cluster import PATIENCE, Cluster, Process, entries_of, wait_u
 from tests.cluster.fault_points import marker
 from tests.promises import promise
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster, pytest.mark.timeout(600)]
 
 BATCHES = 8
 # Nobody is lost who is only kept from running: of a round without it the weights would be others.

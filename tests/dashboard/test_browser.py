@@ -298,6 +298,7 @@ def test_a_run_that_grows(long: Run, browser: Any, tmp_path: Path) -> None:
         tab.close()
 
 
+@pytest.mark.nightly
 @promise("The page shows a live cluster and a killed worker.")
 @pytest.mark.cluster
 def test_a_live_cluster_and_a_killed_worker(browser: Any, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def asked(seed: int, **more: object) -> str:
         "cluster.workers": 8,
         "policy.name": "async",
         "simulation.compute": "exponential(0.5)",
-        "simulation.seconds": 40.0,
+        "simulation.seconds": 10.0,
         "run.seed": seed,
     }
     return json.dumps({"settings": {**settings, **more}})
@@ -69,7 +69,7 @@ def test_what_is_no_play_reaches_no_process() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pslab.dashboard.playground.pool.CACHE_LIMIT", 200_000)
+    monkeypatch.setattr("pslab.dashboard.playground.pool.CACHE_LIMIT", 50_000)
 
     async def many() -> None:
         pool = Pool(1)

@@ -75,6 +75,7 @@ def test_a_job_of_a_file(file: Path, tmp_path: Path) -> None:
         assert trained(tmp_path / name, file, name, optimizer=optimizer_of(file, name)).summary.versions >= 1
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("file", "name", "metric", "reached"),
     [

@@ -23,7 +23,7 @@ keras = pytest.importorskip("keras")
 from psworker.keras.translate import keras_optimizer, translate  # noqa: E402
 from tests.export.regression import BATCHES, OwnOptimizer, dataset, model  # noqa: E402
 
-EPOCHS, MORE = 2, 20
+EPOCHS, MORE = 2, 10
 RUN = {"name": "test", "checkpoint_every": "7v", "keep": 99}
 ONE = {"servers": 1, "workers": 1}
 SGD = keras.optimizers.SGD

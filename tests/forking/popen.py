@@ -27,7 +27,7 @@ _LIGHT = (
 )
 _COMMANDS = {"ps-server": "psserver", "ps-worker": "psworker", "ps-lab": "pslab"}
 # Variables that are read when modules are loaded: a command for which one of them differs is not forked.
-_AT_START = ("TF_", "KERAS_", "PYTHON", "GRPC_", "LD_", "XLA_", "NUMBA_")
+AT_START = ("TF_", "KERAS_", "PYTHON", "GRPC_", "LD_", "XLA_", "NUMBA_")
 _LATER = ("TF_CONFIG", "PYTHONUNBUFFERED", "PYTHONPATH")
 # Few threads beside each other on few cores; and what the commands set before they load gRPC.
 _THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "GRPC_VERBOSITY": "ERROR"}
@@ -163,7 +163,7 @@ def forkable(args: Sequence[str], environment: Mapping[str, str]) -> bool:
     if not _words(args) or sources not in ("", str(ROOT), os.environ.get("PYTHONPATH", "")):
         return False
     ours, theirs = (
-        {key: value for key, value in each.items() if key.startswith(_AT_START) and key not in _LATER}
+        {key: value for key, value in each.items() if key.startswith(AT_START) and key not in _LATER}
         for each in (os.environ, environment)
     )
     return ours == theirs

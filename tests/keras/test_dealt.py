@@ -47,7 +47,7 @@ def dataset(**shuffled: Any) -> Any:
     return (made.shuffle(200, **shuffled) if shuffled else made).batch(script.BATCH)
 
 
-@pytest.mark.parametrize("kind", ["PyDataset", "dataset"])
+@pytest.mark.parametrize("kind", ["dataset", pytest.param("PyDataset", marks=pytest.mark.nightly)])
 def test_one_worker_does_what_plain_fit_does(kind: str) -> None:
     """Weights and history, to the bit, where nothing is shuffled."""
     x, y = script.data()
@@ -97,7 +97,9 @@ class Elder(keras.callbacks.Callback):
 WORK = WorkUnits(samples=script.SAMPLES, batch_size=script.BATCH, shuffle=False)
 
 
-@pytest.mark.parametrize(("metrics", "initial_epoch"), [("all", 4), ("own", 0)])
+@pytest.mark.parametrize(
+    ("metrics", "initial_epoch"), [("all", 4), pytest.param("own", 0, marks=pytest.mark.nightly)]
+)
 def test_the_history_of_a_late_joiner_begins_with_the_epoch_that_the_job_is_in(
     metrics: str, initial_epoch: int
 ) -> None:

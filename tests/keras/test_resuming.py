@@ -52,7 +52,9 @@ def data(kind: str) -> dict[str, Any]:
     return {"x": dataset.repeat(), "shuffle": False, "steps_per_epoch": STEPS}
 
 
-@pytest.mark.parametrize(("kind", "batches"), [("arrays", 10), ("steps_per_epoch", 7)])
+@pytest.mark.parametrize(
+    ("kind", "batches"), [("steps_per_epoch", 7), pytest.param("arrays", 10, marks=pytest.mark.nightly)]
+)
 def test_a_worker_that_was_killed_goes_on_at_the_batch_that_it_has_not_committed(
     kind: str, batches: int
 ) -> None:

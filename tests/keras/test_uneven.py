@@ -87,7 +87,7 @@ def test_the_last_batch_of_one_worker_is_an_update_of_its_own(caplog: pytest.Log
     same(workers, history, weights)
 
 
-@pytest.mark.parametrize("policy", ["sync", "async"])
+@pytest.mark.parametrize("policy", ["sync", pytest.param("async", marks=pytest.mark.nightly)])
 def test_dealt_epochs_end_together(policy: str) -> None:
     """Seven batches of three workers: worker 0 has the last one for itself, and the others wait for it."""
     with servers(workers=WORKERS, policy=policy) as hosts:

@@ -5,13 +5,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pswire.model.plan import ShardLayout, VariableSpec, make_plan
 from pswire.transport.blocks import INT4, INT8, TOP_K, BlockCodec, runs
 from pswire.transport.codecs import NotFinite, WireDtypeError
 from tests.promises import promise
+from tests.repetitions import repetitions
 from tests.sentences import Recorder
 
 CODECS = (INT8, INT4, TOP_K)
@@ -97,6 +98,7 @@ def block(codec: BlockCodec, values: np.ndarray) -> tuple[bytes, np.ndarray]:
 
 @promise("Chunks that cut scales and rows decode alike.")
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
+@settings(max_examples=repetitions(20, soak=2000, fast=10))
 @given(gradients(), st.integers(1, 9000))
 def test_the_twin_makes_the_same_bits(codec: BlockCodec, values: np.ndarray, cut: int) -> None:
     payload, arrives = twin(codec, values)

@@ -19,10 +19,16 @@ ROOT = Path(__file__).resolve().parents[2]
 LEVELS = ("debug", "info", "warning", "error", "exception", "critical")
 
 
+def nodes_of(path: Path, text: str) -> Iterator[ast.AST]:
+    """The nodes of a module, if it has that text."""
+    source = path.read_text(encoding="utf-8")
+    return ast.walk(ast.parse(source)) if text in source else iter(())
+
+
 def log_calls() -> Iterator[tuple[str, ast.Call]]:
     for package in ("pswire", "psserver", "psworker"):
         for path in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in nodes_of(path, "log."):
                 if (
                     isinstance(node, ast.Call)
                     and isinstance(node.func, ast.Attribute)
@@ -36,7 +42,7 @@ def event_calls() -> Iterator[tuple[str, str, set[str]]]:
     """(place, name, fields) of every event(...)."""
     for package in ("pswire", "psserver", "psworker"):
         for path in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in nodes_of(path, "event("):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "event":
                     [name] = node.args
                     if ast.unparse(name) == "entry.event":

@@ -36,6 +36,7 @@ options = { gate = "GATE" }
 """
 
 
+@pytest.mark.nightly
 def test_every_reader_takes_the_run_of_two_leaders(tmp_path: Path) -> None:
     out, gate, file = tmp_path / "run", tmp_path / "gate", tmp_path / "experiment.toml"
     file.write_text(EXPERIMENT.replace("GATE", str(gate)))

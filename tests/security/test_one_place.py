@@ -16,6 +16,8 @@ MAKERS = {
 
 def used(source: str) -> set[str]:
     """Names and attributes of MAKERS in a module."""
+    if not any(name in source for name in MAKERS):
+        return set()
     nodes = list(ast.walk(ast.parse(source)))
     named = {node.id for node in nodes if isinstance(node, ast.Name)}
     imported = {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}

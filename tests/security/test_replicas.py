@@ -19,7 +19,9 @@ from tests.security.processes import ProtectedCluster
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize(("servers", "lost"), [(3, 0), (4, 0), (4, 2)])
+@pytest.mark.parametrize(
+    ("servers", "lost"), [(3, 0), *(pytest.param(4, lost, marks=pytest.mark.nightly) for lost in (0, 2))]
+)
 def test_a_server_is_killed(
     tmp_path: Path, identities: Identities, monkeypatch: pytest.MonkeyPatch, servers: int, lost: int
 ) -> None:

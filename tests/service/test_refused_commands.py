@@ -1,6 +1,7 @@
 """What ps-server refuses before it serves: in a sentence that names the mistake, and with an exit code of its own."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -12,38 +13,23 @@ from psserver.checkpoint import Store
 from pswire.exits import ExitCode
 from tests.checkpoint.written import write
 from tests.cluster.cluster import ROOT
+from tests.forking.popen import AT_START
 from tests.sentences import Recorder
 from tests.service.serving import PATIENCE
 
 ALONE = ("--ps-hosts", "127.0.0.1:0", "--json")
 
-# Several command lines in one process, as long as none of them starts a server.
-# "TF_CONFIG", TEXT stands for that environment and no options.
-DRIVER = """
-import contextlib, io, json, os, sys
-from pswire.command.process import quiet_grpc
-quiet_grpc()
-from psserver.cli import main
-for arguments in json.loads(sys.argv[1]):
-    if arguments[:1] == ["TF_CONFIG"]:
-        os.environ["TF_CONFIG"] = arguments[1]
-        arguments = []
-    out, err, code = io.StringIO(), io.StringIO(), None
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            main(arguments, prog_name="ps-server")
-        except SystemExit as exit:
-            code = exit.code
-    print(json.dumps([code, out.getvalue(), err.getvalue()]))
-"""
-
 
 def say(cases: Sequence[Sequence[str]]) -> list[tuple[int, str, str]]:
     """(exit code, standard output, standard error) of each command line."""
+    # Nothing of the environment but what is read when modules are loaded.
+    loading = {
+        name: value for name, value in os.environ.items() if name.startswith(AT_START) and name != "TF_CONFIG"
+    }
     done = subprocess.run(
-        [sys.executable, "-c", DRIVER, json.dumps(cases)],
+        [sys.executable, str(Path(__file__).with_name("refusing.py")), json.dumps(cases)],
         cwd=ROOT,
-        env={"PATH": ""},
+        env={**loading, "PATH": "", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=4 * PATIENCE,
