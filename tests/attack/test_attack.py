@@ -42,7 +42,7 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("seed", list(seeds(3, soak=200)))
+@pytest.mark.parametrize("seed", list(seeds(1, soak=200)))
 def test_every_field_of_every_message_is_changed(seed: int) -> None:
     """The fuzzer reaches what there is, and never fails on it."""
     chance = random.Random(seed)

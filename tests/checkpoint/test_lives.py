@@ -71,7 +71,7 @@ def life(draw: st.DrawFn) -> Life:
 
 
 @settings(
-    max_examples=repetitions(12, soak=1500),
+    max_examples=repetitions(6, soak=1500),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
@@ -95,7 +95,7 @@ def test_whatever_crashes_and_breaks(
         shutil.rmtree(root)
 
 
-@settings(max_examples=repetitions(4, soak=300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=repetitions(2, soak=300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(lives=st.lists(life(), min_size=1, max_size=3), last=st.integers(1, 3))
 def test_a_barrier_ends_with_the_bits_of_a_run_that_was_left_alone(lives: list[Life], last: int) -> None:
     """And with the same batches, whenever the servers die, on whatever number of servers they come back."""

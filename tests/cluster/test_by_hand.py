@@ -42,6 +42,7 @@ def test_three_terminals(cluster: Cluster) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_tf_config(cluster: Cluster) -> None:
     """The chief is worker 0."""
 

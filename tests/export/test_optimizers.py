@@ -143,6 +143,7 @@ def test_without_a_checkpoint_the_model_has_the_runs_optimizer(name: str, tmp_pa
     assert int(loaded.optimizer.iterations) == (EPOCHS * BATCHES if name == "cosine" else 0)
 
 
+@pytest.mark.nightly
 def test_without_a_checkpoint_sgd_goes_on(tmp_path: Path) -> None:
     """It has no slots, so all of its state is known."""
     run = trained(tmp_path / "run", {"name": "sgd", "learning_rate": 0.02}, run={"checkpoint_every": ""})

@@ -319,7 +319,7 @@ ELSEWHERE = {
     *("`Sequential`", "functional, several outputs, `loss_weights`", "unequal numbers of samples"),
     *("`EarlyStopping`", "`ModelCheckpoint`; plain Keras goes on from its file", "`ReduceLROnPlateau`"),
     *("`LearningRateScheduler` that begins at 0", "`ExponentialDecay`, `AdamW`", "`use_ema`"),
-    *("`global_clipnorm`", "`class_weight`", "`validation_data`", "`tf.data.Dataset`"),
+    *("`Dropout`", "`global_clipnorm`", "`class_weight`", "`validation_data`", "`tf.data.Dataset`"),
     *("a metric of your own that is a maximum", "`fit` twice"),
     "compiled again with the same optimizer and another loss",
 }

@@ -153,7 +153,7 @@ ROUNDED: dict[str, Callable[[], Any]] = {
     "loss-scale": lambda: build(keras.optimizers.Adagrad(0.1, loss_scale_factor=8.0)),
 }
 # tests/optimizers holds every optimizer to Keras; here their translation alone would be seen once more.
-USUAL = ["lamb", "loss-scale"]
+USUAL = ["lamb"]
 
 
 @pytest.mark.parametrize("name", usually(USUAL, soak=list(ROUNDED)))

@@ -283,6 +283,7 @@ def test_rounding_decides_nothing() -> None:
     assert alike(around(Standardize(0.0, 1.0)), around(Standardize(0.0, beside)))
 
 
+@pytest.mark.nightly
 def test_plain_values_have_none_and_large_models_are_short() -> None:
     assert function_of({"w": np.zeros(3)}) == ""
     made = keras.Sequential([keras.Input((2,)), *(keras.layers.Dense(2) for _ in range(LAYERS + 50))])

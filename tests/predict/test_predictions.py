@@ -34,7 +34,10 @@ TIMING = {"problem": "none", "batches": 120, "compute": "gamma(4, 0.002)"}
 
 @pytest.mark.parametrize(
     "policy",
-    [pytest.param(name, marks=pytest.mark.nightly if name == "bounded" else ()) for name in POLICIES],
+    [
+        pytest.param(name, marks=pytest.mark.nightly if name in ("bounded", "ssp") else ())
+        for name in POLICIES
+    ],
 )
 def test_measured_on_one_run_it_predicts_another_within_ten_percent(tmp_path: Path, policy: str) -> None:
     pace = step_times_of(simulate(tmp_path / "source", "async", simulation=TIMING, **DELAYS))

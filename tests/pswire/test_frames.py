@@ -137,7 +137,7 @@ def mutate(message: bytes, at: int, byte: int, cut: bool) -> bytes:
 
 
 @given(fuzz())
-@settings(max_examples=repetitions(500, soak=20_000))
+@settings(max_examples=repetitions(200, soak=20_000))
 @example(b"\x12\x02\x12\x80")
 def test_garbage_gives_the_generated_parsers_answer_or_a_frame_error(message: bytes) -> None:
     try:

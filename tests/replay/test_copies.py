@@ -206,7 +206,7 @@ GROUPS = {
 @pytest.mark.parametrize("policy", GROUPS)
 def test_random_schedules_with_takeovers(policy: str) -> None:
     group, fired, takeovers = GROUPS[policy], 0, 0
-    for seed in seeds(40, soak=10_000, fast=10):
+    for seed in seeds(20, soak=10_000, fast=10):
         setting = group[seed % len(group)]
         try:
             schedule = Succeeded(setting.policy, setting.knobs, Seeded(seed), setting.workers)
@@ -226,4 +226,4 @@ def test_random_schedules_with_takeovers(policy: str) -> None:
         fired += len(logged)
         takeovers += schedule.takeovers
     print(f"{policy}: {fired} timers fired, {takeovers} takeovers")
-    assert fired > repetitions(40, soak=10_000, fast=10) and takeovers > repetitions(40, soak=10_000, fast=10)
+    assert fired > repetitions(20, soak=10_000, fast=10) and takeovers > repetitions(20, soak=10_000, fast=10)

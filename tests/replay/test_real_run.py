@@ -30,6 +30,7 @@ def replay(folder: Path, *options: str) -> dict[str, Any]:
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
+@pytest.mark.nightly
 def test_a_run_that_fetched_ahead(tmp_path: Path) -> None:
     """Two open tickets of each worker: the log passes all checks, and is executed again to the same bits."""
     document = {

@@ -76,6 +76,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(framed_socket, "HANDSHAKE_TIMEOUT", FOR_EVER)
 
 
+@pytest.mark.nightly
 @promise("Hundreds of silent strangers and half handshakes keep no worker from its steps.")
 def test_invited_workers_are_served_among_strangers() -> None:
     """One that is there already, and ones that come."""
