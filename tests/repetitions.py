@@ -6,7 +6,7 @@
 
 import os
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Case = TypeVar("Case")
 EFFORTS = ("fast", "usual", "soak")
@@ -31,4 +31,11 @@ def seeds(usual: int, *, soak: int, fast: int | None = None) -> Iterator[int]:
 
 def usually(cases: list[Case], soak: list[Case]) -> list[Case]:
     """Parameters of a test: `cases`, and in a soak also those of `soak` that are not among them."""
-    return cases + [case for case in soak if case not in cases] if SOAK else cases
+    known = [_values(case) for case in cases]
+    return cases + [case for case in soak if _values(case) not in known] if SOAK else cases
+
+
+def _values(case: Any) -> tuple[Any, ...]:
+    """Without the marks that `pytest.param` gives to a case."""
+    found = getattr(case, "values", case)
+    return found if isinstance(found, tuple) else (found,)
