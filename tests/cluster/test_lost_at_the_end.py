@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 BATCHES = 8
 MOMENTS = [*COORDINATOR, *SHARD]
 # Of a coordinator and of a shard, while weights are written; tests/recovery kills at every step of simulated jobs.
-FEW = ["weights", "its part"]
+FEW = ["weights", pytest.param("its part", marks=pytest.mark.nightly)]
 NEVER = "never"
 
 

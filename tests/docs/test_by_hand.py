@@ -194,7 +194,7 @@ def test_a_simulation_of_a_policy_of_your_own(tmp_path: Path) -> None:
 @pytest.mark.cluster
 def test_a_loop_of_your_own_under_a_policy_of_your_own(tmp_path: Path) -> None:
     (tmp_path / "my_policies.py").write_text(named(POLICY, "my_policies.py"), encoding="utf-8")
-    with serving(named(POLICY, "my policy"), tmp_path) as (server, address, said):
+    with forking(), serving(named(POLICY, "my policy"), tmp_path) as (server, address, said):
         loop_file = tmp_path / "my_loop.py"
         loop_file.write_text(named(LOOP, "my_loop.py").replace(ADDRESS, address), encoding="utf-8")
         with started(f"{sys.executable} my_loop.py", tmp_path) as loop:

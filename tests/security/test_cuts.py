@@ -69,7 +69,7 @@ def test_a_cut_line_gives_whole_frames_or_none() -> None:
     payloads = Payloads()
     with listening(payloads.serve) as opened:
         seen: set[tuple[str, str]] = set()
-        for number, seed in enumerate(seeds(8, soak=500)):
+        for number, seed in enumerate(seeds(8, soak=500, fast=8)):
             draw = random.Random(seed)
             way, verb = WAYS[number % 4], ("push", "pull")[number // 4 % 2]
             cut_once(opened, draw, way, verb)

@@ -97,7 +97,7 @@ CASES = [
         pytest.param(group, True, marks=pytest.mark.nightly if group == "categorical" else ())
         for group in GROUPS
     ),
-    ("binary", False),
+    pytest.param("binary", False, marks=pytest.mark.nightly),
 ]
 
 
