@@ -94,7 +94,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return Trained(folders, dict(zip(installed, said, strict=True)), run)
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_losses_agree_across_backends(kind: str, trained: Trained) -> None:
     losses = [np.load(folder / f"{kind}.npz")["losses"] for folder in trained.folders.values()]
@@ -107,7 +106,6 @@ def entries(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "decisions.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.nightly
 def test_one_job_with_a_worker_of_each_backend(trained: Trained) -> None:
     """The log is right, and all end with the same weights: those of one worker on all of the data."""
     for backend, text in trained.said.items():
