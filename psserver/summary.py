@@ -18,20 +18,20 @@ def summarise(
     tables: Iterable[TableFigures] = (),
 ) -> dict[str, Any]:
     """Summarise a job that has stopped. `seconds`: from its first grant to its stop. `tables`: of all servers."""
-    stopped, terms, policy = coordinator.stopped, coordinator.terms, coordinator.policy
+    stopped, terms, policy = coordinator.state.stopped, coordinator.terms, coordinator.policy
     assert stopped is not None
-    tallies = coordinator.roster.tallies
+    tallies = coordinator.state.roster.tallies
     return {
         "job": terms.job,
         "success": stopped.success,
         "reason": stopped.reason,
         "policy": config_of(policy),
         # Only if another policy has taken over while the job ran.
-        **({"began_with": coordinator.began_with} if coordinator.began_with else {}),
+        **({"began_with": former} if (former := coordinator.state.changes.began_with) else {}),
         "optimizer": terms.optimizer,
         "servers": terms.servers,
         "workers": len(tallies),
-        "versions": coordinator.version,
+        "versions": coordinator.state.version,
         "samples": sum(tally.samples for tally in tallies.values()),
         "wall_seconds": round(seconds, 6),
         "metrics": dict(metrics),
@@ -55,7 +55,7 @@ def summarise(
 
 
 def _uncounted(coordinator: Coordinator) -> str:
-    tallies = sorted(coordinator.roster.tallies.items())
+    tallies = sorted(coordinator.state.roster.tallies.items())
     return uncounted(
         {name: (each.granted, each.committed, each.applied, each.weight) for name, each in tallies}
     )

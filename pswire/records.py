@@ -1,7 +1,8 @@
 """Saved state as plain data: converts dataclasses to JSON-able data and back, checking every field.
 
 Fields of records are bool, int, float, str, bytes, None, a choice of strings (Literal), other such dataclasses; lists,
-tuples (also named ones) and dicts with names as keys of all these; or `object` for data that is JSON-able already. No
+sets, tuples (also named ones) and dicts with names or whole numbers as keys of all these; or `object` for data that is
+JSON-able already. A field that `__init__` does not take is an index over the others: it is neither saved nor read. No
 code is run and no class is looked up on the word of a file.
 """
 
@@ -39,10 +40,15 @@ def to_plain(value: Any) -> Any:
         return [to_plain(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         kind: Any = type(value)
-        return {name: to_plain(getattr(value, name)) for name in _fields(kind)}
+        return {name: _plain_field(getattr(value, name)) for name in _fields(kind)}
     if isinstance(value, Mapping):
         return {str(key): to_plain(item) for key, item in value.items()}
     raise StateError(f"expected plain data, got a {type(value).__name__}: {value!r}")
+
+
+def _plain_field(value: object) -> Any:
+    """Sets are plain in a field only, whose type says that it is one."""
+    return sorted(value) if isinstance(value, (set, frozenset)) else to_plain(value)
 
 
 def from_plain(kind: type[R], data: object, where: str) -> R:
@@ -70,9 +76,9 @@ def _record(kind: Any, data: object, where: str) -> object:
 
 @cache
 def _fields(kind: Any) -> dict[str, Any]:
-    """Return the type of each field, by name."""
+    """Return the type of each field that is saved, by name."""
     hints = get_type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
 
 
 def _value(hint: Any, data: object, where: str) -> object:
@@ -87,17 +93,32 @@ def _value(hint: Any, data: object, where: str) -> object:
         return data
     if origin in (list, tuple):
         return _sequence(hint, data, where)
+    if origin in (set, frozenset):
+        return origin(_sequence(hint, data, where))
     if origin is not None:
-        if not isinstance(data, Mapping):
-            raise StateError(f"{where}: expected a table, got {data!r}")
-        item = get_args(hint)[1]
-        return {str(key): _value(item, each, f"{where}.{key}") for key, each in data.items()}
+        return _table(hint, data, where)
     if isinstance(hint, type) and issubclass(hint, tuple):
         named: Any = hint
         return named(*_fixed(tuple(get_type_hints(hint).values()), _listed(data, where), where))
     if dataclasses.is_dataclass(hint):
         return _record(hint, data, where)
     return _scalar(hint, data, where)
+
+
+def _table(hint: Any, data: object, where: str) -> object:
+    if not isinstance(data, Mapping):
+        raise StateError(f"{where}: expected a table, got {data!r}")
+    kind, item = get_args(hint)
+    return {_key(kind, key, where): _value(item, each, f"{where}.{key}") for key, each in data.items()}
+
+
+def _key(kind: Any, key: object, where: str) -> object:
+    if kind is not int:
+        return str(key)
+    try:
+        return int(str(key))
+    except ValueError:
+        raise StateError(f"{where}: expected whole numbers as keys, got {key!r}") from None
 
 
 def _optional(hint: Any, data: object, where: str) -> object:

@@ -38,8 +38,8 @@ class WaitLog:
 
     def look(self, coordinator: Coordinator, now: float) -> None:
         waiting = {}
-        if coordinator.stopped is None:
-            members = coordinator.roster.present.values()
+        if coordinator.state.stopped is None:
+            members = coordinator.state.roster.present.values()
             waiting = {member.worker: member for member in members if member.state == "waiting"}
         for worker in [worker for worker in self._open if worker not in waiting]:
             self._close(worker, now)

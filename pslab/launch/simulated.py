@@ -101,7 +101,7 @@ def _resumed(cluster: Cluster, folder: Path, which: str) -> Resumed:
 def _simulate(cluster: Cluster, quiet: bool) -> None:
     with _no_collection(), _signals(cluster) as received:
         cluster.run(None if quiet else _progress())
-    if received and cluster.coordinator.stopped is None:
+    if received and cluster.coordinator.state.stopped is None:
         cluster.stop(_REASONS[received[0]], success=False, cause=received[0].name)
     cluster.conclude()
 
@@ -228,7 +228,7 @@ def _progress() -> Callable[[Cluster], None]:
         now = time.monotonic()
         if now - last >= LINE_INTERVAL:
             last = now
-            version = cluster.coordinator.version
+            version = cluster.coordinator.state.version
             goal = f" of {cluster.terms.versions}" if cluster.terms.versions else ""
             console.print(f"{cluster.queue.now:.3f} virtual s  version {version}{goal}", markup=False)
 
@@ -236,7 +236,7 @@ def _progress() -> Callable[[Cluster], None]:
 
 
 def _verdict(cluster: Cluster) -> Verdict:
-    stopped = cluster.coordinator.stopped
+    stopped = cluster.coordinator.state.stopped
     assert stopped is not None
     diverged = [worker for worker in cluster.workers.values() if worker.failure]
     if stopped.cause == "abandoned" and diverged:
@@ -263,5 +263,5 @@ def _warnings(cluster: Cluster) -> tuple[str, ...]:
 
 def _untrained(cluster: Cluster) -> bool:
     """Whether workers have contributed, and no version was made of it."""
-    tallies = cluster.coordinator.roster.tallies.values()
-    return not cluster.coordinator.version and any(tally.committed for tally in tallies)
+    tallies = cluster.coordinator.state.roster.tallies.values()
+    return not cluster.coordinator.state.version and any(tally.committed for tally in tallies)

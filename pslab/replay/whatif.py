@@ -15,7 +15,17 @@ from dataclasses import dataclass, field, replace
 from pslab.replay import schedule as s
 from pslab.replay.schedule import fold_of, job_of
 from pslab.runs.fold import Fold
-from psserver.coordinator import Coordinator, JobTerms, Output, Record, Send
+from psserver.coordinator import (
+    Coordinator,
+    Declined,
+    Input,
+    JobTerms,
+    Joined,
+    Output,
+    Record,
+    Send,
+    inputs,
+)
 from psserver.policies import Policy, PolicyError
 from psserver.policies import build as build_policy
 from pswire import protocol
@@ -92,8 +102,8 @@ class Counterfactual:
     _unblocked: deque[str] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        self.coordinator = Coordinator(self.terms, self.policy, 0.0)
-        self._take(self.coordinator.opening())
+        self.coordinator = Coordinator(self.terms, self.policy)
+        self._give(inputs.Opened(), 0.0)
 
     def receive(self, move: s.Move) -> None:
         """Make the next move of the schedule, and every move that becomes possible by it."""
@@ -111,22 +121,25 @@ class Counterfactual:
     def _fire_timers(self, t: float) -> None:
         """Let the policy's timers fire when they are due, up to second `t`, and make the moves that this permits."""
         while (due := self.coordinator.due) is not None and due <= t:
-            self._take(self.coordinator.tick(due))
+            self._give(inputs.Tick(), due)
             while self._unblocked:
                 self._advance(self._unblocked.popleft(), due)
 
     def change(self, policy: Policy, change: entries.Policy, t: float) -> None:
         """Have another policy take over, as the log has it. Raises PolicyError if it cannot."""
-        self._take(self.coordinator.change_policy(policy, t, by=change.by, why=change.why, rate=change.rate))
+        asked = inputs.ChangeAsked(policy.name, dict(policy.knobs), change.by, change.why, change.rate)
+        for answer in self._give(asked, t):
+            if isinstance(answer, Declined):
+                raise PolicyError(answer.reason)
         while self._unblocked:
             self._advance(self._unblocked.popleft(), t)
 
     def end(self, t: float) -> str:
         """End the schedule. Return why the policy ended the job before that, or an empty string."""
-        stopped = self.coordinator.stopped
+        stopped = self.coordinator.state.stopped
         early = "" if stopped is None or stopped.cause == "done" else stopped.reason
         self.never += sum(isinstance(move, s.Finish) for queue in self._queues.values() for move in queue)
-        self._take(self.coordinator.stop("the schedule is over", t, success=True, cause="done"))
+        self._give(inputs.Stopping("the schedule is over", True, "done"), t)
         return early
 
     def _move_in_or_out(self, move: s.Arrive | s.Depart) -> None:
@@ -136,13 +149,14 @@ class Counterfactual:
         del self._requested[worker]
         if isinstance(move, s.Depart):
             incarnation = self._incarnations.pop(worker)
-            self._take(self.coordinator.handle(worker, incarnation, protocol.Leave(move.reason), move.t))
-        elif self.coordinator.stopped is None:
+            self._give(inputs.Asked(worker, incarnation, protocol.Leave(move.reason)), move.t)
+        elif self.coordinator.state.stopped is None:
             session = f"{worker}/{move.incarnation}"
-            member, outputs = self.coordinator.join(worker, session, move.rank, move.t)
-            self._incarnations[worker] = member.incarnation
+            outputs = self.coordinator.take(inputs.JoinAsked(worker, session, move.rank), move.t)
+            joined = next(each for each in outputs if isinstance(each, Joined))
+            self._incarnations[worker] = joined.incarnation
             self._take(outputs)
-            self._take(self.coordinator.connect(worker, member.incarnation, session, move.t))
+            self._give(inputs.Connected(worker, joined.incarnation, session), move.t)
 
     def _can(self, move: s.Move) -> bool:
         """Return True if the worker holds the ticket that the move needs. Asking and being done need none."""
@@ -160,15 +174,15 @@ class Counterfactual:
             case s.Ask():
                 self._ask(move)
             case s.Done():
-                self._take(coordinator.handle(worker, incarnation, protocol.Done(), now))
+                self._give(inputs.Asked(worker, incarnation, protocol.Done()), now)
             case s.Initialised():
                 commit = protocol.Commit(self._tickets[worker].popleft())
-                self._take(coordinator.handle(worker, incarnation, commit, now))
+                self._give(inputs.Asked(worker, incarnation, commit), now)
             case s.Finish() | s.GiveUp():
                 ticket = self._tickets[worker].popleft()
-                if isinstance(move, s.GiveUp) or ticket not in coordinator.tickets.live:
+                if isinstance(move, s.GiveUp) or ticket not in coordinator.state.tickets.live:
                     reason = move.reason if isinstance(move, s.GiveUp) else "cancelled"
-                    self._take(coordinator.handle(worker, incarnation, protocol.Abandon(ticket, reason), now))
+                    self._give(inputs.Asked(worker, incarnation, protocol.Abandon(ticket, reason)), now)
                 else:
                     self._commit(move, incarnation, ticket)
                 self._send_ready(worker, now)
@@ -182,16 +196,19 @@ class Counterfactual:
         if self._requested[worker] > 0:
             held = self._tickets[worker]
             holding = held[-1] if held else 0
-            self._take(
-                self.coordinator.handle(worker, self._incarnations[worker], protocol.Ready(holding), now)
-            )
+            self._give(inputs.Asked(worker, self._incarnations[worker], protocol.Ready(holding)), now)
 
     def _commit(self, move: s.Finish, incarnation: int, ticket: int) -> None:
         # Under a policy that tolerates bad workers, no worker sets the rate.
         rate = move.learning_rate if self.policy.tensors.aggregator == "mean" else None
         times = protocol.Times(*move.times)
         commit = protocol.Commit(ticket, move.batch, move.samples, move.loss, False, times, (), rate)
-        self._take(self.coordinator.handle(move.worker, incarnation, commit, move.t, norm=move.norm))
+        self._give(inputs.Asked(move.worker, incarnation, commit, norm=move.norm), move.t)
+
+    def _give(self, given: Input, now: float) -> list[Output]:
+        outputs = self.coordinator.take(given, now)
+        self._take(outputs)
+        return outputs
 
     def _take(self, outputs: list[Output]) -> None:
         for output in outputs:

@@ -125,7 +125,7 @@ class Shelf:
             policy = build_policy(str(knobs.pop("name")), knobs, about.workers, about.servers)
             optimizer = build_optimizer(about.optimizer)
             terms = JobTerms(about.job, optimizer.config, about.servers, about.workers, about.seed)
-            coordinator_of(checkpoint, terms, policy, 0.0, None)
+            coordinator_of(checkpoint, terms, policy, None)
             for server in range(about.servers):
                 state = load_part(self.store, name, about, server)
                 deltas = deltas_named(state.deltas)

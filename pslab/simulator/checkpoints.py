@@ -53,17 +53,16 @@ class Saver:
         if not isinstance(cluster.store, ShardStore):
             return
         try:
-            files = save_coordinator(self.store, name, cluster.coordinator.state())
+            files = save_coordinator(self.store, name, cluster.coordinator.saved())
             for state in cluster.store.states():
                 files |= save_shard(self.store, name, settled(state))
             cluster.folder.sync()
-            plan, clock = cluster.store.plan, cluster.queue.now
-            self.store.complete(describe(record, clock, cluster.terms, cluster.policy, plan, files))
+            self.store.complete(describe(record, cluster.terms, cluster.policy, cluster.store.plan, files))
             self.completed.append(record.index)
             self._names.add(name)
             self.store.prune(self._keep, void=lambda other: other not in self._names)
         except CheckpointError as error:
-            self.problems.append(f"no checkpoint of version {cluster.coordinator.version}: {error}")
+            self.problems.append(f"no checkpoint of version {cluster.coordinator.state.version}: {error}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +87,9 @@ def resume(cluster: Cluster, folder: Path, which: str, disk: Disk | None = None)
     about, terms, policy = checkpoint.manifest, cluster.terms, cluster.policy
     check_same_job(about, policy, terms.optimizer, terms.workers, terms.seed)
     states = shards_of(checkpoint, cluster.store.plan)
-    coordinator = coordinator_of(checkpoint, terms, policy, cluster.queue.now, cluster.assurance)
+    coordinator = coordinator_of(checkpoint, terms, policy, cluster.assurance)
     try:
-        cluster.store.restore([states[server] for server in sorted(states)], coordinator.folded)
+        cluster.store.restore([states[server] for server in sorted(states)], tuple(coordinator.state.folded))
     except StateError as error:
         raise CheckpointError(f"{store.root / name_of(about.entry, about.job)}: {error}") from error
     store.settle(name_of(about.entry, about.job))

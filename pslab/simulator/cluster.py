@@ -15,10 +15,21 @@ from pslab.simulator.network import Channel, EventQueue, LinkFaults, Network
 from pslab.simulator.store import ShardStore, Store
 from pslab.simulator.worker import Worker
 from pslab.simulator.worker_data import Dealing
-from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send, Trial
+from psserver.coordinator import (
+    Coordinator,
+    Declined,
+    Input,
+    JobTerms,
+    Joined,
+    Output,
+    Record,
+    Send,
+    Trial,
+    inputs,
+)
 from psserver.coordinator.assurance import Assurance
-from psserver.coordinator.progress import Extent
-from psserver.policies import Policy
+from psserver.coordinator.terms import Extent
+from psserver.policies import Policy, PolicyError
 from psserver.shard import NonfiniteError
 from pswire import protocol
 from pswire.config.distributions import Draw
@@ -66,7 +77,7 @@ class Cluster:
         self.workers: dict[str, Worker] = {}
         self.metrics: dict[str, float] = {}
         self.assurance = assurance
-        self.coordinator = Coordinator(terms, policy, 0.0, assurance)
+        self.coordinator = Coordinator(terms, policy, assurance)
         # When the first grant was given.
         self.first_grant: float | None = None
         # Why an update was not finite, after which the store executes nothing; empty while all are.
@@ -98,7 +109,7 @@ class Cluster:
         """Run until the job is over, or `halted`. Call `watch` after every `every` actions."""
         self._route(self._begin())
         queue, coordinator, inbox = self.queue, self.coordinator, self._inbox
-        while not (self.halted or coordinator.over):
+        while not (self.halted or coordinator.state.over):
             if not queue.step():
                 self._strand()
             while inbox:
@@ -108,26 +119,26 @@ class Cluster:
                 watch(self)
 
     def _open(self) -> list[Output]:
-        outputs = self.coordinator.opening()
+        outputs = self.coordinator.take(inputs.Opened(), 0.0)
         if self.dealing is not None:
-            outputs += self.coordinator.declare_work(self.dealing.terms, 0.0)
+            outputs += self.coordinator.take(inputs.Dealt(self.dealing.terms), 0.0)
         return outputs
 
     def resume(self, coordinator: Coordinator, rolled_back: int) -> None:
         """Have `run` begin with this coordinator, which has the state of a checkpoint, as the store has.
 
-        See `Coordinator.resume`.
+        See `psserver.coordinator.inputs.Resumed`.
         """
         self.coordinator = coordinator
-        self._begin = partial(coordinator.resume, rolled_back, self.queue.now)
+        self._begin = partial(coordinator.take, inputs.Resumed(rolled_back), self.queue.now)
 
     def _strand(self) -> None:
         """End the job when the queue is empty: by its idle timeout, or because it is stuck."""
         coordinator = self.coordinator
         self.queue.now += max(self.terms.idle_timeout, self.terms.worker_timeout) + SLACK
         self.tick()
-        if coordinator.stopped is None:
-            missing = 0 if coordinator.started else coordinator.missing
+        if coordinator.state.stopped is None:
+            missing = 0 if coordinator.state.started else coordinator.missing
             if missing:
                 reason = f"the start waits for {missing} of {self.terms.quorum} workers, and none will come"
                 self.stop(reason, success=False, cause="abandoned")
@@ -138,11 +149,19 @@ class Cluster:
 
     def stop(self, reason: str, *, success: bool, cause: str = "policy") -> None:
         """End the job from outside, as a signal ends servers."""
-        self._route(self.coordinator.stop(reason, self.queue.now, success=success, cause=cause))
+        self.give(inputs.Stopping(reason, success, cause))
 
     def change_policy(self, policy: Policy) -> None:
         """Let another policy take over, as by an operator. Raises PolicyError if it cannot."""
-        self._route(self.coordinator.change_policy(policy, self.queue.now, by="you"))
+        for answer in self.give(inputs.ChangeAsked(policy.name, dict(policy.knobs), by="you")):
+            if isinstance(answer, Declined):
+                raise PolicyError(answer.reason)
+
+    def give(self, given: Input) -> list[Output]:
+        """Give the coordinator an input now, and carry out what it decides."""
+        outputs = self.coordinator.take(given, self.queue.now)
+        self._route(outputs)
+        return outputs
 
     # Requests of workers. One of a former incarnation is refused.
 
@@ -153,19 +172,20 @@ class Cluster:
         if self.coordinator.due is not None:
             # A timer that is due may begin a trial, during which nobody joins.
             self.tick()
-        try:
-            member, outputs = self.coordinator.join(
-                worker.name, worker.session, worker.index, self.queue.now, remembers=self.store.remembers
-            )
-        except JoinRefused:
+        asked = inputs.JoinAsked(worker.name, worker.session, worker.index, self.store.remembers)
+        outputs = self.coordinator.take(asked, self.queue.now)
+        joined = next((each for each in outputs if isinstance(each, Joined)), None)
+        if joined is None:
             worker.die()  # the job is over
-            return
-        now, worker.incarnation = self.queue.now, member.incarnation
+        else:
+            worker.incarnation = joined.incarnation
         self._route(outputs)
+        if joined is None:
+            return
         # Before the stream is connected, so that the answer to the join comes first.
-        next_batch = self.coordinator.roster.tally(worker.name).next_batch
-        worker.down.send(worker.joined, life, member.incarnation, next_batch)
-        self._route(self.coordinator.connect(worker.name, member.incarnation, worker.session, now))
+        next_batch = self.coordinator.state.roster.tally(worker.name).next_batch
+        worker.down.send(worker.joined, life, joined.incarnation, next_batch)
+        self.give(inputs.Connected(worker.name, joined.incarnation, worker.session))
 
     def receive(self, worker: Worker, incarnation: int, request: Request) -> None:
         """Receive a request of this incarnation."""
@@ -174,47 +194,46 @@ class Cluster:
             ordinary, norm = self._ordinary(request.ticket), self.store.norm(request.ticket)
             total = worker.own_batches or getattr(worker.trainer, "total_batches", 0)
             if self.terms.plan and total:
-                self.coordinator.set_extent(worker.name, Extent(1, total))
-        name, now = worker.name, self.queue.now
-        self._route(self.coordinator.handle(name, incarnation, request, now, ordinary=ordinary, norm=norm))
+                self.give(inputs.Measured(worker.name, Extent(1, total)))
+        self.give(inputs.Asked(worker.name, incarnation, request, ordinary, norm))
         if type(request) in _LAST:
             self.tick_after(self.terms.worker_timeout)
 
     def _ordinary(self, ticket: int) -> bool:
         """Return what the receipts say of an open ticket's payload; True for any other ticket."""
-        found = self.coordinator.tickets.live.get(ticket)
+        found = self.coordinator.state.tickets.live.get(ticket)
         return found is None or found.state != "open" or self.store.ordinary(ticket)
 
     def closed(self, ticket: int) -> bool:
         """Return True if the shards take no payload for this ticket any more."""
-        return ticket not in self.coordinator.tickets.live
+        return ticket not in self.coordinator.state.tickets.live
 
     # The session stream
 
     def disconnect(self, worker: Worker, incarnation: int) -> None:
         """Notice that the stream of this incarnation is broken."""
-        self._route(self.coordinator.disconnect(worker.name, incarnation, self.queue.now))
+        self.give(inputs.Disconnected(worker.name, incarnation))
         self.tick_after(self.terms.grace)
         self.tick_after(self.terms.grace + self.terms.worker_timeout)
 
     def connect(self, worker: Worker, incarnation: int, session: str) -> None:
         """Connect a worker's session stream."""
-        self._route(self.coordinator.connect(worker.name, incarnation, session, self.queue.now))
+        self.give(inputs.Connected(worker.name, incarnation, session))
 
     def gone(self, worker: Worker) -> None:
         """Notice that the process has ended after the stop."""
-        self._route(self.coordinator.disconnect(worker.name, worker.incarnation, self.queue.now))
+        self.give(inputs.Disconnected(worker.name, worker.incarnation))
 
     # Time
 
     def tick_after(self, seconds: float) -> None:
         """Schedule a tick of the coordinator at a deadline, in place of one every second."""
-        if self.coordinator.stopped is None:
+        if self.coordinator.state.stopped is None:
             self.queue.after(seconds + SLACK, self.tick)
 
     def tick(self) -> None:
         """Have the coordinator look at the clock."""
-        self._route(self.coordinator.tick(self.queue.now))
+        self.give(inputs.Tick())
 
     # Learning
 
@@ -251,7 +270,7 @@ class Cluster:
             self.queue.at(self.queue.now, self._reached, reason)
 
     def _reached(self, reason: str) -> None:
-        if self.coordinator.stopped is None:
+        if self.coordinator.state.stopped is None:
             self.stop(reason, success=True, cause="done")
 
     # Outputs
@@ -270,7 +289,7 @@ class Cluster:
                     self._post(self.workers[output.worker], output.incarnation, notice)
             elif isinstance(output, Trial):
                 trial = output
-            elif read:
+            elif isinstance(output, Record) and read:
                 self._read(output)
         last = outputs[-1] if outputs else None
         if isinstance(last, Record) and isinstance(last.entry, Checkpoint):
@@ -278,7 +297,7 @@ class Cluster:
         if trial is not None and not self._diverged:
             # The shards have executed every record before it. The answer takes no time.
             finite, largest = self.store.try_update(trial.update)
-            self._route(self.coordinator.tried(trial.number, finite, largest, self.queue.now))
+            self.give(inputs.Tried(trial.number, finite, largest))
         if read:
             self.store.admit_waiting()
         due = self.coordinator.due
@@ -286,7 +305,7 @@ class Cluster:
             self._timer = due
             if due is not None:
                 self.queue.at(due, self.tick)
-        if self._diverged and self.coordinator.stopped is None:
+        if self._diverged and self.coordinator.state.stopped is None:
             # After everything that the coordinator has decided in this step.
             self.stop(self._diverged, success=False, cause="diverged")
 
@@ -300,7 +319,7 @@ class Cluster:
             except NonfiniteError as error:
                 self._diverged = str(error)
             if isinstance(entry, Apply) and self.store.square is not None:
-                self.coordinator.measured(entry.version, self.store.square)
+                self.coordinator.take(inputs.Executed(entry.version, self.store.square), self.queue.now)
         if self.first_grant is None and isinstance(entry, Grant):
             self.first_grant = self.queue.now
         elif self.every and isinstance(entry, Apply) and entry.version % self.every == 0:

@@ -55,7 +55,7 @@ class Folder:
         metrics: dict[str, Any] = _finite(measured)
         if "loss" not in metrics and self._log.last_loss is not None:
             metrics["training_loss"] = self._log.last_loss
-        stopped = coordinator.stopped
+        stopped = coordinator.state.stopped
         assert stopped is not None
         self.summary = summarise(
             coordinator,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from pslab.verify.harness import memory_of
 from pslab.verify.invariants import Guard, expect
-from psserver.coordinator import Coordinator, Send
+from psserver.coordinator import Coordinator, Joined, Send, inputs
 from pswire import protocol
 from psworker.engine import ClientEngine, Commit, Event, Request
 
@@ -145,33 +145,37 @@ class Adversary:
     def join_again(self, worker: str) -> None:
         """Join a second time as the same process."""
         coordinator = self.coordinator
-        member = coordinator.roster.present.get(worker)
-        if member is not None and coordinator.stopped is None:
-            before = coordinator.entries
-            same, outputs = coordinator.join(worker, member.session, member.rank, self.now)
+        member = coordinator.state.roster.present.get(worker)
+        if member is not None and coordinator.state.stopped is None:
+            before = coordinator.state.entries
+            asked = inputs.JoinAsked(worker, member.session, member.rank)
+            outputs = coordinator.take(asked, self.now)
+            same = Joined(worker, member.incarnation, member.rank)
             expect(
-                same is member and not outputs and coordinator.entries == before,
+                outputs == [same] and coordinator.state.entries == before,
                 f"{worker} joined once more, and something changed: {outputs}",
             )
 
     def repeat(self, worker: str) -> None:
         """Send an old message again: it is answered, and changes nothing."""
         coordinator = self.coordinator
-        settled = coordinator.tickets.recent_of(worker)
-        member = coordinator.roster.present.get(worker)
+        settled = coordinator.state.tickets.recent_of(worker)
+        member = coordinator.state.roster.present.get(worker)
         if not settled or member is None:
             return
         ticket = settled[self.pick(len(settled))]
-        before = coordinator.entries
+        before = coordinator.state.entries
         who, now = (worker, member.incarnation), self.now
         if self.pick(2):
-            outputs = coordinator.handle(*who, protocol.Commit(ticket.number, samples=5, loss=9.0), now)
+            outputs = coordinator.take(
+                inputs.Asked(*who, protocol.Commit(ticket.number, samples=5, loss=9.0)), now
+            )
             sent = [o.notice for o in outputs if isinstance(o, Send)]
             expect(sent == [ticket.fate], f"{worker} commits {ticket.number} again and receives {sent}")
         else:
-            outputs = coordinator.handle(*who, protocol.Abandon(ticket.number, "late"), now)
+            outputs = coordinator.take(inputs.Asked(*who, protocol.Abandon(ticket.number, "late")), now)
             expect(outputs == [], f"{worker} abandons {ticket.number}, which is settled: {outputs}")
-        expect(coordinator.entries == before, "a settled ticket is decided again")
+        expect(coordinator.state.entries == before, "a settled ticket is decided again")
         self.guard.compare(coordinator)
 
     def lie(self, worker: str, incarnation: int) -> None:
@@ -180,23 +184,25 @@ class Adversary:
         `incarnation`: of the worker's process, if it is not a member.
         """
         coordinator, pick, now = self.coordinator, self.pick, self.now
-        member = coordinator.roster.present.get(worker)
+        member = coordinator.state.roster.present.get(worker)
         incarnation = member.incarnation if member else incarnation
-        foreign = [t.number for t in coordinator.tickets.live.values() if t.worker != worker]
+        foreign = [t.number for t in coordinator.state.tickets.live.values() if t.worker != worker]
         ticket = foreign[pick(len(foreign))] if foreign and pick(2) else 10**6 + pick(3)
         worker = (worker, NOBODY)[pick(2)] if member else worker
         if pick(2) or member is None:
             incarnation += 1 + pick(2)
         before = memory_of(coordinator)
+        request: protocol.Request
         match pick(4):
             case 0 if worker == NOBODY or member is None or incarnation != member.incarnation:
-                outputs = coordinator.handle(worker, incarnation, protocol.Ready(), now)
+                request = protocol.Ready()
             case 1 if worker == NOBODY or member is None or incarnation != member.incarnation:
-                outputs = coordinator.handle(worker, incarnation, protocol.Done(), now)
+                request = protocol.Done()
             case 2:
-                outputs = coordinator.handle(worker, incarnation, protocol.Abandon(ticket, "lie"), now)
+                request = protocol.Abandon(ticket, "lie")
             case _:
-                outputs = coordinator.handle(worker, incarnation, protocol.Commit(ticket, samples=10**6), now)
+                request = protocol.Commit(ticket, samples=10**6)
+        outputs = coordinator.take(inputs.Asked(worker, incarnation, request), now)
         refusals = [
             o.notice for o in outputs if isinstance(o, Send) and isinstance(o.notice, protocol.Refusal)
         ]

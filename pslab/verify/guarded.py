@@ -62,11 +62,11 @@ class StagedShard:
     def somebody_can_move(self, coordinator: Coordinator) -> None:
         """Raise InvariantViolation if every worker waits, for a grant or for room for its payload."""
         staging = self._shard.staging
-        if coordinator.stopped is not None or not staging.tickets:
+        if coordinator.state.stopped is not None or not staging.tickets:
             return
         held_back = []
-        for member in coordinator.roster.present.values():
-            opened = coordinator.tickets.open_of(member.worker)
+        for member in coordinator.state.roster.present.values():
+            opened = coordinator.state.tickets.open_of(member.worker)
             if opened and not staging.admits(opened[0].number):
                 held_back.append(opened[0].number)
             elif opened or (member.state != "done" and member.requested is None) or member.absent_since:
@@ -146,7 +146,7 @@ class GuardedHarness(TimedHarness):
     @property
     def fault(self) -> str:
         """Why the policy made the job fail; empty if it did not."""
-        stopped = self.coordinator.stopped
+        stopped = self.coordinator.state.stopped
         blamed = stopped is not None and stopped.cause == "policy" and not stopped.success
         return stopped.reason if stopped is not None and blamed else ""
 
@@ -181,11 +181,11 @@ def play(case: Case, acts: Iterable[str], patience: float = PATIENCE) -> Played:
 def possible(harness: GuardedHarness, line: str) -> bool:
     """Return True if an honest worker can do that now. A commit's payload is staged first, as by a real worker."""
     who, verb, *rest = line.split()
-    member = harness.coordinator.roster.present.get(who)
+    member = harness.coordinator.state.roster.present.get(who)
     if verb in ("seconds", "joins", "becomes", "measure"):
         return True
     if verb in ("restart", "takes"):
-        return harness.coordinator.stopped is None and not harness.coordinator.trying
+        return harness.coordinator.state.stopped is None and not harness.coordinator.trying
     if member is None:
         return False
     if verb in ("leaves", "reconnects"):

@@ -3,22 +3,42 @@
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pslab.check.checker import CheckResult, check_log
 from pslab.runs.log import read_log
-from psserver.coordinator import Coordinator, JobTerms, Output, Record, Send, Trial
+from psserver.coordinator import (
+    Coordinator,
+    Declined,
+    Input,
+    JobState,
+    JobTerms,
+    Joined,
+    Output,
+    Record,
+    Send,
+    Trial,
+    inputs,
+)
 from psserver.coordinator.members.roster import Member
-from psserver.coordinator.state import CoordinatorState, reopened
+from psserver.coordinator.saving import reopen
 from psserver.coordinator.work.units import WorkTerms
-from psserver.policies import Policy, build
+from psserver.policies import Policy, PolicyError, build
 from pswire import protocol
 from pswire.decisions.entries import Checkpoint, Entry
 from pswire.generations import Generation
 
 E = TypeVar("E", bound=Entry)
 N = TypeVar("N")
+
+
+class JoinError(ValueError):
+    """The coordinator has refused a Join."""
+
+    def __init__(self, answer: Declined) -> None:
+        super().__init__(answer.reason)
+        self.answer = answer
 
 
 @dataclass
@@ -34,7 +54,7 @@ class CoordinatorHarness:
     knobs: Mapping[str, object] = field(default_factory=dict)
     workers: int = 2
     terms: Mapping[str, Any] = field(default_factory=dict)
-    now: float = 100.0
+    now: float = 0.0
     work: WorkTerms | None = None
     outputs: list[Output] = field(default_factory=list)
     log: list[Record] = field(default_factory=list)
@@ -42,18 +62,18 @@ class CoordinatorHarness:
     trials: list[Trial] = field(default_factory=list)
     coordinator: Coordinator = field(init=False)
     generation: int = 0
-    saved: CoordinatorState | None = None
+    saved: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         self.coordinator = self._new()
-        self.take(self.coordinator.opening())
+        self.gives(inputs.Opened())
         if self.work is not None:
-            self.take(self.coordinator.declare_work(self.work, self.now))
+            self.gives(inputs.Dealt(self.work))
 
     def _policy(self) -> Policy:
         return self.built(self.policy, self.knobs) if isinstance(self.policy, str) else self.policy
 
-    def _new(self) -> Coordinator:
+    def _new(self, state: JobState | None = None) -> Coordinator:
         settings: dict[str, Any] = {
             "job": Generation("j", self.generation).name,
             "optimizer": {"name": "sgd"},
@@ -61,7 +81,11 @@ class CoordinatorHarness:
             "worker_timeout": 9.0,
             "generation": self.generation,
         }
-        return Coordinator(JobTerms(**settings | dict(self.terms)), self._policy(), self.now)
+        return Coordinator(JobTerms(**settings | dict(self.terms)), self._policy(), given=state)
+
+    def gives(self, given: Input) -> list[Output]:
+        """Give the coordinator an input now."""
+        return self.take(self.coordinator.take(given, self.now))
 
     def take(self, outputs: list[Output]) -> list[Output]:
         self.outputs += outputs
@@ -69,7 +93,7 @@ class CoordinatorHarness:
         self.told += [output for output in outputs if isinstance(output, Send)]
         self.trials += [output for output in outputs if isinstance(output, Trial)]
         if outputs and isinstance(outputs[-1], Record) and isinstance(outputs[-1].entry, Checkpoint):
-            self.saved = self.coordinator.state()
+            self.saved = self.coordinator.saved()
         return outputs
 
     # Servers
@@ -80,28 +104,27 @@ class CoordinatorHarness:
         `servers`: how many they are from now on; 0: as many as before.
         """
         assert self.saved is not None, "nothing is saved"
-        kept, self.generation = self.saved.entries, self.generation + 1
+        state, self.generation = JobState.read(self.saved), self.generation + 1
+        kept = state.entries
         void, self.log = len(self.log) - kept, self.log[:kept]
         if servers:
             self.terms = {**self.terms, "servers": servers}
-        self.coordinator = self._new()
-        state = reopened(self.saved, self._policy())
-        self.coordinator.restore(replace(state, servers=self.coordinator.terms.servers))
-        return self.take(self.coordinator.resume(void, self.now, expected))
+            state.servers = servers
+        reopen(state, self._policy())
+        self.coordinator = self._new(state)
+        return self.gives(inputs.Resumed(void, frozenset(expected)))
 
     def servers_restart(self, servers: int = 0) -> list[Output]:
         """Save a checkpoint now, and restart all servers from it. Does nothing if there is no version to save.
 
         Raises StateError for a policy that cannot be saved.
         """
-        outputs = self.take(self.coordinator.checkpoint(self.now))
+        outputs = self.gives(inputs.SaveAsked())
         return self.servers_crash(servers=servers) if outputs else []
 
     def copy_takes_over(self) -> None:
         """Have a copy of the coordinator decide from now on. Raises StateError for a policy that cannot be saved."""
-        state = CoordinatorState.from_json(json.loads(json.dumps(self.coordinator.state().to_json())))
-        self.coordinator = self._new()
-        self.coordinator.restore(state)
+        self.coordinator = self._new(JobState.read(json.loads(json.dumps(self.coordinator.saved()))))
 
     # Workers
 
@@ -114,29 +137,38 @@ class CoordinatorHarness:
         stays: bool = False,
         used: int = 0,
     ) -> Member:
+        """Have a process join and open its session. Raises JoinError if it is refused."""
         rank = int(worker[1:]) if rank is None else rank
-        member, outputs = self.coordinator.join(worker, session, rank, self.now, stays=stays, used=used)
-        self.take(outputs)
+        self.join(worker, session, rank, stays=stays, used=used)
         self.connects(worker, session)
-        return member
+        return self.member(worker)
+
+    def join(self, worker: str, session: str, rank: int | None, **more: Any) -> Member:
+        """Have a process join, as `JoinAsked` says. Raises JoinError if it is refused."""
+        for answer in self.gives(inputs.JoinAsked(worker, session, rank, **more)):
+            if isinstance(answer, Declined):
+                raise JoinError(answer)
+            if isinstance(answer, Joined):
+                worker = answer.worker
+        return self.member(worker)
 
     def connects(self, worker: str, session: str = "A") -> list[Output]:
-        return self.take(self.coordinator.connect(worker, self.incarnation(worker), session, self.now))
+        return self.gives(inputs.Connected(worker, self.incarnation(worker), session))
 
     def disconnects(self, worker: str) -> list[Output]:
-        return self.take(self.coordinator.disconnect(worker, self.incarnation(worker), self.now))
+        return self.gives(inputs.Disconnected(worker, self.incarnation(worker)))
 
     def leaves(self, worker: str, reason: str = "finished") -> list[Output]:
-        return self.take(
-            self.coordinator.handle(worker, self.incarnation(worker), protocol.Leave(reason), self.now)
-        )
+        return self.asks(worker, protocol.Leave(reason))
+
+    def asks(self, worker: str, request: protocol.Request, **found: Any) -> list[Output]:
+        """Send a request of the worker's process."""
+        return self.gives(inputs.Asked(worker, self.incarnation(worker), request, **found))
 
     def ready(self, *workers: str) -> list[Output]:
         outputs: list[Output] = []
         for worker in workers:
-            outputs += self.take(
-                self.coordinator.handle(worker, self.incarnation(worker), protocol.Ready(), self.now)
-            )
+            outputs += self.asks(worker, protocol.Ready())
         return outputs
 
     def commits(self, worker: str, ticket: int | None = None, **facts: Any) -> list[Output]:
@@ -146,38 +178,37 @@ class CoordinatorHarness:
         found = {"ordinary": facts.pop("ordinary", True), "norm": facts.pop("norm", 1.0)}
         ticket = self.holds(worker) if ticket is None else ticket
         assert ticket is not None, f"{worker} holds nothing"
-        who, now = (worker, self.incarnation(worker)), self.now
-        commit = protocol.Commit(ticket, ready=ready, **facts)
-        return self.take(self.coordinator.handle(*who, commit, now, **found))
+        return self.asks(worker, protocol.Commit(ticket, ready=ready, **facts), **found)
 
     def shards_answer(self, *, finite: bool, largest: float = 1.0) -> list[Output]:
         """Answer the newest question to the shards."""
-        return self.take(self.coordinator.tried(self.trials[-1].number, finite, largest, self.now))
+        return self.gives(inputs.Tried(self.trials[-1].number, finite, largest))
 
     def abandons(
         self, worker: str, ticket: int | None = None, reason: str = "test", *, unit_ends: bool = False
     ) -> list[Output]:
         ticket = self.holds(worker) if ticket is None else ticket
         assert ticket is not None, f"{worker} holds nothing"
-        who = (worker, self.incarnation(worker))
-        return self.take(self.coordinator.handle(*who, protocol.Abandon(ticket, reason, unit_ends), self.now))
+        return self.asks(worker, protocol.Abandon(ticket, reason, unit_ends))
 
     def done(self, worker: str, ends: str = "") -> list[Output]:
-        return self.take(
-            self.coordinator.handle(worker, self.incarnation(worker), protocol.Done(ends), self.now)
-        )
+        return self.asks(worker, protocol.Done(ends))
 
     def changes_policy(self, name: str, knobs: Mapping[str, object], why: str = "") -> list[Output]:
         """Have an operator change the policy. Raises PolicyError."""
         policy = self.built(name, knobs)
-        return self.take(self.coordinator.change_policy(policy, self.now, by="operator", why=why))
+        outputs = self.gives(inputs.ChangeAsked(name, dict(policy.knobs), "operator", why))
+        for answer in outputs:
+            if isinstance(answer, Declined):
+                raise PolicyError(answer.reason)
+        return outputs
 
     def built(self, name: str, knobs: Mapping[str, object]) -> Policy:
         return build(name, knobs, self.workers)
 
     def passes(self, seconds: float) -> list[Output]:
         self.now += seconds
-        return self.take(self.coordinator.tick(self.now))
+        return self.gives(inputs.Tick())
 
     # Several steps at once
 
@@ -198,15 +229,15 @@ class CoordinatorHarness:
     # Results
 
     def incarnation(self, worker: str) -> int:
-        member = self.coordinator.roster.present.get(worker)
-        return member.incarnation if member else self.coordinator.roster.tally(worker).incarnations - 1
+        member = self.coordinator.state.roster.present.get(worker)
+        return member.incarnation if member else self.coordinator.state.roster.tally(worker).incarnations - 1
 
     def holds(self, worker: str) -> int | None:
-        opened = self.coordinator.tickets.open_of(worker)
+        opened = self.coordinator.state.tickets.open_of(worker)
         return opened[0].number if opened else None
 
     def member(self, worker: str) -> Member:
-        return self.coordinator.roster.present[worker]
+        return self.coordinator.state.roster.present[worker]
 
     def entries(self, kind: type[E]) -> list[E]:
         return [record.entry for record in self.log if isinstance(record.entry, kind)]
@@ -217,12 +248,12 @@ class CoordinatorHarness:
 
     @property
     def version(self) -> int:
-        return self.coordinator.version
+        return self.coordinator.state.version
 
     @property
     def stopped(self) -> str:
         """Cause and reason of the stop ("done: all workers are done"); empty while the job runs."""
-        stopped = self.coordinator.stopped
+        stopped = self.coordinator.state.stopped
         return f"{stopped.cause}: {stopped.reason}" if stopped else ""
 
     def lines(self) -> list[str]:
@@ -243,11 +274,12 @@ class CoordinatorHarness:
 
 def memory_of(coordinator: Coordinator) -> str:
     """Return all that a coordinator remembers, as text: equal before and after a message that must change nothing."""
-    c = coordinator
-    known = (c.version, c.initialised, c.started, c.stopped, c.loss, c.entries, c.folded)
-    people = (c.roster.present, c.roster.tallies, c.roster.unfinished)
-    tickets = (c.tickets.next_number, c.tickets.live, c.tickets.settled)
-    return repr((known, people, tickets, c.work, vars(c.policy)))
+    state, now = coordinator.state, coordinator.state.now
+    try:
+        state.now = 0.0
+        return repr((state, vars(coordinator.policy)))
+    finally:
+        state.now = now
 
 
 def notices(outputs: list[Output], kind: type[N]) -> list[N]:

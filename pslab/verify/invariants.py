@@ -71,16 +71,16 @@ class Guard:
     def compare(self, coordinator: Coordinator) -> None:
         """Check the coordinator's state after a step, once its entries were read."""
         log = self.log
-        expect(coordinator.version == log.versions, "the coordinator counts other versions")
-        expect(coordinator.entries == log.entries, "the coordinator counts other entries")
-        live = coordinator.tickets.live
+        expect(coordinator.state.version == log.versions, "the coordinator counts other versions")
+        expect(coordinator.state.entries == log.entries, "the coordinator counts other entries")
+        live = coordinator.state.tickets.live
         if live.keys() != log.held.keys():
             raise InvariantViolation(f"a ticket is lost: {[*live]} are live, {[*log.held]} should be")
         waiting = Counter(ticket.worker for ticket in log.held.values() if ticket.state == COMMITTED)
-        for worker, tally in coordinator.roster.tallies.items():
+        for worker, tally in coordinator.state.roster.tallies.items():
             if not (
                 tally.committed == log.committed[worker]
-                and tally.applied == log.applied[worker] == tally.staleness.total()
+                and tally.applied == log.applied[worker] == sum(tally.staleness.values())
                 and tally.dropped == log.dropped[worker]
                 and tally.committed == tally.applied + tally.dropped + waiting[worker]
             ):
@@ -91,14 +91,14 @@ class Guard:
 
     def _nobody_waits_without_reason(self, coordinator: Coordinator) -> None:
         """Every wait has a reason, and at least one worker that can end it does not wait itself."""
-        if not coordinator.started or coordinator.stopped is not None:
+        if not coordinator.state.started or coordinator.state.stopped is not None:
             return
-        present = coordinator.roster.present
+        present = coordinator.state.roster.present
         for member in present.values():
             if member.requested is None:
                 continue
             who = member.worker
-            if coordinator.tickets.open_of(who):
+            if coordinator.state.tickets.open_of(who):
                 expect(member.state == "computing", f"{who} asked ahead and is {member.state}")
                 continue
             expect(member.state == "waiting", f"{who} asked and is {member.state}")
@@ -109,12 +109,12 @@ class Guard:
 
     def _unexplained(self, coordinator: Coordinator, who: str) -> str:
         """Return what is wrong with the policy's explanation; empty if nothing is."""
-        present = coordinator.roster.present
+        present = coordinator.state.roster.present
         try:
             waiting = coordinator.policy.explain(who)
             event, releasers = (waiting.event, waiting.releasers) if waiting is not None else ("", ())
             here = [w for w in releasers if w in present]
-            free = [w for w in here if present[w].requested is None or coordinator.tickets.open_of(w)]
+            free = [w for w in here if present[w].requested is None or coordinator.state.tickets.open_of(w)]
         except Exception as error:
             return f"explain({who!r}) failed with {type(error).__name__}: {error}"
         if not event:

@@ -15,10 +15,19 @@ from pslab.verify.clients import Adversary, Client
 from pslab.verify.guarded import NO_CONTROLLER, TIMEOUT, USUAL_LOSS, StagedShard, named
 from pslab.verify.invariants import Guard, InvariantViolation, expect
 from pslab.verify.time_limit import TimeLimitedPolicy
-from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send
-from psserver.coordinator.state import CoordinatorState
+from psserver.coordinator import (
+    Coordinator,
+    Declined,
+    Input,
+    JobState,
+    JobTerms,
+    Output,
+    Record,
+    Send,
+    inputs,
+)
 from psserver.coordinator.status import report
-from psserver.policies import PolicyError, build
+from psserver.policies import build
 from pswire import protocol
 from pswire.decisions.entries import Apply
 from pswire.generations import Generation
@@ -126,11 +135,11 @@ class Schedule:
             self.clients["w0"].batches = 1
         for client in self.clients.values():
             client.phases = [client.batches, *(choices.pick(5) for _ in range(phases - 1))]
-        self.take(self.coordinator.opening())
+        self.give(inputs.Opened())
         self.names = list(self.clients)
 
-    def _begun(self, servers: int) -> Coordinator:
-        """Return a new coordinator of the job."""
+    def _begun(self, servers: int, state: JobState | None = None) -> Coordinator:
+        """Return a new coordinator of the job, which goes on from the state."""
         terms = JobTerms(
             job=Generation("j", self.generation).name,
             optimizer={"name": "sgd"},
@@ -143,12 +152,16 @@ class Schedule:
         )
         policy = TimeLimitedPolicy(build(*self.case, self.size))
         self.policies.append(policy)
-        return Coordinator(terms, policy, self.now)
+        return Coordinator(terms, policy, given=state)
 
     @property
     def events(self) -> int:
         """The number of events that the policy received, with all who went on from its states."""
         return sum(policy.events for policy in self.policies)
+
+    def give(self, given: Input) -> list[Output]:
+        """Give the coordinator an input now."""
+        return self.take(self.coordinator.take(given, self.now))
 
     def take(self, outputs: list[Output]) -> list[Output]:
         """Check and execute the log's new entries, and send the notices on their way."""
@@ -180,7 +193,7 @@ class Schedule:
             if self.others and not pick(CHANGE):
                 self.change_policy(*self.others[pick(len(self.others))])
             self.scene(self.clients[self.names[pick(len(self.names))]], pick(64))
-            if self.coordinator.stopped is not None:
+            if self.coordinator.state.stopped is not None:
                 break
         self.run_to_completion()
 
@@ -237,10 +250,12 @@ class Schedule:
                 return False
             request, norm = self._measured(request)
         self._note(client, request, norm)
-        outputs = self.coordinator.handle(client.worker, client.incarnation, request, self.now, norm=norm)
+        outputs = self.coordinator.take(
+            inputs.Asked(client.worker, client.incarnation, request, norm=norm), self.now
+        )
         refused = [o for o in outputs if isinstance(o, Send) and isinstance(o.notice, protocol.Refusal)]
         # Only messages of a connection that was superseded or given up may be refused.
-        present = self.coordinator.roster.present.get(client.worker)
+        present = self.coordinator.state.roster.present.get(client.worker)
         honest = present is not None and present.incarnation == client.incarnation
         expect(not (refused and honest), f"{client.worker} is refused: {refused}")
         self.take(outputs)
@@ -256,13 +271,13 @@ class Schedule:
         if chance == 63:
             return replace(commit, loss=math.nan), TOLD[self.choices.pick(4)]
         # Losses fall, so that a controller that follows them has something to do.
-        loss = TOLD[self.choices.pick(4)] / (1 + self.coordinator.version // 16)
+        loss = TOLD[self.choices.pick(4)] / (1 + self.coordinator.state.version // 16)
         return replace(commit, loss=loss), TOLD[self.choices.pick(4)]
 
     def measure(self, version: int, square: float) -> None:
         """Have the shards tell the square of an update."""
         self.acts.append(f"shards measure {version} {square!r}")
-        self.coordinator.measured(version, square)
+        self.give(inputs.Executed(version, square))
 
     def _note(self, client: Client, request: Request, norm: float) -> None:
         """Add the request to the acts if the policy sees it."""
@@ -283,11 +298,11 @@ class Schedule:
 
     def _named(self, client: Client, ticket: int) -> str:
         """Return the ticket as a word of an act; empty for the one that the worker holds."""
-        held = [opened.number for opened in self.coordinator.tickets.open_of(client.worker)]
+        held = [opened.number for opened in self.coordinator.state.tickets.open_of(client.worker)]
         return "" if held == [ticket] else str(ticket)
 
     def _act(self, client: Client, *words: str) -> None:
-        member = self.coordinator.roster.present.get(client.worker)
+        member = self.coordinator.state.roster.present.get(client.worker)
         # A message of a former incarnation is refused, and not part of the trace.
         if words[0] == "joins" or (member is not None and member.incarnation == client.incarnation):
             self.acts.append(" ".join([client.worker, *filter(None, words)]))
@@ -296,26 +311,27 @@ class Schedule:
         """Join and open a connection: as a new process, after a broken connection, or after being given up."""
         coordinator = self.coordinator
         if not client.alive:
-            client.restart(coordinator.roster.tally(client.worker).next_batch)
+            client.restart(coordinator.state.roster.tally(client.worker).next_batch)
         session, rank = name_of(client.session), int(client.worker[1:])
-        try:
-            member, outputs = coordinator.join(client.worker, session, rank, self.now, stays=self.phases > 1)
-        except JoinRefused:
+        asked = inputs.JoinAsked(client.worker, session, rank, stays=self.phases > 1)
+        outputs = coordinator.take(asked, self.now)
+        if any(isinstance(each, Declined) for each in outputs):
             # Only a process that the job does not know may be refused, and only after the stop.
-            present = coordinator.roster.present.get(client.worker)
+            present = coordinator.state.roster.present.get(client.worker)
             known = present is not None and present.session == session
-            expect(coordinator.stopped is not None and not known, f"{client.worker} may not join")
+            expect(coordinator.state.stopped is not None and not known, f"{client.worker} may not join")
             client.turned_away = "the job is over"
             return
         self._act(client, "joins", "" if session == name_of(0) else session)
         self.take(outputs)
+        member = coordinator.state.roster.present[client.worker]
         known = client.incarnation == member.incarnation
         client.incarnation, client.connected = member.incarnation, True
-        self.take(coordinator.connect(client.worker, member.incarnation, session, self.now))
+        self.give(inputs.Connected(client.worker, member.incarnation, session))
         if known:
             client.resume()
             return
-        if self.coordinator.phase >= self.phases > 1:
+        if self.coordinator.state.phase >= self.phases > 1:
             self._finishes(client)
             return
         self._place(client)
@@ -323,17 +339,19 @@ class Schedule:
 
     def _place(self, client: Client) -> None:
         """Skip the phases that are over, as a script does that is started again."""
-        phase = self.coordinator.phase
+        phase = self.coordinator.state.phase
         if self.phases > 1 and client.engine.stop is None and not client.engine.exhausted:
-            first = self.coordinator.roster.tally(client.worker).phase_batch
+            first = self.coordinator.state.roster.tally(client.worker).phase_batch
             client.batches = first + client.phases[phase]
-            client.ends = "a callback" if self.coordinator.version and self.choices.pick(16) == 15 else ""
+            client.ends = (
+                "a callback" if self.coordinator.state.version and self.choices.pick(16) == 15 else ""
+            )
 
     def go_on(self, client: Client) -> None:
         """End a phase for this worker: its process begins the next one, or ends."""
-        if self.coordinator.stopped is not None:
+        if self.coordinator.state.stopped is not None:
             return
-        if self.coordinator.phase < self.phases:
+        if self.coordinator.state.phase < self.phases:
             client.alive = False
             self.connect(client)
         else:
@@ -341,23 +359,19 @@ class Schedule:
 
     def _finishes(self, client: Client) -> None:
         """End the process after its last phase."""
-        present = self.coordinator.roster.present.get(client.worker)
+        present = self.coordinator.state.roster.present.get(client.worker)
         if present is not None and present.incarnation == client.incarnation:
             client.hang_up()
             client.gone = True
             self._act(client, "leaves")
-            self.take(
-                self.coordinator.handle(
-                    client.worker, client.incarnation, protocol.Leave("finished"), self.now
-                )
-            )
+            self.give(inputs.Asked(client.worker, client.incarnation, protocol.Leave("finished")))
 
     def cut(self, client: Client) -> None:
         """Break the connection; the process does not notice at once."""
         if client.connected:
             client.hang_up()
             self._act(client, "disconnects")
-            self.take(self.coordinator.disconnect(client.worker, client.incarnation, self.now))
+            self.give(inputs.Disconnected(client.worker, client.incarnation))
 
     def kill(self, client: Client) -> None:
         """Kill the process. Its connection may take a while to break. At least one worker always survives."""
@@ -374,17 +388,12 @@ class Schedule:
             client.alive = False
             self._act(client, "leaves")
             who, leave = (client.worker, client.incarnation), protocol.Leave("had enough")
-            self.take(self.coordinator.handle(*who, leave, self.now))
+            self.give(inputs.Asked(*who, leave))
 
     def change_policy(self, name: str, knobs: Mapping[str, object]) -> None:
         """Have an operator change the policy, who may be refused."""
         self.acts.append(f"policy becomes {named(name, knobs)}")
-        policy = TimeLimitedPolicy(build(name, knobs, self.size))
-        try:
-            outputs = self.coordinator.change_policy(policy, self.now, by="operator")
-        except PolicyError:
-            return
-        self.take(outputs)
+        self.give(inputs.ChangeAsked(name, dict(knobs), "operator"))
 
     def servers_change(self, servers: int) -> None:
         """Save a checkpoint and restart the job from it as so many servers; 0: a copy takes over.
@@ -392,31 +401,31 @@ class Schedule:
         A policy that cannot be saved goes on.
         """
         former = self.coordinator
-        if former.stopped is not None:
+        if former.state.stopped is not None:
             return
         try:
-            former.state()
+            former.saved()
         except StateError:
             return
         if not servers:
             self.acts.append("copy takes over")
-            self._go_on(former.state())
-            for worker, member in list(self.coordinator.roster.present.items()):
+            self._go_on(former.saved())
+            for worker, member in list(self.coordinator.state.roster.present.items()):
                 if member.absent_since is None:
                     self.acts.append(f"{worker} disconnects")
-                    self.take(self.coordinator.disconnect(worker, member.incarnation, self.now))
-        elif outputs := former.checkpoint(self.now):
+                    self.give(inputs.Disconnected(worker, member.incarnation))
+        elif outputs := former.take(inputs.SaveAsked(), self.now):
             self.acts.append(f"servers restart {servers}")
             self.take(outputs)
             self.generation += 1
-            self._go_on(former.state(), servers)
-            self.take(self.coordinator.resume(0, self.now))
+            self._go_on(former.saved(), servers)
+            self.give(inputs.Resumed(0))
 
-    def _go_on(self, state: CoordinatorState, servers: int = 0) -> None:
+    def _go_on(self, saved: Mapping[str, object], servers: int = 0) -> None:
         """Begin another coordinator with the state. All connections break."""
-        servers = servers or state.servers
-        self.coordinator = self._begun(servers)
-        self.coordinator.restore(replace(CoordinatorState.from_json(state.to_json()), servers=servers))
+        state = JobState.read(saved)
+        state.servers = servers or state.servers
+        self.coordinator = self._begun(state.servers, state)
         for client in self.clients.values():
             client.hang_up()
 
@@ -427,7 +436,7 @@ class Schedule:
             seconds = max(0.0, due - self.now)
         self.now += seconds
         self.acts.append(f"{seconds!r} seconds pass")
-        self.take(self.coordinator.tick(self.now))
+        self.give(inputs.Tick())
 
     # The end
 
@@ -438,7 +447,7 @@ class Schedule:
             if client.failed:
                 client.alive = False
         for _ in range(400):
-            if self.coordinator.stopped is not None:
+            if self.coordinator.state.stopped is not None:
                 break
             for client in self.clients.values():
                 if not client.gone:
@@ -466,22 +475,25 @@ class Schedule:
             self.go_on(client)
 
     def ended(self) -> None:
-        stopped = self.coordinator.stopped
+        stopped = self.coordinator.state.stopped
         if stopped is None:
             raise InvariantViolation("the job does not end, though all workers are here and do what they can")
         if not (stopped.cause == "policy" and stopped.success):
             # Without initial values, all workers that had data were lost before they could bring any.
-            wanted = (True, "done") if self.coordinator.initialised else (False, "empty")
+            wanted = (True, "done") if self.coordinator.state.initialised else (False, "empty")
             expect((stopped.success, stopped.cause) == wanted, stopped.reason)
         expect(not self.guard.complaint, self.guard.complaint)
-        expect(self.coordinator.phase <= self.phases, f"{self.coordinator.phase} phases of {self.phases}")
+        expect(
+            self.coordinator.state.phase <= self.phases,
+            f"{self.coordinator.state.phase} phases of {self.phases}",
+        )
         expect(self.guard.log.stop is not None, "the log has no stop entry")
         for client in self.clients.values():
             if not client.gone and not client.failed:
                 self.settle(client)
                 notified = client.engine.stop is not None or client.failed
                 expect(notified, f"{client.worker} does not receive the stop")
-        for name, tally in self.coordinator.roster.tallies.items():
+        for name, tally in self.coordinator.state.roster.tallies.items():
             expect(tally.pending == 0, f"{tally.pending} contributions of {name} are left without a fate")
         picture = report(self.coordinator, self.now)
         expect(

@@ -31,8 +31,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pslab.verify.harness import CoordinatorHarness
-from psserver.coordinator import JobOver, JoinRefused, Output, Record, Send, Trial
+from pslab.verify.harness import CoordinatorHarness, JoinError
+from psserver.coordinator import Record, Send, Trial, inputs
 from psserver.coordinator.status import explain, report
 from psserver.coordinator.work.units import WorkTerms
 from psserver.policies import PolicyError
@@ -96,7 +96,9 @@ def act(harness: CoordinatorHarness, line: str) -> Iterator[str]:
         return
     before = len(harness.outputs)
     yield from _do(harness, line)
-    yield from map(_written, harness.outputs[before:])
+    for output in harness.outputs[before:]:
+        if isinstance(output, Record | Send | Trial):
+            yield _written(output)
 
 
 def _do(harness: CoordinatorHarness, line: str) -> Iterator[str]:
@@ -105,16 +107,15 @@ def _do(harness: CoordinatorHarness, line: str) -> Iterator[str]:
         case "joins" | "joins-to-stay", [*session]:
             try:
                 harness.joins(who, session[-1] if session else "A", stays=verb == "joins-to-stay")
-            except JoinRefused as refusal:
-                yield f"{'too late' if isinstance(refusal, JobOver) else 'refused'}: {refusal}"
+            except JoinError as refusal:
+                yield f"{'too late' if refusal.answer.kind == 'over' else 'refused'}: {refusal}"
         case "knocks", []:
-            harness.take(harness.coordinator.join(who, who, None, harness.now)[1])
+            harness.gives(inputs.JoinAsked(who, who))
         case "ready", []:
             harness.ready(who)
         case "asks-ahead", []:
-            newest = harness.coordinator.tickets.open_of(who)[-1].number
-            request, coordinator = protocol.Ready(newest), harness.coordinator
-            harness.take(coordinator.handle(who, harness.incarnation(who), request, harness.now))
+            newest = harness.coordinator.state.tickets.open_of(who)[-1].number
+            harness.asks(who, protocol.Ready(newest))
         case "commits" | "commits-its-last", [*facts]:
             ticket = next((int(fact) for fact in facts if fact.isdigit()), None)
             about = {"unit_ends": "ends" in facts, "ordinary": "large" not in facts}
@@ -131,8 +132,7 @@ def _do(harness: CoordinatorHarness, line: str) -> Iterator[str]:
         case "leaves", [*reason]:
             harness.leaves(who, " ".join(reason) or "finished")
         case "stops", ["the", "job"]:
-            stop = harness.coordinator.stop
-            harness.take(stop("stopped by SIGTERM", harness.now, success=False, cause="SIGTERM"))
+            harness.gives(inputs.Stopping("stopped by SIGTERM", False, "SIGTERM"))
         case "disconnects", []:
             harness.disconnects(who)
         case "reconnects", []:
@@ -145,13 +145,13 @@ def _do(harness: CoordinatorHarness, line: str) -> Iterator[str]:
             except PolicyError as refusal:
                 yield f"refused: {refusal}"
         case "measure", [version, square]:
-            harness.coordinator.measured(int(version), float(square))
+            harness.gives(inputs.Executed(int(version), float(square)))
         case "crash", [*expected]:
             harness.servers_crash(expected)
         case "fails", [version]:
-            harness.take(harness.coordinator.unsaved(int(version), "the disk is full", harness.now))
+            harness.gives(inputs.SaveFailed(int(version), "the disk is full"))
         case "saves", []:
-            harness.take(harness.coordinator.checkpoint(harness.now))
+            harness.gives(inputs.SaveAsked())
         case "restart", [servers]:
             harness.servers_restart(int(servers))
         case "takes", ["over"]:
@@ -168,13 +168,13 @@ def _status(harness: CoordinatorHarness) -> Iterator[str]:
     found = report(harness.coordinator, harness.now)
     yield ": ".join(filter(None, (found.phase, found.note)))
     if harness.stopped:
-        yield f"ended by {harness.stopped}" + (", and over" if harness.coordinator.over else "")
+        yield f"ended by {harness.stopped}" + (", and over" if harness.coordinator.state.over else "")
     for worker in found.workers:
         state = f"{worker.name} {worker.state} for {worker.seconds:.1f} s"
         yield f"{state}: {worker.waiting_for}" if worker.waiting_for else state
 
 
-def _written(output: Output) -> str:
+def _written(output: Record | Send | Trial) -> str:
     match output:
         case Record(index, t, entry):
             return f"{index:3} {t:g}s {_entry(entry)}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +11,7 @@ from psserver.checkpoint.disk import CheckpointError
 from psserver.checkpoint.increments import load_rows, row_files
 from psserver.checkpoint.manifest import FORMAT, FileFacts, Manifest
 from psserver.checkpoint.store import Store
-from psserver.coordinator import CoordinatorState, JobTerms, Record
-from psserver.coordinator.state import agreement
+from psserver.coordinator import JobState, JobTerms, Record
 from psserver.policies import Policy
 from psserver.policies.policy import config_of
 from psserver.shard import ShardState
@@ -38,14 +38,14 @@ class Checkpoint:
     """One version on all servers. `shards`: the wanted parts, by server."""
 
     manifest: Manifest
-    coordinator: CoordinatorState
+    coordinator: JobState
     shards: Mapping[int, ShardState]
 
 
 def describe(
-    record: Record, clock: float, terms: JobTerms, policy: Policy, plan: Plan, files: Mapping[str, FileFacts]
+    record: Record, terms: JobTerms, policy: Policy, plan: Plan, files: Mapping[str, FileFacts]
 ) -> Manifest:
-    """Return the manifest of the checkpoint that `record` ordered. `clock`: the server's monotonic clock then."""
+    """Return the manifest of the checkpoint that `record` ordered."""
     assert isinstance(record.entry, entries.Checkpoint)
     return Manifest(
         FORMAT,
@@ -53,7 +53,6 @@ def describe(
         record.index,
         record.entry.version,
         record.t,
-        clock,
         terms.servers,
         terms.workers,
         terms.seed,
@@ -102,10 +101,10 @@ def save_shard(store: Store, name: str, state: ShardState) -> dict[str, FileFact
     }
 
 
-def save_coordinator(store: Store, name: str, state: CoordinatorState) -> dict[str, FileFacts]:
-    """Write the coordinator's file. Raises CheckpointError, and StateError if a policy's state is not plain data."""
+def save_coordinator(store: Store, name: str, state: Mapping[str, Any]) -> dict[str, FileFacts]:
+    """Write the coordinator's file. `state`: as of `Coordinator.saved`. Raises CheckpointError."""
     store.begin(name)
-    return {COORDINATOR: store.put_json(name, COORDINATOR, state.to_json())}
+    return {COORDINATOR: store.put_json(name, COORDINATOR, dict(state))}
 
 
 def _files(server: int) -> tuple[str, str]:
@@ -124,8 +123,7 @@ def load(store: Store, name: str, wanted: Wanted = every_part) -> Checkpoint:
         else:
             store.verify_files(name, about, [*_files(server), *row_files(about, server)])
     try:
-        coordinator = CoordinatorState.from_json(store.json(name, COORDINATOR, _facts(about, COORDINATOR)))
-        agreement.check(coordinator)
+        coordinator = JobState.read(store.json(name, COORDINATOR, _facts(about, COORDINATOR)))
     except StateError as error:
         raise CheckpointError(f"{store.root / name / COORDINATOR}: {error}") from error
     for what, got in (("version", coordinator.version), ("servers", coordinator.servers)):
@@ -163,7 +161,7 @@ def slots(
             dict(zip(variables, plan.gather_trained([part[each] for part in arrays]), strict=True))
             for each in wanted
         ]
-        state = CoordinatorState.from_json(store.json(name, COORDINATOR, _facts(about, COORDINATOR)))
+        state = JobState.read(store.json(name, COORDINATOR, _facts(about, COORDINATOR)))
     except (PlanError, StateError, ValueError) as error:
         raise CheckpointError(f"{store.root / name}: {error}") from error
     return found, state.lr_scale

@@ -14,7 +14,7 @@ from pswire.model.variables import VariableSpec
 from pswire.records import StateError, from_plain, to_plain
 
 NAME = "manifest.json"
-FORMAT = 2
+FORMAT = 3
 # A manifest has a few lines for each variable and file.
 LARGEST = 256 << 20
 
@@ -31,10 +31,9 @@ class FileFacts:
 class Manifest:
     """The facts of a checkpoint.
 
-    `entry`: the number of its entry in the decision log of `job`. `t`: seconds since the job began. `clock`: the
-    server's monotonic clock at that moment, to which all times in the saved state refer. `plan`: fingerprint of the
-    layout of `variables` and `tables` (their specifications) over `servers`. `policy`, `optimizer`, `tensors`:
-    configurations, as in the log's first entry. `files`: every other file of the checkpoint, by name.
+    `entry`: the number of its entry in the decision log of `job`. `t`: seconds since the job began. `plan`:
+    fingerprint of the layout of `variables` and `tables` (their specifications) over `servers`. `policy`, `optimizer`,
+    `tensors`: configurations, as in the log's first entry. `files`: every other file of the checkpoint, by name.
     """
 
     format: int
@@ -42,7 +41,6 @@ class Manifest:
     entry: int
     version: int
     t: float
-    clock: float
     servers: int
     workers: int
     seed: int
@@ -95,9 +93,6 @@ def parse(path: Path, text: bytes) -> Manifest:
         made = from_plain(Manifest, plain, path.name)
     except StateError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    for name, seconds in (("t", made.t), ("clock", made.clock)):
-        if not in_range(seconds, 0, MOST_SECONDS):
-            raise CheckpointError(
-                f"{path}: {name} should be seconds from 0 to {MOST_SECONDS:g}, got {seconds:g}"
-            )
+    if not in_range(made.t, 0, MOST_SECONDS):
+        raise CheckpointError(f"{path}: t should be seconds from 0 to {MOST_SECONDS:g}, got {made.t:g}")
     return made

@@ -20,7 +20,7 @@ from psserver.checkpoint.rewind import LogIndex, Mark
 from psserver.checkpoint.store import Store
 from psserver.coordinator import Coordinator, JobTerms
 from psserver.coordinator.assurance import Assurance
-from psserver.coordinator.state import reopened
+from psserver.coordinator.saving import reopen
 from psserver.policies import Policy
 from psserver.policies.policy import config_of
 from psserver.shard import ShardState, reshard
@@ -77,7 +77,7 @@ def check_same_job(
 def mark_of(index: LogIndex, checkpoint: Checkpoint) -> Mark:
     """Return the checkpoint's place in the log. Its own facts replace those of a log that may be damaged."""
     about, tickets = checkpoint.manifest, checkpoint.coordinator.tickets
-    pending = {each.number: (each.samples, each.loss) for each in tickets if each.state == "pending"}
+    pending = {each.number: (each.samples, each.loss) for each in tickets.in_state("pending")}
     mark = index.marks[about.entry]
     known = Pending(pending, mark.pending.samples, mark.pending.losses)
     return replace(mark, job=about.job, pending=known)
@@ -87,18 +87,19 @@ def coordinator_of(
     checkpoint: Checkpoint,
     terms: JobTerms,
     policy: Policy,
-    now: float,
     assurance: Assurance | None,
-    kind: type[Coordinator] = Coordinator,
 ) -> Coordinator:
-    """Return a coordinator in the saved state; call its `resume` next. Raises CheckpointError."""
-    state = replace(reopened(checkpoint.coordinator, policy), servers=terms.servers)
-    coordinator = kind(terms, policy, now, assurance)
+    """Return a coordinator in the saved state, which becomes its own; the input `Resumed` is next.
+
+    Raises CheckpointError.
+    """
+    state = checkpoint.coordinator
     try:
-        coordinator.restore(state, shift=now - checkpoint.manifest.clock)
+        reopen(state, policy)
+        state.servers = terms.servers
+        return Coordinator(terms, policy, assurance, state)
     except StateError as error:
         raise CheckpointError(f"the checkpoint of version {checkpoint.manifest.version}: {error}") from error
-    return coordinator
 
 
 def plan_of(checkpoint: Checkpoint, servers: int) -> Plan:

@@ -6,28 +6,19 @@ time is an argument; no I/O, no threads, no tensors. Each input answers with out
 """
 
 from psserver.coordinator.coordinator import Coordinator, JobTerms
-from psserver.coordinator.outputs import (
-    JobOver,
-    JobStopped,
-    JoinDeferred,
-    JoinRefused,
-    Output,
-    Record,
-    Send,
-    Trial,
-)
-from psserver.coordinator.state import CoordinatorState
+from psserver.coordinator.inputs import Input
+from psserver.coordinator.outputs import Declined, Joined, Output, Record, Send, Trial
+from psserver.coordinator.state import JobState
 
 __all__ = [
     "Coordinator",
-    "CoordinatorState",
-    "JobStopped",
-    "JobOver",
+    "Input",
+    "JobState",
     "JobTerms",
-    "JoinDeferred",
-    "JoinRefused",
+    "Joined",
     "Output",
     "Record",
+    "Declined",
     "Send",
     "Trial",
 ]

@@ -1,24 +1,12 @@
-"""Outputs of the coordinator: append to the log, notify a worker, ask the shards."""
+"""Outputs of the coordinator: append to the log, notify a worker, ask the shards, answer whoever gave the input."""
+
+from typing import Literal
 
 from pswire.decisions.entries import Apply, Entry
 from pswire.protocol import Event
 from pswire.values import value
 
-
-class JoinRefused(ValueError):
-    """A worker cannot become a member, for the reason in the text."""
-
-
-class JobOver(JoinRefused):
-    """The job has succeeded: a worker that joins now has nothing to do."""
-
-
-class JobStopped(JoinRefused):
-    """The job has ended without success: its servers may begin it again."""
-
-
-class JoinDeferred(RuntimeError):
-    """No worker can become a member right now; ask again in a moment."""
+Kind = Literal["refused", "over", "stopped", "deferred"]
 
 
 @value
@@ -41,7 +29,7 @@ class Send:
 
 @value
 class Trial:
-    """Ask every shard whether the result of `update` is finite, and call `Coordinator.tried` with the answer.
+    """Ask every shard whether the result of `update` is finite; the answer is the input `Tried`.
 
     Until then the policy decides nothing. `number` identifies the trial. A shard must first execute all entries
     recorded before it.
@@ -51,5 +39,26 @@ class Trial:
     update: Apply
 
 
-Output = Record | Send | Trial
+@value
+class Joined:
+    """The answer to a `JoinAsked`: the worker is this member."""
+
+    worker: str
+    incarnation: int
+    rank: int
+
+
+@value
+class Declined:
+    """The answer to a `JoinAsked`, `Dealt` or `ChangeAsked` that cannot be, for this reason. Nothing has changed.
+
+    `kind`: "over" for a join after the job has succeeded, which finds nothing to do; "stopped" after it has ended
+    without success, and its servers may begin it again; "deferred" during a trial: ask again in a moment.
+    """
+
+    reason: str
+    kind: Kind = "refused"
+
+
+Output = Record | Send | Trial | Joined | Declined
 """Any output. The caller carries them out in order."""

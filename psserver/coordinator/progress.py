@@ -1,13 +1,10 @@
 """How much of a job's work is done, as far as its length is known."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
-from psserver.coordinator.members.roster import Roster
+from psserver.coordinator.state import JobState
 from psserver.coordinator.terms import JobTerms
-from psserver.coordinator.work.queue import WorkQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,63 +20,40 @@ class JobProgress:
     seconds_left: float
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """How much data a worker has."""
-
-    epochs: int
-    batches: int
-
-
-class Facts(Protocol):
-    """The facts from which progress follows: a ledger, or a coordinator. `extents`: by worker, as it reported."""
-
-    @property
-    def roster(self) -> Roster: ...
-    @property
-    def terms(self) -> JobTerms: ...
-    @property
-    def work(self) -> WorkQueue | None: ...
-    @property
-    def version(self) -> int: ...
-    @property
-    def extents(self) -> Mapping[str, Extent]: ...
-
-
-def measured(facts: Facts) -> JobProgress | None:
+def measured(job: JobState, terms: JobTerms) -> JobProgress | None:
     """Return the progress without the time left; None if the length of the job is unknown."""
-    data = dealt(facts) if facts.work is not None else _own(facts)
-    versions = facts.terms.versions
+    data = dealt(job) if job.work is not None else _own(job)
+    versions = terms.versions
     if not versions:
         return data
-    limit = JobProgress(0, 0, min(facts.version, versions), versions, "versions", math.nan)
+    limit = JobProgress(0, 0, min(job.version, versions), versions, "versions", math.nan)
     if data is None or not data.total:
         return limit
     # The job ends with whichever comes first.
     return data if data.done / data.total > limit.done / limit.total else limit
 
 
-def _own(facts: Facts) -> JobProgress | None:
+def _own(job: JobState) -> JobProgress | None:
     """Measure workers with data of their own; None until each has reported its extent."""
-    roster = facts.roster
+    roster = job.roster
     taking_part = [name for name, tally in roster.tallies.items() if tally.arrived]
-    taking_part = [n for n in taking_part if n in roster.present or n in facts.extents]
-    if not taking_part or any(name not in facts.extents for name in taking_part):
+    taking_part = [n for n in taking_part if n in roster.present or n in job.extents]
+    if not taking_part or any(name not in job.extents for name in taking_part):
         return None
     done = total = 0
-    epochs = max(facts.extents[name].epochs for name in taking_part)
+    epochs = max(job.extents[name].epochs for name in taking_part)
     epoch = epochs
     for name in taking_part:
-        extent, batch = facts.extents[name], roster.tally(name).next_batch
+        extent, batch = job.extents[name], roster.tally(name).next_batch
         done, total = done + min(batch, extent.batches), total + extent.batches
         if name in roster.present and extent.batches:
             epoch = min(epoch, _epoch(batch, extent.batches, extent.epochs))
     return JobProgress(epoch, epochs, done, total, "batches", math.nan)
 
 
-def dealt(facts: Facts) -> JobProgress:
+def dealt(job: JobState) -> JobProgress:
     """Return the progress of a job that deals work units."""
-    work = facts.work
+    work = job.work
     assert work is not None
     terms = work.terms
     if work.parts:

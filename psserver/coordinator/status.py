@@ -54,7 +54,7 @@ class JobReport:
 
 def report(coordinator: Coordinator, now: float) -> JobReport:
     """Return a consistent picture of the whole job."""
-    roster = coordinator.roster
+    roster = coordinator.state.roster
     workers = [_worker(coordinator, member, now) for member in roster.by_rank()[:LISTED_LIMIT]]
     departed = (name for name in reversed(roster.tallies) if name not in roster.present)
     newest = list(islice(departed, LISTED_LIMIT - len(workers)))
@@ -64,12 +64,12 @@ def report(coordinator: Coordinator, now: float) -> JobReport:
     applied = sum(count for _, count in histogram)
     return JobReport(
         phase=phase(coordinator),
-        version=coordinator.version,
+        version=coordinator.state.version,
         committed=sum(t.committed for t in tallies),
         applied=applied,
         dropped=sum(t.dropped for t in tallies),
         samples=sum(t.samples for t in tallies),
-        loss=coordinator.loss,
+        loss=coordinator.state.loss,
         mean_staleness=sum(s * count for s, count in histogram) / applied if applied else 0.0,
         max_staleness=max((s for s, _ in histogram), default=0),
         note=_note(coordinator, now),
@@ -79,21 +79,23 @@ def report(coordinator: Coordinator, now: float) -> JobReport:
 
 
 def phase(coordinator: Coordinator) -> str:
-    if coordinator.stopped is not None:
-        return "stopped" if coordinator.over else "stopping"
-    if coordinator.started:
+    if coordinator.state.stopped is not None:
+        return "stopped" if coordinator.state.over else "stopping"
+    if coordinator.state.started:
         return "training"
-    if coordinator.resting:
+    if coordinator.state.resting:
         return "between phases"
-    if not coordinator.initialised and any(t.initialise for t in coordinator.tickets.in_state("open")):
+    if not coordinator.state.initialised and any(
+        t.initialise for t in coordinator.state.tickets.in_state("open")
+    ):
         return "initialising"
     return "waiting for workers"
 
 
 def holdup(coordinator: Coordinator, now: float) -> tuple[float, str] | None:
     """Return the longest current wait in seconds, and the sentence that explains it; None if no worker waits."""
-    waiting = [m for m in coordinator.roster.by_rank() if m.state == "waiting"]
-    if not waiting or coordinator.stopped is not None:
+    waiting = [m for m in coordinator.state.roster.by_rank() if m.state == "waiting"]
+    if not waiting or coordinator.state.stopped is not None:
         return None
     longest = min(waiting, key=lambda m: m.since)
     sentence, _ = explain(coordinator, longest, now)
@@ -116,7 +118,7 @@ def explain(coordinator: Coordinator, member: Member, now: float) -> tuple[str, 
 
 def standstill(coordinator: Coordinator, now: float) -> str:
     """Return what the present members do, longest first, for a job in which no version comes."""
-    present = sorted(coordinator.roster.present.values(), key=lambda member: member.since)
+    present = sorted(coordinator.state.roster.present.values(), key=lambda member: member.since)
     busy = [member for member in present if member.state != "done"]
     parts = [_doing(coordinator, member.worker, now) for member in busy[:NAMED_LIMIT]]
     if len(busy) > NAMED_LIMIT:
@@ -126,7 +128,7 @@ def standstill(coordinator: Coordinator, now: float) -> str:
 
 def _timer(coordinator: Coordinator, member: Member, now: float) -> float | None:
     """Return the seconds until the timer fires that the policy names for a waiting member; None if there is none."""
-    if not coordinator.started:
+    if not coordinator.state.started:
         return None
     try:
         waiting = coordinator.policy.explain(member.worker)
@@ -138,15 +140,21 @@ def _timer(coordinator: Coordinator, member: Member, now: float) -> float | None
 
 def waited_for(coordinator: Coordinator, member: Member) -> tuple[str, tuple[str, ...]]:
     """Return what a waiting member waits for ("it waits for ..."), and the workers that can release it."""
-    if not coordinator.initialised:
-        holders = [t.worker for t in coordinator.tickets.in_state("open") if t.initialise]
+    if not coordinator.state.initialised:
+        holders = [t.worker for t in coordinator.state.tickets.in_state("open") if t.initialise]
         return "the initial values of the variables", tuple(holders)
-    if not coordinator.started:
-        present = coordinator.roster.by_rank()
+    if not coordinator.state.started:
+        present = coordinator.state.roster.by_rank()
         releasers = tuple(
-            m.worker for m in present if m.requested is None and (m.state != "done" or coordinator.resting)
+            m.worker
+            for m in present
+            if m.requested is None and (m.state != "done" or coordinator.state.resting)
         )
-        wanted = len(coordinator.roster.expected()) if coordinator.resting else coordinator.terms.quorum
+        wanted = (
+            len(coordinator.state.roster.expected())
+            if coordinator.state.resting
+            else coordinator.terms.quorum
+        )
         return f"{coordinator.missing} more of {wanted} workers to be ready", releasers
     try:
         waiting = coordinator.policy.explain(member.worker)
@@ -171,13 +179,13 @@ def _is_reason(waiting: object) -> bool:
 
 
 def _doing(coordinator: Coordinator, name: str, now: float) -> str:
-    member = coordinator.roster.present.get(name)
+    member = coordinator.state.roster.present.get(name)
     if member is None:
         return f"{name} has left"
     if member.absent_since is not None:
         left = coordinator.terms.grace - (now - member.absent_since)
         return f"{name} lost its connection, given up in {max(left, 0):.1f} s"
-    for ticket in coordinator.tickets.open_of(name):
+    for ticket in coordinator.state.tickets.open_of(name):
         seconds = now - ticket.granted_at
         if ticket.initialise:
             return f"{name} has been bringing them with ticket {ticket.number} for {seconds:.1f} s"
@@ -191,11 +199,11 @@ NOTED_LIMIT = 3
 
 def _note(coordinator: Coordinator, now: float) -> str:
     held = [wait.sentence(now) for wait in coordinator.waits(now)]
-    if coordinator.stopped is not None:
+    if coordinator.state.stopped is not None:
         more = [f"and for {len(held) - NOTED_LIMIT} more"] if len(held) > NOTED_LIMIT else []
-        return "; ".join([coordinator.stopped.reason, *held[:NOTED_LIMIT], *more])
-    if coordinator.resting:
-        here = coordinator.roster.expected()
+        return "; ".join([coordinator.state.stopped.reason, *held[:NOTED_LIMIT], *more])
+    if coordinator.state.resting:
+        here = coordinator.state.roster.expected()
         begun = sum(member.state != "done" for member in here)
         more = [f"and for {len(held) - NOTED_LIMIT} more"] if len(held) > NOTED_LIMIT else []
         return "; ".join(
@@ -205,13 +213,13 @@ def _note(coordinator: Coordinator, now: float) -> str:
                 *more,
             ]
         )
-    to_join = coordinator.terms.quorum - coordinator.roster.arrived
-    if not coordinator.started and to_join > 0:
+    to_join = coordinator.terms.quorum - coordinator.state.roster.arrived
+    if not coordinator.state.started and to_join > 0:
         return f"waiting for {to_join} of {coordinator.terms.quorum} workers to join"
-    present, unfinished = coordinator.roster.here(), coordinator.roster.unfinished
+    present, unfinished = coordinator.state.roster.here(), coordinator.state.roster.unfinished
     if unfinished and not present:
         gone, patience = named(unfinished), coordinator.terms.idle_timeout
-        left = max(patience - (now - (coordinator.roster.empty_since or now)), 0.0)
+        left = max(patience - (now - (coordinator.state.roster.empty_since or now)), 0.0)
         end = (
             f"the job ends in {left:.1f} s, unless one comes back"
             if patience
@@ -233,7 +241,7 @@ def _worker(coordinator: Coordinator, member: Member, now: float) -> WorkerRepor
         sentence, releasers = explain(coordinator, member, now)
     lost = member.absent_since is not None and member.ever_connected
     since = member.absent_since if lost and member.absent_since is not None else member.since
-    opened = coordinator.tickets.open_of(member.worker)
+    opened = coordinator.state.tickets.open_of(member.worker)
     return _tallied(
         coordinator,
         member.worker,
@@ -248,8 +256,8 @@ def _worker(coordinator: Coordinator, member: Member, now: float) -> WorkerRepor
 
 
 def _departed(coordinator: Coordinator, name: str, now: float) -> WorkerReport:
-    tally = coordinator.roster.tallies[name]
-    left = coordinator.roster.unfinished.get(name)
+    tally = coordinator.state.roster.tallies[name]
+    left = coordinator.state.roster.unfinished.get(name)
     state = "done" if left is None and tally.arrived else "left"
     return _tallied(coordinator, name, tally.incarnations - 1, state, now - left if left else 0.0)
 
@@ -265,7 +273,7 @@ def _tallied(
     ticket: int = 0,
     base_version: int = 0,
 ) -> WorkerReport:
-    tally = coordinator.roster.tally(name)
+    tally = coordinator.state.roster.tally(name)
     mean = sum(s * n for s, n in tally.staleness.items()) / tally.applied if tally.applied else 0.0
     return WorkerReport(
         name,

@@ -26,6 +26,14 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
+class Extent:
+    """How much data a worker has."""
+
+    epochs: int
+    batches: int
+
+
+@dataclass(frozen=True, slots=True)
 class JobTerms:
     """The terms that a job was started with. Times in seconds."""
 

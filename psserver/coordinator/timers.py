@@ -1,5 +1,6 @@
 """Timers of a policy: which are set, when they fire, and how a pause of the job postpones them."""
 
+from dataclasses import dataclass, field
 from typing import Final
 
 from psserver.policies import ClearTimer, PolicyError, SetTimer
@@ -14,6 +15,7 @@ LEAST_AHEAD: Final = 1000
 IDLE_LIMIT: Final = 100
 
 
+@dataclass(slots=True)
 class Timers:
     """The timers that a policy has set, by tag. All times are whole microseconds of the job.
 
@@ -21,16 +23,16 @@ class Timers:
     fires; afterwards each is due later by the part of the pause that it has seen.
     """
 
-    def __init__(
-        self, due: tuple[tuple[str, int], ...] = (), paused_since: int | None = None, idle: int = 0
-    ) -> None:
-        # Tag -> when it is due, in the order of setting. Changed only by the methods below.
-        self.pending: dict[str, int] = dict(due)
-        # When the first of them is due; of no meaning if none is set.
+    # Tag -> when it is due, in the order of setting. Changed only by the methods below.
+    pending: dict[str, int] = field(default_factory=dict)
+    paused_since: int | None = None
+    # Consecutive firings that released no worker while all waited.
+    idle: int = 0
+    # When the first of them is due; of no meaning if none is set.
+    _soonest: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
         self._soonest = min(self.pending.values(), default=0)
-        self.paused_since = paused_since
-        # Consecutive firings that released no worker while all waited.
-        self.idle = idle
 
     def set(self, timer: SetTimer, now: int) -> None:
         """Set a timer, in place of one with the same tag. Raises PolicyError for one that is not acceptable."""
@@ -81,11 +83,6 @@ class Timers:
             self.paused_since = now
         elif not paused and self.paused_since is not None:
             length, self.paused_since = now - self.paused_since, None
-            self.postpone(length)
-
-    def postpone(self, length: int) -> None:
-        """Let all timers be due later by `length`, unless a pause does so at its end."""
-        if self.paused_since is None:
             self.pending = {tag: at + length for tag, at in self.pending.items()}
             self._soonest += length
 

@@ -192,17 +192,19 @@ def job_numbers(job: Job, counts: Counts) -> JobNumbers:
 
 def numbers_from(coordinator: Coordinator, counts: Counts, now: float) -> JobNumbers:
     held = holdup(coordinator, now)
-    states = Counter("lost" if m.absent_since is not None else m.state for m in coordinator.roster.by_rank())
+    states = Counter(
+        "lost" if m.absent_since is not None else m.state for m in coordinator.state.roster.by_rank()
+    )
     workers: dict[str, WorkerNumbers] = {}
     for number, name in enumerate(counts.workers):
         label = name if number < MAX_WORKERS else OTHERS
         _add(workers.setdefault(label, WorkerNumbers()), coordinator, counts, name)
     return JobNumbers(
         phase=phase(coordinator),
-        version=coordinator.version,
-        entries=coordinator.entries,
+        version=coordinator.state.version,
+        entries=coordinator.state.entries,
         held_up=held[0] if held else 0.0,
-        loss=coordinator.loss,
+        loss=coordinator.state.loss,
         states=states,
         workers=workers,
         kinds=counts.kinds.copy(),
@@ -212,7 +214,7 @@ def numbers_from(coordinator: Coordinator, counts: Counts, now: float) -> JobNum
 
 
 def _add(numbers: WorkerNumbers, coordinator: Coordinator, counts: Counts, name: str) -> None:
-    logged, tally = counts.workers[name], coordinator.roster.tally(name)
+    logged, tally = counts.workers[name], coordinator.state.roster.tally(name)
     numbers.grants += logged.grants
     numbers.samples += tally.samples
     numbers.applied += tally.applied

@@ -7,7 +7,7 @@ import pytest
 from pslab.check.known import KNOWN
 from pslab.replay.whatif import Alternative, what_if
 from pslab.verify.harness import CoordinatorHarness, granted
-from psserver.coordinator import Record
+from psserver.coordinator import Record, inputs
 from psserver.policies import build, names
 from pswire import protocol
 from pswire.decisions import entries
@@ -40,9 +40,9 @@ FORBIDDING: list[tuple[str, Mapping[str, object]]] = [
 
 def ahead(harness: CoordinatorHarness, worker: str) -> list[int]:
     """It asks for the ticket after the newest that it holds; what it is granted."""
-    holding = harness.coordinator.tickets.open_of(worker)[-1].number
-    outputs = harness.coordinator.handle(
-        worker, harness.incarnation(worker), protocol.Ready(holding), harness.now
+    holding = harness.coordinator.state.tickets.open_of(worker)[-1].number
+    outputs = harness.coordinator.take(
+        inputs.Asked(worker, harness.incarnation(worker), protocol.Ready(holding)), harness.now
     )
     return granted(harness.take(outputs))
 
@@ -62,7 +62,7 @@ def test_where_the_policy_permits_it_comes_at_once(policy: str, knobs: Mapping[s
     assert harness.entries(entries.Grant)[-1].ahead is True
     assert harness.member("w0").state == "computing"
     # Said again it is the same one; a third there is not.
-    outputs = harness.coordinator.handle("w0", 0, protocol.Ready(first), harness.now)
+    outputs = harness.coordinator.take(inputs.Asked("w0", 0, protocol.Ready(first)), harness.now)
     assert granted(harness.take(outputs)) == [second]
     assert ahead(harness, "w0") == []
     kept(harness)

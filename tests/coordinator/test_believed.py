@@ -31,8 +31,8 @@ def parts(harness: CoordinatorHarness) -> set[tuple[int | None, int | None, int 
 
 
 def cause(harness: CoordinatorHarness) -> str:
-    assert harness.coordinator.stopped is not None
-    return harness.coordinator.stopped.cause
+    assert harness.coordinator.state.stopped is not None
+    return harness.coordinator.state.stopped.cause
 
 
 # Against the job's terms
@@ -92,7 +92,7 @@ class Liars:
         pytest.fail("the job does not end")
 
     def lie(self, worker: str) -> None:
-        ticket = self.harness.coordinator.tickets.open_of(worker)[0]
+        ticket = self.harness.coordinator.state.tickets.open_of(worker)[0]
         if self.dice.random() < 0.4:
             self.harness.abandons(worker, ticket.number)
         elif self.dice.random() < 0.5 and not self.known:
@@ -101,7 +101,7 @@ class Liars:
             self.harness.commits(worker, ticket.number, unit_ends=not self.known)
 
     def work(self, worker: str) -> None:
-        ticket = self.harness.coordinator.tickets.open_of(worker)[0]
+        ticket = self.harness.coordinator.state.tickets.open_of(worker)[0]
         assert ticket.part is not None
         length = self.lengths[ticket.part.unit]
         if ticket.part.part >= length:
@@ -117,7 +117,7 @@ def test_as_many_as_the_policy_tolerates_end_nothing(policy: str, knobs: dict[st
     for seed in seeds(10, soak=1000, fast=4):
         play = Liars(policy, knobs, seed)
         play.run()
-        harness, queue = play.harness, play.harness.coordinator.work
+        harness, queue = play.harness, play.harness.coordinator.state.work
         assert queue is not None
         assert not any(entry.skipped for entry in harness.entries(entries.Abandon)), seed
         dropped = {drop.ticket for drop in harness.entries(entries.Drop) if drop.skipped}
@@ -175,7 +175,7 @@ def test_more_than_the_rest_of_an_update_is_no_success(abandoned: bool) -> None:
             worker = f"w{number}"
             if harness.stopped or harness.holds(worker) is None:
                 continue
-            (ticket,) = harness.coordinator.tickets.open_of(worker)
+            (ticket,) = harness.coordinator.state.tickets.open_of(worker)
             if abandoned and ticket.part is not None and ticket.part.unit == 3:
                 harness.abandons(worker)
                 if not harness.stopped:
@@ -185,7 +185,7 @@ def test_more_than_the_rest_of_an_update_is_no_success(abandoned: bool) -> None:
             turns += 1
             if turns == 10 and not abandoned:
                 harness.leaves("w4")
-    assert harness.coordinator.version and cause(harness) == "missing"
+    assert harness.coordinator.state.version and cause(harness) == "missing"
 
 
 @pytest.mark.parametrize("dealt", [True, False])
@@ -203,5 +203,5 @@ def test_a_job_in_which_nothing_was_applied_is_no_success(dealt: bool, sentences
         if not harness.stopped:
             harness.done(f"w{number}")
     harness.passes(100.0)
-    assert harness.coordinator.version == 0 and cause(harness) == "missing"
+    assert harness.coordinator.state.version == 0 and cause(harness) == "missing"
     sentences.check(harness.stopped)

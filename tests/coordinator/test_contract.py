@@ -83,14 +83,14 @@ BREACHES: list[tuple[Second | type[Honest], str]] = [
 @pytest.mark.parametrize(("breach", "sentence"), BREACHES, ids=[sentence for _, sentence in BREACHES])
 def test_a_breach_ends_the_job(breach: Second | type[Honest], sentence: str) -> None:
     harness = play(breach)
-    stopped = harness.coordinator.stopped
+    stopped = harness.coordinator.state.stopped
     assert stopped is not None
     assert (stopped.success, stopped.cause) == (False, "policy")
     assert stopped.reason.startswith(f"policy {harness.coordinator.policy.name} ")
     assert sentence in stopped.reason
     # Everybody hears of it, nobody is asked to evaluate, and the books are closed.
     assert evaluators(harness) == {"w0": False, "w1": False}
-    assert [tally.pending for tally in harness.coordinator.roster.tallies.values()] == [0, 0]
+    assert [tally.pending for tally in harness.coordinator.state.roster.tallies.values()] == [0, 0]
     assert harness.kinds.count("stop") == 1
     verdict = harness.verdict()
     assert verdict.violations == (), [str(violation) for violation in verdict.violations]
@@ -102,7 +102,7 @@ def test_after_a_breach_everything_is_answered() -> None:
         assert notices(harness.ready(worker), protocol.Stop)
         assert notices(harness.done(worker), protocol.Stop)
         harness.leaves(worker)
-    assert harness.coordinator.over
+    assert harness.coordinator.state.over
 
 
 def test_a_breach_at_the_start() -> None:

@@ -8,9 +8,8 @@ import pytest
 from pslab.verify.guarded import Case, decisions, play
 from pslab.verify.harness import CoordinatorHarness
 from pslab.verify.schedule import Schedule, Seeded
-from psserver.coordinator import Coordinator
-from psserver.coordinator.state import CoordinatorState
-from psserver.policies import PolicyError, build
+from psserver.coordinator import Coordinator, Declined, JobState, inputs
+from psserver.policies import build
 from pswire.decisions import entries as e
 from pswire.records import StateError
 from tests.coordinator.settings import checked
@@ -83,10 +82,10 @@ def test_a_person_comes_first() -> None:
 def test_a_person_sets_the_rate_with_a_change(sentences: Recorder) -> None:
     job = CoordinatorHarness("async", workers=2).starts()
     for rate in (0.0, -1.0, float("nan"), 1e7):
-        with pytest.raises(PolicyError) as refusal:
-            job.coordinator.change_policy(build("sync", {}, 2), job.now, by="operator", rate=rate)
-        sentences.check(str(refusal.value))
-    job.take(job.coordinator.change_policy(build("k-sync", {}, 2), job.now, by="operator", rate=2.0))
+        (refusal,) = job.gives(inputs.ChangeAsked("sync", {}, "operator", rate=rate))
+        assert isinstance(refusal, Declined)
+        sentences.check(refusal.reason)
+    job.gives(inputs.ChangeAsked("k-sync", {}, "operator", rate=2.0))
     for _ in range(2):
         job.commits("w0")
         job.commits("w1")
@@ -115,17 +114,18 @@ def test_servers_that_crash_go_on_with_the_controller() -> None:
 def test_a_saved_state_decides_the_same() -> None:
     job = adapted()
     trains(job, 35, 4.0)
-    state = CoordinatorState.from_json(json.loads(json.dumps(job.coordinator.state().to_json())))
+    text = json.dumps(job.coordinator.saved())
     again = CoordinatorHarness("k-async", {"aggregate": 1}, workers=4, terms={"adapt": ADASYNC})
-    again.coordinator = Coordinator(job.coordinator.terms, build("k-async", {"aggregate": 1}, 4), job.now)
-    again.coordinator.restore(state)
+    policy, terms = build("k-async", {"aggregate": 1}, 4), job.coordinator.terms
+    again.coordinator = Coordinator(terms, policy, given=JobState.read(json.loads(text)))
     again.log, again.now = list(job.log), job.now
     for each in (job, again):
         trains(each, 30, 0.25)
     assert again.lines() == job.lines() and job.entries(e.Policy)
     plain = CoordinatorHarness("k-async", {"aggregate": 1}, workers=4)
     with pytest.raises(StateError):
-        Coordinator(plain.coordinator.terms, build("k-async", {"aggregate": 1}, 4), job.now).restore(state)
+        policy = build("k-async", {"aggregate": 1}, 4)
+        Coordinator(plain.coordinator.terms, policy, given=JobState.read(json.loads(text)))
 
 
 CASES = [
@@ -157,7 +157,7 @@ def test_no_schedule_with_a_controller_breaks_a_promise() -> None:
         case = CASES[seed % len(CASES)]
         schedule = schedule_of(case, seed)
         changes += sum(isinstance(r.entry, e.Policy) and r.entry.inputs is not None for r in schedule.log)
-        stopped = schedule.coordinator.stopped
+        stopped = schedule.coordinator.state.stopped
         assert stopped is not None and (stopped.success or stopped.cause != "policy"), (
             f"seed {seed}: {stopped}"
         )

@@ -31,7 +31,7 @@ def test_batches_that_a_rollback_undid_and_nobody_repeats_are_missing(
     harness.servers_crash()
     harness.joins("w0", used=60)
     harness.ready("w0")
-    tally = harness.coordinator.roster.tally("w0")
+    tally = harness.coordinator.state.roster.tally("w0")
     if commits_again:
         harness.commits("w0", batch=61)
         # A process that is started anew begins behind what its name has used.
@@ -43,7 +43,9 @@ def test_batches_that_a_rollback_undid_and_nobody_repeats_are_missing(
     cause = "done" if allowed else "missing"
     reason = f"all workers are done; {tally.missed} batches of w0 were lost with a server or a connection"
     assert harness.stopped == f"{cause}: {reason}"
-    assert harness.coordinator.stopped is not None and harness.coordinator.stopped.success == allowed
+    assert (
+        harness.coordinator.state.stopped is not None and harness.coordinator.state.stopped.success == allowed
+    )
 
 
 def test_idle_for_ever_when_told_so() -> None:

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness
+from psserver.coordinator import inputs
 from psserver.coordinator.epochs import (
     MAX_LAYOUTS,
     MAX_ROUNDS,
@@ -28,7 +29,7 @@ class Epochs:
         self.sums = EpochSums(LIMIT, self.harness.now)
 
     def awaited(self) -> str | None:
-        found = self.sums.awaited(self.harness.coordinator.roster, self.harness.now)
+        found = self.sums.awaited(self.harness.coordinator.state.roster, self.harness.now)
         return found and found[0]
 
     def report(
@@ -41,7 +42,7 @@ class Epochs:
         over: bool = False,
         **values: float,
     ) -> Totals:
-        roster = self.harness.coordinator.roster
+        roster = self.harness.coordinator.state.roster
         told = Report(number, layout, sums or (1.0, 2.0), values, yields)
         return self.sums.add(roster.present[worker], told, roster, self.harness.now, over=over)
 
@@ -90,7 +91,7 @@ def test_who_can_yield_is_told_to_until_the_longer_epoch_is_over() -> None:
         assert totals.held_up and not totals.complete
         epochs.harness.commits(worker, samples=0)
     # A version is made, everybody has a ticket again, and w2 comes to its end.
-    assert epochs.harness.coordinator.version == 1
+    assert epochs.harness.coordinator.state.version == 1
     assert not epochs.report("w0", yields=True).held_up
     totals = epochs.report("w2", yields=True)
     assert totals.complete and not totals.held_up and totals.workers == {"w0", "w1", "w2"}
@@ -164,7 +165,7 @@ def test_a_silent_member_is_named_and_waited_for_once(sentences: Recorder) -> No
 
 def test_who_only_joined_is_not_waited_for() -> None:
     epochs = Epochs(2, "async")
-    epochs.harness.coordinator.join("liar", "L", None, epochs.harness.now)
+    epochs.harness.coordinator.take(inputs.JoinAsked("liar", "L", None), epochs.harness.now)
     epochs.report("w0", 0)
     assert epochs.report("w1", 0).complete
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pslab.verify.harness import CoordinatorHarness
-from psserver.coordinator import Coordinator, CoordinatorState, JoinRefused
+from pslab.verify.harness import CoordinatorHarness, JoinError
+from psserver.coordinator import Coordinator, JobState
 from psserver.policies import build
 from tests.promises import promise
 from tests.sentences import Recorder
@@ -31,8 +31,7 @@ def other(layer: int, part: int, value: Any = "f1") -> str:
 
 def join(harness: CoordinatorHarness, worker: str, function: str, session: str = "A") -> None:
     rank = int(worker[1:])
-    _, outputs = harness.coordinator.join(worker, session, rank, harness.now, function=function)
-    harness.take(outputs)
+    harness.join(worker, session, rank, function=function)
     harness.connects(worker, session)
 
 
@@ -58,7 +57,7 @@ def test_another_function_is_refused_with_its_layer_and_nothing_changes(
 ) -> None:
     harness = begun()
     before = harness.state(), len(harness.log)
-    with pytest.raises(JoinRefused) as refused:
+    with pytest.raises(JoinError) as refused:
         join(harness, "w1", function)
     sentences.check(str(refused.value))
     assert (harness.state(), len(harness.log)) == before
@@ -69,35 +68,35 @@ def test_the_same_function_and_none_may_join() -> None:
     join(harness, "w1", text())
     join(harness, "w2", "")
     join(harness, "w0", text(), session="B")
-    assert set(harness.coordinator.roster.present) == {"w0", "w1", "w2"}
+    assert set(harness.coordinator.state.roster.present) == {"w0", "w1", "w2"}
 
 
 def test_names_of_layers_decide_nothing() -> None:
     """Keras numbers the layers that a process has made: a notebook that builds its model twice has other names."""
     harness = begun()
     join(harness, "w1", text(*([f"{name[:-1]}_1'", *digests] for name, *digests in LAYERS)))
-    assert set(harness.coordinator.roster.present) == {"w0", "w1"}
+    assert set(harness.coordinator.state.roster.present) == {"w0", "w1"}
 
 
 @promise("Models whose numbers differ by how a machine rounds train together.")
 def test_numbers_that_are_near_decide_nothing() -> None:
     harness = begun()
     join(harness, "w1", other(1, 3, [0.5001, -1.0009]))
-    assert set(harness.coordinator.roster.present) == {"w0", "w1"}
+    assert set(harness.coordinator.state.roster.present) == {"w0", "w1"}
 
 
 def test_the_first_worker_that_names_one_proposes_it() -> None:
     harness = CoordinatorHarness("async", workers=2, now=0.0)
     join(harness, "w0", "")
     join(harness, "w1", text())
-    with pytest.raises(JoinRefused):
+    with pytest.raises(JoinError):
         join(harness, "w2", other(1, 2))
 
 
 def test_a_worker_that_comes_back_alone_before_anything_is_trained_may_have_another_one() -> None:
     harness = begun()
     join(harness, "w0", other(1, 2), session="B")
-    with pytest.raises(JoinRefused):
+    with pytest.raises(JoinError):
         join(harness, "w1", text())
 
 
@@ -110,42 +109,39 @@ def test_after_a_commit_its_worker_is_refused_too() -> None:
     harness.commits("w0")
     harness.leaves("w0")
     harness.leaves("w1")
-    with pytest.raises(JoinRefused):
+    with pytest.raises(JoinError):
         join(harness, "w0", other(1, 2), session="B")
 
 
 def test_a_job_that_resumes_compares_with_what_it_had() -> None:
     harness = begun()
-    plain = json.loads(json.dumps(harness.coordinator.state().to_json()))
-    made = Coordinator(harness.coordinator.terms, build("async", {}, 2), harness.now)
-    made.restore(CoordinatorState.from_json(plain))
-    harness.coordinator = made
-    with pytest.raises(JoinRefused):
+    plain = json.loads(json.dumps(harness.coordinator.saved()))
+    policy = build("async", {}, 2)
+    harness.coordinator = Coordinator(harness.coordinator.terms, policy, given=JobState.read(plain))
+    with pytest.raises(JoinError):
         join(harness, "w1", other(1, 2))
 
 
 def test_a_further_phase_may_train_with_another_loss() -> None:
     harness = CoordinatorHarness("sync", workers=1, now=0.0)
-    _, outputs = harness.coordinator.join("w0", "A", 0, harness.now, stays=True, function=text())
-    harness.take(outputs)
+    harness.join("w0", "A", 0, stays=True, function=text())
     harness.connects("w0")
     harness.ready("w0")
     harness.commits("w0", ready=False)
     harness.ready("w0")
     harness.commits("w0", ready=False)
     harness.done("w0")
-    assert harness.coordinator.phase == 1
+    assert harness.coordinator.state.phase == 1
     join(harness, "w0", other(2, 1), session="B")
 
 
 @pytest.mark.parametrize("kept", ["[]", "{", json.dumps([["Dense 'dense'", "a0", ""]])])
 def test_a_text_of_another_form_in_a_checkpoint_refuses_nobody(kept: str) -> None:
     harness = begun()
-    plain = json.loads(json.dumps(harness.coordinator.state().to_json()))
+    plain = json.loads(json.dumps(harness.coordinator.saved()))
     plain["function"]["text"] = kept
-    made = Coordinator(harness.coordinator.terms, build("async", {}, 2), harness.now)
-    made.restore(CoordinatorState.from_json(plain))
-    harness.coordinator = made
+    policy = build("async", {}, 2)
+    harness.coordinator = Coordinator(harness.coordinator.terms, policy, given=JobState.read(plain))
     join(harness, "w1", text())
-    with pytest.raises(JoinRefused):
+    with pytest.raises(JoinError):
         join(harness, "w0", other(1, 2), session="B")

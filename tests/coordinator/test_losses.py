@@ -21,7 +21,7 @@ def undisturbed(setting: Setting, points: int) -> Schedule:
     for client, batches in zip(schedule.clients.values(), BATCHES, strict=False):
         client.batches = batches
     for point in range(points):
-        if schedule.coordinator.stopped is None:
+        if schedule.coordinator.state.stopped is None:
             schedule.proceed(schedule.clients[schedule.names[point % setting.workers]])
     return schedule
 
@@ -33,7 +33,7 @@ def others_finish(schedule: Schedule, victim: str) -> float:
     while not all(client.finished and not client.up for client in others):
         for client in others:
             schedule.settle(client)
-        assert schedule.now - began <= TIMEOUT, f"they still wait: {schedule.coordinator.tickets.live}"
+        assert schedule.now - began <= TIMEOUT, f"they still wait: {schedule.coordinator.state.tickets.live}"
         schedule.wait(0.25)
     return schedule.now - began
 
@@ -44,7 +44,7 @@ def test_killed_for_good(setting: Setting) -> None:
     for point in range(setting.workers, POINTS, EACH):
         for victim in ("w0", "w1"):
             schedule = undisturbed(setting, point)
-            if schedule.coordinator.stopped is not None:
+            if schedule.coordinator.state.stopped is not None:
                 continue
             client = schedule.clients[victim]
             client.alive, client.gone = False, True
@@ -60,7 +60,7 @@ def test_killed_and_started_again(setting: Setting) -> None:
     for point in range(setting.workers, POINTS, EACH):
         for victim in ("w0", "w1"):
             schedule = undisturbed(setting, point)
-            if schedule.coordinator.stopped is not None:
+            if schedule.coordinator.state.stopped is not None:
                 continue
             client = schedule.clients[victim]
             client.alive = False
@@ -85,7 +85,7 @@ def test_a_line_that_breaks(setting: Setting) -> None:
     for point in range(setting.workers, POINTS, EACH):
         for victim in ("w0", "w1"):
             schedule = undisturbed(setting, point)
-            if schedule.coordinator.stopped is not None:
+            if schedule.coordinator.state.stopped is not None:
                 continue
             client = schedule.clients[victim]
             schedule.cut(client)

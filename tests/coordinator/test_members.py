@@ -2,10 +2,9 @@
 
 import pytest
 
-from pslab.verify.harness import CoordinatorHarness, notices, refusals
-from psserver.coordinator import JoinRefused
+from pslab.verify.harness import CoordinatorHarness, JoinError, notices, refusals
+from psserver.coordinator import JobState, inputs
 from psserver.coordinator.members.roster import BATCHES_AHEAD, REMEMBERED_SESSIONS
-from psserver.coordinator.state.saving import roster_from
 from pswire import protocol
 from pswire.decisions import entries
 from tests.promises import promise
@@ -14,15 +13,14 @@ from tests.sentences import Recorder
 
 def refusal(harness: CoordinatorHarness, worker: str, session: str, rank: int | None) -> str:
     before = harness.state()
-    with pytest.raises(JoinRefused) as caught:
-        harness.coordinator.join(worker, session, rank, harness.now)
+    with pytest.raises(JoinError) as caught:
+        harness.join(worker, session, rank)
     assert harness.state() == before
     return str(caught.value)
 
 
 def place(harness: CoordinatorHarness, worker: str, session: str, rank: int | None) -> tuple[str, int, int]:
-    member, outputs = harness.coordinator.join(worker, session, rank, harness.now)
-    harness.take(outputs)
+    member = harness.join(worker, session, rank)
     return member.worker, member.rank, member.incarnation
 
 
@@ -64,7 +62,7 @@ def test_what_a_worker_alone_remembers_is_declared_lost_when_it_joins_anew(
     """Not at its first join, and not when it had committed nothing."""
     harness = CoordinatorHarness(workers=1)
     for session in ("A", "B", "C"):
-        harness.take(harness.coordinator.join("w0", session, 0, harness.now, remembers=remembers)[1])
+        harness.join("w0", session, 0, remembers=remembers)
         harness.connects("w0", session)
         if session == "B":
             harness.ready("w0")
@@ -100,30 +98,25 @@ def test_unknown_and_former_incarnations_are_refused_and_change_nothing(incarnat
     ticket = harness.holds("w1")
     assert ticket is not None
     for worker in ("w0", "nobody"):
-        answers = [
-            c.handle(worker, incarnation, protocol.Ready(), now),
-            c.handle(worker, incarnation, protocol.Commit(ticket), now),
-            c.handle(worker, incarnation, protocol.Abandon(ticket, "lie"), now),
-            c.handle(worker, incarnation, protocol.Done(), now),
-            c.connect(worker, incarnation, "A", now),
-        ]
-        for outputs in answers:
-            (told,) = notices(outputs, protocol.Refusal)
+        asked = (protocol.Ready(), protocol.Commit(ticket), protocol.Abandon(ticket, "lie"), protocol.Done())
+        for given in (
+            *(inputs.Asked(worker, incarnation, request) for request in asked),
+            inputs.Connected(worker, incarnation, "A"),
+        ):
+            (told,) = notices(c.take(given, now), protocol.Refusal)
             assert told.fatal
             assert told.message.startswith(f"worker {worker!r}, incarnation {incarnation}, is not a member")
-        assert (
-            c.handle(worker, incarnation, protocol.Leave("bye"), now)
-            == c.disconnect(worker, incarnation, now)
-            == []
-        )
-    assert "; incarnation 1 is; join again" in refusals(c.handle("w0", incarnation, protocol.Ready(), now))[0]
+        assert c.take(inputs.Asked(worker, incarnation, protocol.Leave("bye")), now) == []
+        assert c.take(inputs.Disconnected(worker, incarnation), now) == []
+    refused = c.take(inputs.Asked("w0", incarnation, protocol.Ready()), now)
+    assert "; incarnation 1 is; join again" in refusals(refused)[0]
     assert harness.state() == before
 
 
 def test_a_stream_of_another_session_is_refused() -> None:
     harness = CoordinatorHarness(workers=1)
     harness.joins("w0", "A")
-    assert refusals(harness.coordinator.connect("w0", 0, "not A", harness.now))
+    assert refusals(harness.coordinator.take(inputs.Connected("w0", 0, "not A"), harness.now))
 
 
 # The start
@@ -140,7 +133,7 @@ def test_a_returning_worker_goes_on_with_its_first_uncommitted_batch() -> None:
     harness.leaves("w0")
     harness.joins("w0", "B")
     assert harness.incarnation("w0") == 1
-    assert harness.coordinator.roster.tally("w0").next_batch == 3
+    assert harness.coordinator.state.roster.tally("w0").next_batch == 3
 
 
 def test_one_commit_does_not_use_up_a_workers_data() -> None:
@@ -149,12 +142,12 @@ def test_one_commit_does_not_use_up_a_workers_data() -> None:
     harness.commits("w0", batch=2**48 - 1)
     harness.abandons("w0")
     harness.joins("w0", "B")
-    assert harness.coordinator.roster.tally("w0").next_batch == 1 + BATCHES_AHEAD
+    assert harness.coordinator.state.roster.tally("w0").next_batch == 1 + BATCHES_AHEAD
 
 
 def test_names_that_are_allowed_and_no_others(sentences: Recorder) -> None:
     harness = CoordinatorHarness(workers=1, terms={"allowed": ("w0", "anna")}).starts()
-    with pytest.raises(JoinRefused) as refused:
+    with pytest.raises(JoinError) as refused:
         harness.joins("eve", "B", rank=1)
     sentences.check(refused)
     harness.joins("anna", "C", rank=1)
@@ -166,7 +159,7 @@ def test_so_many_processes_of_a_name_are_remembered_and_no_more(sentences: Recor
     sessions = [f"s{number}" for number in range(3 * REMEMBERED_SESSIONS)]
     for session in sessions:
         harness.joins("w0", session)
-    kept = harness.coordinator.roster.tally("w0").sessions
+    kept = harness.coordinator.state.roster.tally("w0").sessions
     assert list(kept) == sessions[-REMEMBERED_SESSIONS:]
     for older in sessions[-REMEMBERED_SESSIONS:-1]:
         sentences.check(refusal(harness, "w0", older, 0))
@@ -175,7 +168,7 @@ def test_so_many_processes_of_a_name_are_remembered_and_no_more(sentences: Recor
     harness.leaves("w0")
     harness.joins("w0", sessions[-2])
     assert list(kept)[-2:] == [sessions[-1], sessions[-2]] and len(kept) == REMEMBERED_SESSIONS
-    assert roster_from(harness.coordinator.state(), 0.0).tally("w0").sessions == kept
+    assert JobState.read(harness.coordinator.saved()).roster.tally("w0").sessions == kept
 
 
 # A part of the workers is enough to begin

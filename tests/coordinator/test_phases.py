@@ -3,6 +3,7 @@
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness, granted, notices
+from psserver.coordinator import inputs
 from psserver.coordinator.status import report
 from psserver.coordinator.work.units import WorkTerms
 from psserver.policies import names
@@ -54,14 +55,14 @@ def test_under_every_policy_a_second_phase_goes_on_from_the_first(policy: str, s
     harness.passes(0.1)
     assert harness.stopped.startswith("done: ")
     sentences.check(harness.stopped)
-    assert harness.coordinator.over
+    assert harness.coordinator.state.over
     assert not harness.verdict().violations
 
 
 def test_the_only_worker_takes_its_own_place_without_ending_the_job() -> None:
     harness = staying(workers=1)
     finish(harness, "w0")
-    member, _ = harness.coordinator.join("w0", "B", 0, harness.now, stays=True)
+    member = harness.join("w0", "B", 0, stays=True)
     # Between Join and session time passes.
     harness.passes(0.5)
     assert harness.stopped == ""
@@ -72,10 +73,9 @@ def test_the_only_worker_takes_its_own_place_without_ending_the_job() -> None:
 def test_each_phase_deals_work_units_of_its_own() -> None:
     harness = CoordinatorHarness("async", workers=1)
     for session in ("A", "B"):
-        member, outputs = harness.coordinator.join("w0", session, 0, harness.now, stays=True)
-        harness.take(outputs)
+        member = harness.join("w0", session, 0, stays=True)
         for _ in range(2):  # said again, it changes nothing
-            harness.take(harness.coordinator.declare_work(WorkTerms(2, 1, 1), harness.now))
+            harness.take(harness.coordinator.take(inputs.Dealt(WorkTerms(2, 1, 1)), harness.now))
         harness.connects("w0", session)
         harness.ready("w0")
         if not member.incarnation:
@@ -94,15 +94,15 @@ def test_one_that_is_lost_behind_its_last_batch_is_not_done_in_the_next_phase() 
     finish(harness, "w1")
     # It has its time to come back; then the phase ends without it.
     harness.passes(9.0)
-    assert harness.passes(9.0) and harness.coordinator.resting
+    assert harness.passes(9.0) and harness.coordinator.state.resting
     harness.joins("w1", "B", stays=True)
     assert granted(harness.ready("w1"))
     harness.joins("w0", "B", stays=True)
-    tally = harness.coordinator.roster.tally("w0")
-    assert (harness.coordinator.phase, tally.next_batch, tally.phase_batch) == (1, 1, 1)
+    tally = harness.coordinator.state.roster.tally("w0")
+    assert (harness.coordinator.state.phase, tally.next_batch, tally.phase_batch) == (1, 1, 1)
     assert granted(harness.ready("w0"))
     assert not finish(harness, "w1") and len(finish(harness, "w0")) == 2
-    assert harness.coordinator.phase == 2
+    assert harness.coordinator.state.phase == 2
 
 
 def test_between_phases_servers_go_back_and_nobody_is_in_a_phase_twice() -> None:
@@ -112,8 +112,8 @@ def test_between_phases_servers_go_back_and_nobody_is_in_a_phase_twice() -> None
     # The processes that were there: one has begun the next phase, one has not yet.
     harness.joins("w0", "B", stays=True)
     harness.joins("w1", "A", stays=True)
-    assert not granted(harness.ready("w0")) and harness.coordinator.resting
-    assert harness.coordinator.phase == 1
+    assert not granted(harness.ready("w0")) and harness.coordinator.state.resting
+    assert harness.coordinator.state.phase == 1
     harness.joins("w1", "B", stays=True)
     assert granted(harness.ready("w1"))
 
@@ -123,4 +123,7 @@ def test_new_scripts_on_a_job_that_rests_go_by_their_batches() -> None:
     finish(harness, "w0", "w1")
     harness.servers_crash()
     harness.joins("w0", "B", stays=True)
-    assert (harness.coordinator.phase, harness.coordinator.roster.tally("w0").phase_batch) == (0, 0)
+    assert (harness.coordinator.state.phase, harness.coordinator.state.roster.tally("w0").phase_batch) == (
+        0,
+        0,
+    )

@@ -9,10 +9,8 @@ import pytest
 from pslab.verify.guarded import Case, GuardedHarness
 from pslab.verify.harness import CoordinatorHarness
 from pslab.verify.schedule import Named, Schedule, Seeded
-from psserver.coordinator import Coordinator
-from psserver.coordinator.progress import Extent
-from psserver.coordinator.state import CoordinatorState
-from psserver.coordinator.terms import Planned
+from psserver.coordinator import Coordinator, JobState, inputs
+from psserver.coordinator.terms import Extent, Planned
 from psserver.policies import PolicyError, build
 from psserver.policies.succession import successor, successors
 from pswire.decisions import entries as e
@@ -58,7 +56,7 @@ def test_no_schedule_with_changes_breaks_a_promise() -> None:
         kinds = [record.entry.kind for record in schedule.log]
         changes += kinds.count("policy")
         settled += kinds.count("settled")
-        stopped = schedule.coordinator.stopped
+        stopped = schedule.coordinator.state.stopped
         assert stopped is not None and (stopped.success or stopped.cause != "policy"), (
             f"seed {seed}: {stopped}"
         )
@@ -162,10 +160,8 @@ def test_servers_that_crash_around_a_change_go_on_with_it() -> None:
         assert job.verdict().ok, f"crash after {entries} entries: {job.verdict().violations[:3]}"
 
 
-def restored(state: CoordinatorState, job: CoordinatorHarness) -> Coordinator:
-    coordinator = Coordinator(job.coordinator.terms, build("async", {}, job.workers), job.now)
-    coordinator.restore(state)
-    return coordinator
+def restored(plain: object, job: CoordinatorHarness) -> Coordinator:
+    return Coordinator(job.coordinator.terms, build("async", {}, job.workers), given=JobState.read(plain))
 
 
 def test_a_saved_state_has_the_change_that_waits_and_the_overlap() -> None:
@@ -174,7 +170,7 @@ def test_a_saved_state_has_the_change_that_waits_and_the_overlap() -> None:
     job.changes_policy("sync", {})  # w1's ticket overlaps
     job.commits("w0")
     job.changes_policy("k-async", {"aggregate": 1}, "why not")  # waits
-    state = CoordinatorState.from_json(json.loads(json.dumps(job.coordinator.state().to_json())))
+    state = json.loads(json.dumps(job.coordinator.saved()))
     again = CoordinatorHarness("async", workers=2)
     again.coordinator = restored(state, job)
     again.log, again.now = list(job.log), job.now
@@ -187,10 +183,10 @@ def test_a_saved_state_has_the_change_that_waits_and_the_overlap() -> None:
 def test_a_saved_state_names_no_code() -> None:
     job = CoordinatorHarness("async", workers=1).starts()
     job.changes_policy("sync", {})
-    plain = job.coordinator.state().to_json()
+    plain = job.coordinator.saved()
     plain["policy"] = "os:system"
     with pytest.raises(StateError):
-        restored(CoordinatorState.from_json(plain), job)
+        restored(plain, job)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +200,7 @@ def test_a_saved_state_names_no_code() -> None:
 def test_a_plan_is_followed_at_its_place(planned: Planned, terms: Mapping[str, Any]) -> None:
     job = CoordinatorHarness("sync", workers=2, terms={**terms, "plan": (planned,)}).starts()
     for worker in ("w0", "w1"):
-        job.coordinator.set_extent(worker, Extent(1, 8))
+        job.coordinator.take(inputs.Measured(worker, Extent(1, 8)), job.now)
     for batch in range(6):
         for worker in ("w0", "w1"):
             job.commits(worker, batch=batch)

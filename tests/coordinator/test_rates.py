@@ -1,6 +1,5 @@
 """A learning rate that a worker sets with a commit: an entry of the log, which every later update obeys."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from pslab.replay.schedule import read_records
 from pslab.replay.whatif import what_if
 from pslab.runs.folder import Run
 from pslab.verify.harness import CoordinatorHarness, refusals
-from psserver.coordinator import Coordinator
+from psserver.coordinator import Coordinator, JobState
 from psserver.optimizers import build
 from psserver.policies import build as build_policy
 from pswire.decisions import entries
@@ -98,13 +97,13 @@ def test_whoever_joins_is_told_the_present_rate_where_it_can_be_set() -> None:
 
 def test_a_saved_job_goes_on_with_the_rate(sentences: Recorder) -> None:
     harness = trained()
-    state = harness.coordinator.state()
-    again = Coordinator(harness.coordinator.terms, build_policy("sync", {}, 2, 1), harness.now)
+    saved = harness.coordinator.saved()
     with pytest.raises(StateError) as refused:
-        again.restore(replace(state, lr_scale=-1.0))
+        JobState.read(saved | {"lr_scale": -1.0})
     sentences.check(refused)
-    again.restore(state)
-    assert again.state() == state and state.lr_scale == 2.0 and again.settable_rate == 0.2
+    policy = build_policy("sync", {}, 2, 1)
+    again = Coordinator(harness.coordinator.terms, policy, given=JobState.read(saved))
+    assert again.saved() == saved and saved["lr_scale"] == 2.0 and again.settable_rate == 0.2
 
 
 def test_the_same_moves_under_the_same_policy_set_the_same_rates(tmp_path: Path) -> None:
@@ -158,8 +157,8 @@ def test_a_worker_may_end_the_job_for_all(sentences: Recorder) -> None:
     harness.done("w1", ends="EarlyStopping in epoch 3")
     assert harness.stopped.startswith("done: ")
     sentences.check(harness.stopped)
-    assert harness.coordinator.stopped is not None and harness.coordinator.stopped.success
-    assert harness.coordinator.version == 1
+    assert harness.coordinator.state.stopped is not None and harness.coordinator.state.stopped.success
+    assert harness.coordinator.state.version == 1
 
 
 def test_the_same_moves_under_a_policy_that_tolerates_bad_workers_set_none(tmp_path: Path) -> None:

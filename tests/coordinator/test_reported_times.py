@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness
+from psserver.coordinator import JobState, inputs
 from psserver.coordinator.tickets.contributions import plausible
 from pswire import protocol
 from pswire.decisions.entries import Commit
@@ -57,9 +58,9 @@ class Training:
         """The entry of a commit after a second; the next ticket is asked for."""
         harness = self.harness
         harness.passes(1)
-        (ticket,) = harness.coordinator.tickets.open_of("w0")
+        (ticket,) = harness.coordinator.state.tickets.open_of("w0")
         commit = protocol.Commit(ticket.number, ready=True, times=Times(*times))
-        harness.take(harness.coordinator.handle("w0", 0, commit, harness.now))
+        harness.take(harness.coordinator.take(inputs.Asked("w0", 0, commit), harness.now))
         entry = [record.entry for record in harness.log if isinstance(record.entry, Commit)][-1]
         assert isinstance(entry, Commit)
         return entry
@@ -79,6 +80,6 @@ def test_a_commit_with_impossible_times_counts_and_the_log_still_passes_every_ch
 def test_a_saved_coordinator_knows_when_it_granted_last() -> None:
     training = Training()
     training.commit(0.25, 0.5)
-    state = training.harness.coordinator.state()
-    assert [tally.granted_at for tally in state.tallies] == [training.harness.now]
-    assert [ticket.former for ticket in state.tickets] == [training.harness.now - 1]
+    state = JobState.read(training.harness.coordinator.saved())
+    assert [tally.granted_at for tally in state.roster.tallies.values()] == [training.harness.now]
+    assert [ticket.former for ticket in state.tickets.live.values()] == [training.harness.now - 1]

@@ -3,6 +3,7 @@
 import re
 
 from pslab.verify.harness import CoordinatorHarness
+from psserver.coordinator import inputs
 from psserver.coordinator.members.roster import NAMED_LIMIT, named
 from psserver.coordinator.status import LISTED_LIMIT, holdup, report
 from tests.sentences import Recorder
@@ -19,7 +20,7 @@ def test_the_longest_wait_is_the_hold_up() -> None:
     assert held is not None
     assert held[0] == 3.0
     assert held[1].startswith("w2 has waited 3.0 s for version 1, which needs a commit of w1")
-    harness.take(harness.coordinator.stop("so", harness.now, success=True, cause="done"))
+    harness.take(harness.coordinator.take(inputs.Stopping("so", True, "done"), harness.now))
     assert holdup(harness.coordinator, harness.now) is None
 
 

@@ -26,10 +26,10 @@ def test_a_loss_that_is_not_finite_is_null_in_the_log() -> None:
     harness.commits("w0", loss=math.nan, norm=math.inf)
     said = harness.entries(entries.Commit)[-1].to_json()
     assert (said["loss"], said["norm"]) == (None, None)
-    assert harness.coordinator.loss is None
+    assert harness.coordinator.state.loss is None
     harness.commits("w0", loss=2.0)
     harness.commits("w0", loss=1.0)
-    assert harness.coordinator.loss == pytest.approx(1.9)
+    assert harness.coordinator.state.loss == pytest.approx(1.9)
 
 
 def test_numbers_and_indices() -> None:
@@ -52,7 +52,7 @@ def with_codec(policy: str, **knobs: object) -> CoordinatorHarness:
     harness = CoordinatorHarness(policy, knobs, workers=2).starts()
     for name in ("w0", "w1"):
         # As if it had joined with such a codec.
-        harness.coordinator.roster.present[name].remembers = True
+        harness.coordinator.state.roster.present[name].remembers = True
     return harness
 
 

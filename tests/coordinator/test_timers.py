@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness
-from psserver.coordinator import Coordinator, CoordinatorState, Record
+from psserver.coordinator import Coordinator, JobState, Record, inputs
 from psserver.coordinator.status import explain
 from psserver.coordinator.timers import IDLE_LIMIT, TAGS_LIMIT, Timers
 from psserver.policies import (
@@ -93,7 +93,7 @@ def test_what_is_due_fires_before_the_next_input_in_the_order_of_time_then_of_se
 
 def test_no_timer_fires_once_the_job_has_stopped() -> None:
     harness, policy = started(("x", 1.0))
-    harness.take(harness.coordinator.stop("enough", harness.now, success=True, cause="done"))
+    harness.take(harness.coordinator.take(inputs.Stopping("enough", True, "done"), harness.now))
     harness.now += 2.0
     harness.leaves("w0")
     assert policy.fired == [] and harness.verdict().ok
@@ -178,7 +178,7 @@ def test_a_timer_whose_update_is_tried_defers_the_input_that_made_it_fire() -> N
     harness.commits("w0")
     try_every_update(harness.coordinator, Doubtful())
     harness.now += 2.0
-    outputs = harness.take(harness.coordinator.note("remark", harness.now))
+    outputs = harness.take(harness.coordinator.take(inputs.Noted("remark"), harness.now))
     assert [o.entry.kind for o in outputs if isinstance(o, Record)] == ["timer"] and harness.trials
     harness.shards_answer(finite=True)
     assert harness.kinds[-2:] == ["apply", "note"] and harness.verdict().ok
@@ -216,13 +216,11 @@ def test_a_recovery_postpones_timers() -> None:
 
 def test_a_saved_state_has_the_timers() -> None:
     harness, _ = started(("x", 1.0), ("y", 0.5))
-    saved = CoordinatorState.from_json(harness.coordinator.state().to_json())
-    other = Alarmed()
-    copy = Coordinator(harness.coordinator.terms, other, 7.0)
-    copy.restore(saved, shift=7.0 - harness.now)
-    assert copy.due == pytest.approx(7.5)
-    assert copy.state().timers == saved.timers == [("x", SECOND), ("y", SECOND // 2)]
-    outputs = copy.tick(8.5)
+    state = JobState.read(harness.coordinator.saved())
+    copy = Coordinator(harness.coordinator.terms, Alarmed(), given=state)
+    assert copy.due == harness.coordinator.due == pytest.approx(0.5)
+    assert list(state.timers.pending.items()) == [("x", SECOND), ("y", SECOND // 2)]
+    outputs = copy.take(inputs.Tick(), 1.5)
     assert [o.entry.tag for o in outputs if isinstance(o, Record) and isinstance(o.entry, entries.Timer)] == [
         "y",
         "x",
@@ -285,7 +283,7 @@ def test_timers_without_end_are_a_livelock_that_is_named() -> None:
 
 
 def test_a_pause_moves_every_timer_by_its_length() -> None:
-    timers = Timers((("a", 10), ("b", 20)))
+    timers = Timers({"a": 10, "b": 20})
     timers.pause(True, 5)
     timers.pause(True, 9)
     assert timers.take_due(100) is None
@@ -305,25 +303,8 @@ def test_a_timer_that_is_set_in_a_pause_counts_from_its_end() -> None:
     assert harness.coordinator.due == pytest.approx(harness.now + 1.0)
     harness.passes(1.0)
     assert harness.holds("w0") and harness.holds("w1")
-    timers = Timers((("a", 50),))
+    timers = Timers({"a": 50})
     timers.pause(True, 10)
     timers.set(SetTimer("b", 5000), 30)
     timers.pause(False, 40)
     assert timers.pending == {"a": 80, "b": 5010}
-
-
-def test_time_stands_still_while_nobody_could_decide() -> None:
-    harness, policy = started(("x", 1.0), ("y", 5.0))
-    harness.passes(0.25)
-    harness.now += 3.0
-    assert harness.take(harness.coordinator.interrupted(3.0)) == []
-    harness.passes(0.5)
-    assert policy.fired == [] and harness.coordinator.due == pytest.approx(harness.now + 0.25)
-    harness.passes(0.25)
-    assert [tag for tag, _ in policy.fired] == ["x"]
-    # A pause lasts to its end, however much of it nobody could decide in.
-    timers = Timers((("a", 50),))
-    timers.pause(True, 10)
-    timers.postpone(20)
-    timers.pause(False, 40)
-    assert timers.pending == {"a": 80}

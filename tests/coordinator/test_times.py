@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pslab.verify.schedule import Schedule, Seeded
-from psserver.coordinator import Coordinator, JobTerms, Record
+from psserver.coordinator import Coordinator, Input, JobTerms, Output, Record, inputs
 from psserver.policies import build
 from pswire import protocol
 from pswire.decisions.entries import Commit
@@ -29,15 +29,19 @@ def test_they_are_written_in_whole_microseconds_behind_what_was_there() -> None:
 
 
 def test_a_commit_that_is_repeated_with_other_times_changes_nothing() -> None:
-    coordinator = Coordinator(JobTerms("j", {"name": "sgd"}, 1, 1, 0), build("async", {}, 1), 0.0)
-    coordinator.opening()
-    coordinator.join("w0", "s", 0, 0.0)
-    coordinator.connect("w0", 0, "s", 0.0)
-    coordinator.handle("w0", 0, protocol.Ready(), 0.0)
-    coordinator.handle("w0", 0, protocol.Commit(1, ready=True), 0.0)
-    (ticket,) = [found.number for found in coordinator.tickets.open_of("w0")]
-    first = coordinator.handle("w0", 0, protocol.Commit(ticket, samples=8, times=Times(0.25, 0.5)), 1.0)
-    again = coordinator.handle("w0", 0, protocol.Commit(ticket, samples=8, times=Times(7.0, 7.0)), 2.0)
+    coordinator = Coordinator(JobTerms("j", {"name": "sgd"}, 1, 1, 0), build("async", {}, 1))
+    coordinator.take(inputs.Opened(), 0.0)
+    coordinator.take(inputs.JoinAsked("w0", "s", 0), 0.0)
+    coordinator.take(inputs.Connected("w0", 0, "s"), 0.0)
+    coordinator.take(inputs.Asked("w0", 0, protocol.Ready()), 0.0)
+    coordinator.take(inputs.Asked("w0", 0, protocol.Commit(1, ready=True)), 0.0)
+    (ticket,) = [found.number for found in coordinator.state.tickets.open_of("w0")]
+    first = coordinator.take(
+        inputs.Asked("w0", 0, protocol.Commit(ticket, samples=8, times=Times(0.25, 0.5))), 1.0
+    )
+    again = coordinator.take(
+        inputs.Asked("w0", 0, protocol.Commit(ticket, samples=8, times=Times(7.0, 7.0))), 2.0
+    )
     (told,) = [o.entry for o in first if isinstance(o, Record) and isinstance(o.entry, Commit)]
     assert (told.pull, told.compute, told.before) == (0.25, 0.5, None)
     assert not [o for o in again if isinstance(o, Record)]
@@ -51,23 +55,16 @@ def logged(policy: str, knobs: dict[str, object], seed: int) -> list[dict[str, A
 
 def tell_times(patch: pytest.MonkeyPatch, seed: int) -> None:
     """Workers tell times from now on, of which some fit between grant and commit, and others are left out."""
-    chance, handle = Random(seed), Coordinator.handle
+    chance, take = Random(seed), Coordinator.take
 
-    def told(
-        coordinator: Coordinator,
-        worker: str,
-        incarnation: int,
-        said: protocol.Request,
-        *args: Any,
-        **facts: Any,
-    ) -> Any:
-        if not isinstance(said, protocol.Commit):
-            return handle(coordinator, worker, incarnation, said, *args, **facts)
+    def told(coordinator: Coordinator, given: Input, now: float) -> list[Output]:
+        if not (isinstance(given, inputs.Asked) and isinstance(given.request, protocol.Commit)):
+            return take(coordinator, given, now)
         size = chance.choice((0.0, 1e-7, 1.0, 1e300))
         times = Times(size * chance.random(), 9 * size * chance.random(), size * chance.random())
-        return handle(coordinator, worker, incarnation, replace(said, times=times), *args, **facts)
+        return take(coordinator, replace(given, request=replace(given.request, times=times)), now)
 
-    patch.setattr(Coordinator, "handle", told)
+    patch.setattr(Coordinator, "take", told)
 
 
 @promise("Times that workers report decide nothing.")

@@ -2,15 +2,16 @@
 
 import json
 import random
+import re
 from collections import Counter
 
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness
-from psserver.coordinator import Coordinator, CoordinatorState
+from psserver.coordinator import Coordinator, Declined, JobState, inputs
 from psserver.coordinator.work import queue
 from psserver.coordinator.work.queue import MAX_RETURNED
-from psserver.coordinator.work.units import MAX_LOSSES, WorkError, WorkTerms
+from psserver.coordinator.work.units import MAX_LOSSES, WorkTerms
 from psserver.policies import build
 from pswire import protocol
 from pswire.decisions import entries
@@ -104,7 +105,7 @@ class Play:
         if self.dice.random() < 0.05:
             self.restart()
             self.shards_answer()
-        if worker not in harness.coordinator.roster.present:
+        if worker not in harness.coordinator.state.roster.present:
             self.session += 1
             harness.joins(worker, f"s{self.session}")
             return
@@ -114,7 +115,7 @@ class Play:
         elif chance < 0.1:
             harness.disconnects(worker)
             harness.passes(self.dice.choice((0.1, 10.0)))
-            if worker in harness.coordinator.roster.present:
+            if worker in harness.coordinator.state.roster.present:
                 harness.connects(worker, harness.member(worker).session)
         elif chance < 0.15 and harness.holds(worker) is not None:
             harness.abandons(worker, reason="nonfinite")
@@ -126,7 +127,7 @@ class Play:
     def work(self, worker: str) -> None:
         """Ask, or commit what it holds; where the data has no such part, say so."""
         harness = self.harness
-        opened = harness.coordinator.tickets.open_of(worker)
+        opened = harness.coordinator.state.tickets.open_of(worker)
         if not opened:
             harness.ready(worker)
             return
@@ -154,11 +155,10 @@ class Play:
     def restore(self) -> None:
         """Another process takes over from the saved state."""
         harness = self.harness
-        text = json.dumps(harness.coordinator.state().to_json(), allow_nan=False)
+        text = json.dumps(harness.coordinator.saved(), allow_nan=False)
         policy = build(self.policy, self.knobs, self.workers)
-        made = Coordinator(harness.coordinator.terms, policy, harness.now + 77)
-        made.restore(CoordinatorState.from_json(json.loads(text)))
-        assert json.dumps(made.state().to_json(), allow_nan=False) == text
+        made = Coordinator(harness.coordinator.terms, policy, given=JobState.read(json.loads(text)))
+        assert json.dumps(made.saved(), allow_nan=False) == text
         harness.coordinator = made
         self.restores += 1
 
@@ -166,32 +166,32 @@ class Play:
         """All processes are gone; new ones go on from a checkpoint."""
         harness = self.harness
         before = len(harness.log)
-        harness.take(harness.coordinator.checkpoint(harness.now))
+        harness.take(harness.coordinator.take(inputs.SaveAsked(), harness.now))
         if len(harness.log) == before:
             return  # there is nothing new to save
         self.restore()
-        harness.take(harness.coordinator.resume(0, harness.now))
+        harness.take(harness.coordinator.take(inputs.Resumed(0), harness.now))
         self.restarts += 1
 
     def agrees(self) -> None:
         """The queue knows as much as the twin."""
         applied, skipped = self.twin.read(self.harness)
-        queue = self.harness.coordinator.work
+        queue = self.harness.coordinator.state.work
         assert queue is not None and not self.harness.stopped.startswith("policy")
         assert (queue.counted, queue.skipped) == (applied.total(), len(skipped))
-        assert len(queue.lost) <= MAX_RETURNED + 3 * len(self.harness.coordinator.roster.tallies)
+        assert len(queue.lost) <= MAX_RETURNED + 3 * len(self.harness.coordinator.state.roster.tallies)
 
     def finish(self) -> None:
         """Nobody dies any more: all that is left is trained, and nobody is left waiting."""
         harness = self.harness
         for worker in self.names[: self.workers]:
-            if worker not in harness.coordinator.roster.present and not harness.stopped:
+            if worker not in harness.coordinator.state.roster.present and not harness.stopped:
                 self.session += 1
                 harness.joins(worker, f"s{self.session}")
         for _ in range(2000):
             if harness.stopped:
                 break
-            for worker in list(harness.coordinator.roster.present):
+            for worker in list(harness.coordinator.state.roster.present):
                 if not harness.stopped:
                     if harness.member(worker).absent_since is not None:
                         harness.connects(worker, harness.member(worker).session)
@@ -246,7 +246,7 @@ def dealt_by_version(
                 harness.joins(worker, session="B")
                 harness.ready(worker)
         worker = dice.choice(["w0", "w1", "w2"])
-        opened = harness.coordinator.tickets.open_of(worker)
+        opened = harness.coordinator.state.tickets.open_of(worker)
         if opened and opened[0].part is not None:
             part = opened[0].part
             ends = not terms.batches and part.part + 1 == lengths[part.unit]
@@ -311,15 +311,15 @@ def test_contributions_that_are_too_few_for_their_rule_end_in_the_end(sentences:
 
 def test_ahead_a_worker_is_dealt_the_next_part() -> None:
     harness = started(units=3)
-    harness.take(harness.coordinator.handle("w0", 0, protocol.Ready(2), harness.now))
+    harness.take(harness.coordinator.take(inputs.Asked("w0", 0, protocol.Ready(2)), harness.now))
     assert dealt(harness)[-1] == ("w0", 0, 2, 0)
     # Nothing is left; w1 works, and does not stand by.
-    assert not harness.take(harness.coordinator.handle("w1", 0, protocol.Ready(3), harness.now))
+    assert not harness.take(harness.coordinator.take(inputs.Asked("w1", 0, protocol.Ready(3)), harness.now))
 
 
 def test_a_unit_that_ends_behind_a_part_that_was_granted_ahead(sentences: Recorder) -> None:
     harness = started(units=2, batches=0)
-    harness.take(harness.coordinator.handle("w0", 0, protocol.Ready(2), harness.now))
+    harness.take(harness.coordinator.take(inputs.Asked("w0", 0, protocol.Ready(2)), harness.now))
     harness.commits("w0", 2, unit_ends=True, ready=False)
     harness.abandons("w0", reason="the unit has ended", unit_ends=True)
     harness.commits("w1", unit_ends=True)
@@ -336,8 +336,8 @@ def test_memory_does_not_grow_with_the_data(monkeypatch: pytest.MonkeyPatch) -> 
     for _ in range(2 * most):
         harness.abandons("w0")
         harness.ready("w0")
-    assert harness.coordinator.work is not None
-    assert most <= len(harness.coordinator.work.lost) <= most + 2
+    assert harness.coordinator.state.work is not None
+    assert most <= len(harness.coordinator.state.work.lost) <= most + 2
 
 
 @pytest.mark.parametrize(
@@ -353,14 +353,14 @@ def test_memory_does_not_grow_with_the_data(monkeypatch: pytest.MonkeyPatch) -> 
 def test_terms_that_make_no_sense_are_refused(work: dict[str, int], message: str) -> None:
     harness = CoordinatorHarness("async")
     before = harness.state()
-    with pytest.raises(WorkError, match=message):
-        harness.coordinator.declare_work(WorkTerms(**work), 0.0)  # type: ignore[arg-type]
+    (refused,) = harness.gives(inputs.Dealt(WorkTerms(**work)))  # type: ignore[arg-type]
+    assert isinstance(refused, Declined) and re.search(message, refused.reason)
     assert harness.state() == before
 
 
 def test_other_terms_before_the_beginning_replace_the_first() -> None:
     harness = CoordinatorHarness("async", now=0.0, work=WorkTerms(5))
-    harness.take(harness.coordinator.declare_work(WorkTerms(5), 0.0))
-    harness.take(harness.coordinator.declare_work(None, 0.0))
+    harness.take(harness.coordinator.take(inputs.Dealt(WorkTerms(5)), 0.0))
+    harness.take(harness.coordinator.take(inputs.Dealt(None), 0.0))
     assert [entry.units for entry in harness.entries(entries.Work)] == [5, 0]
-    assert harness.starts().coordinator.work is None
+    assert harness.starts().coordinator.state.work is None

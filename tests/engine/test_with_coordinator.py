@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Send
+from psserver.coordinator import Coordinator, Declined, JobTerms, Output, Send, inputs
 from psserver.policies import build
 from pswire.protocol import received
 from psworker.engine import ClientEngine, Commit, Event, Request
@@ -51,10 +51,10 @@ class Joined:
     def __init__(self, policy: str, knobs: dict[str, object], seed: int) -> None:
         self.random = Random(seed)
         terms = JobTerms("j", {"name": "sgd"}, workers=WORKERS, worker_timeout=TIMEOUT)
-        self.coordinator = Coordinator(terms, build(policy, knobs, WORKERS), 0.0)
+        self.coordinator = Coordinator(terms, build(policy, knobs, WORKERS))
         self.now, self.broken, self.exchanges = 0.0, 0, 0
         self.clients = {f"w{n}": Client(f"w{n}", self.random.randint(1, 6)) for n in range(WORKERS)}
-        self.take(self.coordinator.opening())
+        self.take(self.coordinator.take(inputs.Opened(), 0.0))
 
     def take(self, outputs: list[Output], diverted: str = "") -> list[Event]:
         """Notices travel down the streams; those of the worker `diverted` answer its exchange."""
@@ -76,20 +76,21 @@ class Joined:
             client.up.extend(requests)
 
     def open(self, client: Client) -> None:
-        try:
-            member, outputs = self.coordinator.join(client.worker, "A", int(client.worker[1:]), self.now)
-        except JoinRefused:
+        asked = inputs.JoinAsked(client.worker, "A", int(client.worker[1:]))
+        outputs = self.coordinator.take(asked, self.now)
+        if any(isinstance(each, Declined) for each in outputs):
             # Given up, and the others have ended the job meanwhile.
-            assert self.coordinator.stopped is not None
+            assert self.coordinator.state.stopped is not None
             client.turned_away = True
             return
         self.take(outputs)
+        member = self.coordinator.state.roster.present[client.worker]
         before, client.incarnation, client.connected = client.incarnation, member.incarnation, True
         if before not in (-1, member.incarnation):
             client.engine.renew("given up")
             client.renewed += 1
         self.send(client, client.engine.owed())
-        self.take(self.coordinator.connect(client.worker, member.incarnation, "A", self.now))
+        self.take(self.coordinator.take(inputs.Connected(client.worker, member.incarnation, "A"), self.now))
 
     def cut(self, client: Client) -> None:
         """Everything that is on its way is lost."""
@@ -97,11 +98,11 @@ class Joined:
             client.connected = False
             client.up.clear()
             client.down.clear()
-            self.take(self.coordinator.disconnect(client.worker, client.incarnation, self.now))
+            self.take(self.coordinator.take(inputs.Disconnected(client.worker, client.incarnation), self.now))
 
     def receive_up(self, client: Client) -> None:
         request = client.up.popleft()
-        self.take(self.coordinator.handle(client.worker, client.incarnation, request, self.now))
+        self.take(self.coordinator.take(inputs.Asked(client.worker, client.incarnation, request), self.now))
 
     def receive_down(self, client: Client) -> None:
         client.engine.receive(client.down.popleft())
@@ -158,7 +159,7 @@ class Joined:
         if faults and self.random.random() < 0.2:
             client.broken = commit  # the request was lost
             return
-        outputs = self.coordinator.handle(client.worker, client.incarnation, commit, self.now)
+        outputs = self.coordinator.take(inputs.Asked(client.worker, client.incarnation, commit), self.now)
         answer = self.take(outputs, diverted=client.worker)
         if faults and self.random.random() < 0.2:
             # The answer was lost: what it said comes by the stream.
@@ -187,12 +188,12 @@ class Joined:
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
-        self.take(self.coordinator.tick(self.now))
+        self.take(self.coordinator.take(inputs.Tick(), self.now))
 
     def run(self, scenes: int) -> None:
         """Random scenes, then no more faults until all are at their end."""
         for _ in range(scenes):
-            if self.coordinator.stopped is None:
+            if self.coordinator.state.stopped is None:
                 self.scene()
         for _ in range(200):
             for client in self.clients.values():
@@ -203,7 +204,7 @@ class Joined:
                         self.receive_up(client)
                     elif client.down:
                         self.receive_down(client)
-            if self.coordinator.stopped is not None and not any(
+            if self.coordinator.state.stopped is not None and not any(
                 c.up or c.down for c in self.clients.values()
             ):
                 break
@@ -229,7 +230,7 @@ def test_each_commit_is_answered_once_and_nothing_is_lost(policy: str, knobs: di
         joined = Joined(policy, knobs, seed)
         try:
             joined.run(150)
-            stopped = joined.coordinator.stopped
+            stopped = joined.coordinator.state.stopped
             assert stopped is not None and stopped.success, stopped
             for client in joined.clients.values():
                 client.read()
@@ -256,7 +257,7 @@ def test_each_commit_is_answered_once_and_nothing_is_lost(policy: str, knobs: di
 
 def agree(coordinator: Coordinator, client: Client) -> None:
     """The fates that the client received are those that the coordinator counted, if no incarnation was lost."""
-    tally = coordinator.roster.tallies[client.worker]
+    tally = coordinator.state.roster.tallies[client.worker]
     fates = list(client.fates.values())
     assert tally.pending == 0
     assert tally.committed <= len(client.made)

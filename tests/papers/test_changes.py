@@ -27,13 +27,13 @@ def trained(compute: str, policy: str, rate: float, *then: dict[str, object]) ->
     }
     cluster = build(parse_experiment(document))
     cluster.run()
-    assert cluster.coordinator.stopped is not None and cluster.coordinator.stopped.success
+    assert cluster.coordinator.state.stopped is not None and cluster.coordinator.state.stopped.success
     return cluster
 
 
 def seconds(cluster: Cluster) -> float:
-    assert cluster.coordinator.stopped is not None
-    return cluster.coordinator.stopped.at
+    assert cluster.coordinator.state.stopped is not None
+    return cluster.coordinator.state.stopped.at
 
 
 @promise(
@@ -54,7 +54,7 @@ def seconds(cluster: Cluster) -> float:
 def test_sync_then_async_from_a_quarter_on(compute: str, most: float) -> None:
     """`most`: of async's time."""
     sync = trained(compute, "sync", 0.04)
-    assert sync.coordinator.version == UPDATES
+    assert sync.coordinator.state.version == UPDATES
     # The rate goes with the size of an update.
     change = {"after": f"{UPDATES // 4} versions", "name": "async", "rate": 0.25}
     switched = trained(compute, "sync", 0.04, change)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pslab.verify.harness import CoordinatorHarness
+from psserver.coordinator import inputs
 from pswire.decisions import entries as e
 
 Event = Callable[["Job"], None]
@@ -99,7 +100,7 @@ class Job(CoordinatorHarness):
         self._ask()
 
     def _ask(self) -> None:
-        for worker, member in sorted(self.coordinator.roster.present.items()):
+        for worker, member in sorted(self.coordinator.state.roster.present.items()):
             if self.holds(worker) is None and member.requested is None:
                 self.ready(worker)
 
@@ -120,7 +121,7 @@ class Job(CoordinatorHarness):
         self.back("w0", "w1", "w2")
 
     def ends_and_goes_on(self) -> None:
-        self.take(self.coordinator.stop("enough for today", self.now, success=True, cause="done"))
+        self.take(self.coordinator.take(inputs.Stopping("enough for today", True, "done"), self.now))
         self.crash()
 
     def changes(self, name: str, knobs: Mapping[str, object]) -> None:
@@ -163,7 +164,7 @@ def play(
     for _ in range(times):
         for _ in range(10):
             job.turn()
-        if job.coordinator.stopped is not None:
+        if job.coordinator.state.stopped is not None:
             break
         event(job)
         fault(job)

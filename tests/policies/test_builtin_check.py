@@ -30,7 +30,7 @@ def _lively(policy: str, knobs: str) -> str:
         stale = [p for r in records if r["kind"] == "apply" for p in r["parts"] if p["staleness"] > 1]
         void = [r for r in records if r["kind"] == "cancel" and r["reason"].startswith("version ")]
         void += [r for r in records if r["kind"] == "drop" and r["reason"] == "stale"]
-        if schedule.coordinator.version >= 4 and (stale or void):
+        if schedule.coordinator.state.version >= 4 and (stale or void):
             assert verify(records).violations == ()
             return json.dumps(records)
     raise AssertionError(f"nothing happens under {policy} {knobs}")
@@ -162,7 +162,7 @@ def rounds(policy: str, workers: int, **knobs: object) -> list[Record]:
     """The log of a random job under a barrier, with a good number of updates."""
     for seed in range(1000):
         schedule = Setting(policy, workers, knobs).play(Seeded(seed), 200)
-        if schedule.coordinator.version >= 3:
+        if schedule.coordinator.state.version >= 3:
             return [{"i": r.index, "t": round(r.t, 6), **r.entry.to_json()} for r in schedule.log]
     raise AssertionError(f"nothing happens under {policy} {knobs}")
 

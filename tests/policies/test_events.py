@@ -28,7 +28,7 @@ def broken(promise: Promise, found: Recount) -> list[str]:
 def test_every_promise_holds_after_every_event(promise: Promise) -> None:
     for name, event in EVENTS.items():
         job = play(promise, event)
-        assert job.coordinator.stopped is None and job.version > 5, f"{name}: {job.stopped}"
+        assert job.coordinator.state.stopped is None and job.version > 5, f"{name}: {job.stopped}"
         assert not broken(promise, recount(job)), name
         assert job.verdict().ok, f"{name}: {job.verdict().violations[:2]}"
 

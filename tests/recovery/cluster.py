@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pslab.verify.invariants import InvariantViolation, expect
 from pslab.verify.schedule import ChoiceSource
 from psserver.checkpoint import CheckpointError, Manifest, check_same_job, coordinator_of, name_of, shards_of
-from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send
+from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send, inputs
 from psserver.policies import build
 from psserver.shard import ShardState
 from pswire.decisions import entries
@@ -107,12 +107,12 @@ class Cluster:
         if found is None:
             self.coordinator = Coordinator(terms, policy, self.now)
             self.kept = (0, None)
-            outputs = self.coordinator.opening()
+            outputs = self.coordinator.take(inputs.Opened(), 0.0)
         else:
             check_same_job(found.manifest, policy, terms.optimizer, terms.workers, terms.seed)
             self.coordinator = coordinator_of(found, terms, policy, self.now, None)
             self.kept = (mark + 1, shards_of(found, plan_of(self.servers)))
-            outputs = self.coordinator.resume(void, self.now)
+            outputs = self.coordinator.take(inputs.Resumed(void), self.now)
         self.follow(self.shards[0])
         self.take(outputs)
 
@@ -199,7 +199,7 @@ class Cluster:
     def refuses(self, name: str, member: Member | None) -> bool:
         """It is no member of this generation."""
         assert self.coordinator is not None
-        found = self.coordinator.roster.present.get(name)
+        found = self.coordinator.state.roster.present.get(name)
         return found is None or member != (self.name, found.incarnation)
 
     # The other servers
@@ -326,15 +326,19 @@ class Cluster:
             # Servers of another job: it is refused, and its supervisor starts it again.
             worker.restart()
         try:
-            member, outputs = coordinator.join(worker.name, worker.process, worker.rank, self.now)
+            member, outputs = coordinator.take(
+                inputs.JoinAsked(worker.name, worker.process, worker.rank), self.now
+            )
         except JoinRefused as refused:
-            if coordinator.stopped is None:
+            if coordinator.state.stopped is None:
                 raise InvariantViolation(f"{worker.name} may not join: {refused}") from refused
             return
         self.take(outputs)
-        next_batch = coordinator.roster.tally(worker.name).next_batch
+        next_batch = coordinator.state.roster.tally(worker.name).next_batch
         worker.joined((self.name, member.incarnation), next_batch)
-        self.take(coordinator.connect(worker.name, member.incarnation, worker.process, self.now))
+        self.take(
+            coordinator.take(inputs.Connected(worker.name, member.incarnation, worker.process), self.now)
+        )
 
     def cut(self, worker: Worker, *, noticed: bool = True) -> None:
         """Its stream breaks; server 0 notices at once, or later."""
@@ -343,17 +347,17 @@ class Cluster:
             worker.unnoticed = worker.member
         if worker.unnoticed is not None and noticed and self.coordinator is not None:
             member, worker.unnoticed = worker.unnoticed, None
-            self.take(self.coordinator.disconnect(worker.name, member[1], self.now))
+            self.take(self.coordinator.take(inputs.Disconnected(worker.name, member[1]), self.now))
 
     def deliver(self, name: str, member: Member, request: Request, diverted: str = "") -> list[Event]:
         """A request arrives, of a member of this generation: others are refused whatever they ask."""
         assert self.coordinator is not None and member[0] == self.name
-        return self.take(self.coordinator.handle(name, member[1], request, self.now), diverted)
+        return self.take(self.coordinator.take(inputs.Asked(name, member[1], request), self.now), diverted)
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
         if self.coordinator is not None:
-            self.take(self.coordinator.tick(self.now))
+            self.take(self.coordinator.take(inputs.Tick(), self.now))
 
 
 def _lacks(marks: Mapping[int, tuple[str, int]], about: Manifest) -> str | None:

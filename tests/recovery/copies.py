@@ -20,6 +20,7 @@ from psserver.coordinator import (
     Record,
     Send,
     Trial,
+    inputs,
 )
 from psserver.coordinator.progress import Extent
 from psserver.coordinator.state import reopened
@@ -159,13 +160,13 @@ class Server(Holding):
         coordinator.restore(reopened(state, coordinator.policy))
         self.shard.follow(self.cluster.name, saved.entry + 1, saved.shards[0])
         self.opened = True
-        self.step(lambda: coordinator.resume(self.cluster.undone, self.job_time()))
+        self.step(lambda: coordinator.take(inputs.Resumed(self.cluster.undone), self.job_time()))
 
     def opening(self) -> list[Output]:
         """Return the log's first entry, unless it has it."""
         assert self.coordinator is not None
         before, self.opened = self.opened, True
-        return [] if before else self.coordinator.opening()
+        return [] if before else self.coordinator.take(inputs.Opened(), 0.0)
 
     def step(
         self,
@@ -345,7 +346,7 @@ class Server(Holding):
         if self.heard is not None:
             nobody = self.time - self.heard
             self.step(lambda: coordinator.interrupted(nobody))
-        present = [(each.worker, each.incarnation) for each in coordinator.roster.present.values()]
+        present = [(each.worker, each.incarnation) for each in coordinator.state.roster.present.values()]
         terms = coordinator.terms
         self.missed = (self.time + terms.worker_timeout - terms.grace, present)
 
@@ -370,7 +371,7 @@ class Server(Holding):
                 if self.sessions.get(worker) != incarnation:
                     self.disconnect(worker, incarnation)
         self.answer()
-        self.step(lambda: coordinator.tick(self.job_time()))
+        self.step(lambda: coordinator.take(inputs.Tick(), self.job_time()))
 
     def answer(self) -> None:
         """Tell the coordinator whether the update that it has asked about is finite."""
@@ -378,14 +379,14 @@ class Server(Holding):
         if self.leads and not self.deposed and coordinator is not None and coordinator.trying and number:
             finite = number % 4 != 3
             self.cluster.count_of["update tried"] += 1
-            self.step(lambda: coordinator.tried(number, finite, 1.0, self.job_time()))
+            self.step(lambda: coordinator.take(inputs.Tried(number, finite, 1.0), self.job_time()))
 
     def disconnect(self, worker: str, incarnation: int) -> None:
         coordinator = self.coordinator
         if self.leads and coordinator is not None:
             if self.sessions.get(worker) == incarnation:
                 del self.sessions[worker]
-            self.step(lambda: coordinator.disconnect(worker, incarnation, self.job_time()))
+            self.step(lambda: coordinator.take(inputs.Disconnected(worker, incarnation), self.job_time()))
 
 
 class Copies:
@@ -639,10 +640,14 @@ class Copies:
 
         def decide() -> list[Output]:
             now, opening = server.job_time(), server.opening()
-            member, outputs = coordinator.join(worker.name, process, worker.rank, now)
+            member, outputs = coordinator.take(inputs.JoinAsked(worker.name, process, worker.rank), now)
             members.append(member.incarnation)
             server.sessions[worker.name] = member.incarnation
-            return [*opening, *outputs, *coordinator.connect(worker.name, member.incarnation, process, now)]
+            return [
+                *opening,
+                *outputs,
+                *coordinator.take(inputs.Connected(worker.name, member.incarnation, process), now),
+            ]
 
         def welcome() -> None:
             if not members:
@@ -653,8 +658,8 @@ class Copies:
             self.at[worker.name] = server.number
             if server.leads:
                 # It goes to the other copy with the next input.
-                coordinator.set_extent(worker.name, Extent(1, worker.batches))
-            next_batch = coordinator.roster.tally(worker.name).next_batch
+                coordinator.take(inputs.Measured(worker.name, Extent(1, worker.batches)), now)
+            next_batch = coordinator.state.roster.tally(worker.name).next_batch
             worker.joined((self.name, members[0]), next_batch)
 
         def joins() -> None:
@@ -664,7 +669,7 @@ class Copies:
                 # It tries again.
                 return
             except JoinRefused as refused:
-                stopped = coordinator.stopped is not None
+                stopped = coordinator.state.stopped is not None
                 expect(stopped, f"{worker.name} may not join: {refused}")
 
         self.acts(server, joins)
@@ -672,7 +677,7 @@ class Copies:
     def refuses(self, server: Server, name: str, member: WorkersMember | None) -> bool:
         """It is no member of this generation there."""
         assert server.coordinator is not None
-        found = server.coordinator.roster.present.get(name)
+        found = server.coordinator.state.roster.present.get(name)
         return found is None or member != (self.name, found.incarnation)
 
     def leader_of(self, worker: Worker) -> Server | None:
@@ -703,7 +708,9 @@ class Copies:
         ordinary = not isinstance(request, Commit) or self.extras.ordinary(request.ticket)
 
         def decide() -> list[Output]:
-            return coordinator.handle(name, member[1], request, server.job_time(), ordinary=ordinary)
+            return coordinator.take(
+                inputs.Asked(name, member[1], request, ordinary=ordinary), server.job_time()
+            )
 
         self.acts(server, lambda: server.step(decide, exchange=exchange, requested=True))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
 
-from psserver.coordinator import Output
+from psserver.coordinator import Output, inputs
 from psserver.coordinator.terms import Planned
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import Policy, PolicyError, build
@@ -92,11 +92,11 @@ def extras_of(setting: Setting, parts: int, seed: int) -> Extras:
 def intervene(server: "Server", extras: Extras) -> None:
     """Give the coordinator an input that no worker's message brings."""
     coordinator, pick = server.coordinator, server.cluster.choices.pick
-    if coordinator is None or not server.opened or coordinator.stopped is not None:
+    if coordinator is None or not server.opened or coordinator.state.stopped is not None:
         return
     if coordinator.measures and pick(2):
         # It goes to the other copy with the next input.
-        coordinator.measured(coordinator.version, SQUARES[pick(len(SQUARES))])
+        coordinator.take(inputs.Executed(coordinator.state.version, SQUARES[pick(len(SQUARES))]), now)
     elif extras.operated:
         server.step(lambda: _operate(server, coordinator))
 
@@ -105,11 +105,11 @@ def _operate(server: "Server", coordinator: NotedCoordinator) -> list[Output]:
     pick, now, terms = server.cluster.choices.pick, server.job_time(), coordinator.terms
     match pick(8):
         case 0 | 1:
-            return coordinator.note("somebody was here", now)
+            return coordinator.take(inputs.Noted("somebody was here"), now)
         case 2:
-            return coordinator.give_up(f"w{pick(terms.workers)}", "somebody said so", now)
+            return coordinator.take(inputs.GivenUp(f"w{pick(terms.workers)}", "somebody said so"), now)
         case 3:
-            return coordinator.checkpoint(now)
+            return coordinator.take(inputs.SaveAsked(), now)
         case _:
             able = others(coordinator.policy, terms.workers, terms.servers)
             if not able:

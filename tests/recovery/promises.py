@@ -10,7 +10,7 @@ from tests.recovery.cluster import Cluster
 
 def check(cluster: Cluster, *, second_opinion: bool) -> None:
     """Raises InvariantViolation. `second_opinion`: `ps-lab check` reads the log, too."""
-    stopped = cluster.coordinator.stopped if cluster.coordinator is not None else None
+    stopped = cluster.coordinator.state.stopped if cluster.coordinator is not None else None
     expect(stopped is not None and stopped.success, f"the job ends badly: {stopped}")
     indices = [record.index for record in cluster.log]
     expect(indices == list(range(len(indices))), "the log has a gap")
@@ -39,7 +39,7 @@ def _batches_once(cluster: Cluster) -> None:
     """In the log that is left no batch counts twice, and none is missing: but of a worker that did not come back in
     time its last ones, and those of tickets that the policy took away while they were being committed."""
     assert cluster.coordinator is not None
-    unfinished = cluster.coordinator.roster.unfinished
+    unfinished = cluster.coordinator.state.roster.unfinished
     committed: Counter[tuple[str, int]] = Counter()
     cancelled: Counter[str] = Counter()
     for record in cluster.log:

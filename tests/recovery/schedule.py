@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pslab.verify.invariants import InvariantViolation, expect
 from pslab.verify.schedule import ChoiceSource
 from psserver.checkpoint import CheckpointError, name_of
+from psserver.coordinator import inputs
 from pswire.decisions import entries
 from psworker.engine import Request
 from tests.checkpoint.fake_disk import FAULTS, PowerLoss
@@ -54,7 +55,7 @@ class Schedule:
 
     def _stopped(self) -> bool:
         coordinator = self.cluster.coordinator
-        return coordinator is not None and coordinator.stopped is not None
+        return coordinator is not None and coordinator.state.stopped is not None
 
     def _lose_the_end(self) -> bool:
         """The job is over, and nobody knows yet. Whether all is lost once more."""
@@ -246,13 +247,13 @@ class Schedule:
     def _terminate(self) -> None:
         """SIGTERM: all is saved, in the middle of a round perhaps, and everybody ends. All are started again."""
         cluster, coordinator = self.cluster, self.cluster.coordinator
-        if coordinator is None or coordinator.stopped is not None:
+        if coordinator is None or coordinator.state.stopped is not None:
             return
         self._fault("SIGTERM")
-        cluster.take(coordinator.checkpoint(cluster.now))
+        cluster.take(coordinator.take(inputs.SaveAsked(), cluster.now))
         self._catch_up()
         self._write_all()
-        cluster.take(coordinator.stop("SIGTERM", cluster.now, success=False, cause="SIGTERM"))
+        cluster.take(coordinator.take(inputs.Stopping("SIGTERM", False, "SIGTERM"), cluster.now))
         cluster.end()
         for worker in cluster.workers:
             worker.alive = False
@@ -368,7 +369,7 @@ class Schedule:
     def _write_last(self) -> None:
         """The checkpoint behind the stop is written, whatever was lost before."""
         cluster = self.cluster
-        assert cluster.coordinator is not None and cluster.coordinator.stopped is not None
+        assert cluster.coordinator is not None and cluster.coordinator.state.stopped is not None
         # Orders are still under way to the servers that are left, also to one that was lost before it followed.
         for shard in cluster.shards[1:]:
             shard.alive = True

@@ -165,7 +165,7 @@ class Succeeded(Schedule):
 
     def servers_change(self, servers: int) -> None:
         """A copy takes over, `servers` times 0.15 seconds later. No checkpoint: it would begin other inputs."""
-        if self.coordinator.stopped is None:
+        if self.coordinator.state.stopped is None:
             self.succeed(self.copy(), 0.15 * servers)
 
     def copy(self) -> Copied:

@@ -105,10 +105,10 @@ def test_what_is_wrong_is_one_sentence(
     cluster = {"tls": protected, "plain": plain}[kind]
     job = cluster.servers[0].server.job
     assert job is not None
-    before = job.coordinator.entries
+    before = job.coordinator.state.entries
     said = refusal(cluster.hosts, credentials(identities), name)
     assert words in said and "\n" not in said, said
-    assert job.coordinator.entries == before
+    assert job.coordinator.state.entries == before
 
 
 @contextmanager

@@ -122,16 +122,16 @@ class Probe:
 
     def applied(self, worker: str) -> int:
         """Contributions of this worker that were applied."""
-        return self.coordinator.roster.tallies[worker].applied
+        return self.coordinator.state.roster.tallies[worker].applied
 
     def staleness(self, worker: str) -> dict[int, int]:
         """How many of this worker's contributions were applied with each staleness."""
-        return dict(self.coordinator.roster.tallies[worker].staleness)
+        return dict(self.coordinator.state.roster.tallies[worker].staleness)
 
     @property
     def tickets(self) -> int:
         """Allocated so far, the initialisation's among them."""
-        return self.coordinator.tickets.next_number - 1
+        return self.coordinator.state.tickets.next_number - 1
 
     # Connections
 

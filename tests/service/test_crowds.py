@@ -112,7 +112,7 @@ def test_many_joins_and_leaves_leave_nothing_behind(tmp_path: Path) -> None:
 
         def left() -> list[Any]:
             assert server.job is not None
-            present = list(server.job.coordinator.roster.present)
+            present = list(server.job.coordinator.state.roster.present)
             return [
                 present,
                 len(server.job.routes.outboxes.all()),

@@ -87,9 +87,9 @@ def test_a_job_in_which_no_version_comes_says_what_its_members_do(
         ]
         assert all("w1 has been computing ticket 7" in line for line in lines)
         caplog.clear()
-        coordinator.version = 4
+        coordinator.state.version = 4
         for now in range(300, 328):
             still.look(coordinator, float(now))
-        coordinator.resting = True
+        coordinator.state.resting = True
         still.look(coordinator, 1e6)
         assert not caplog.records

@@ -4,9 +4,8 @@ import grpc
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness
-from psserver.coordinator import Coordinator
+from psserver.coordinator import JobState, inputs
 from psserver.coordinator.members.roster import MAX_NAME_BYTES, REMEMBERED_SESSIONS, Tally
-from psserver.policies import build
 from psserver.service.guard import room
 from psserver.service.guard.ledger import MIB
 from psserver.service.guard.limits import Limit
@@ -15,19 +14,19 @@ from tests.service.serving import PATIENCE, refused, serving
 
 
 def weighed(harness: CoordinatorHarness) -> int:
-    return sum(len(name) + tally.nbytes for name, tally in harness.coordinator.roster.tallies.items())
+    return sum(len(name) + tally.nbytes for name, tally in harness.coordinator.state.roster.tallies.items())
 
 
 def test_the_sum_is_that_of_all_names_whatever_happens() -> None:
     harness = CoordinatorHarness("async", {}, workers=3).starts()
-    roster = harness.coordinator.roster
+    roster = harness.coordinator.state.roster
     assert roster.nbytes == weighed(harness) > 0
     for turn in range(40):
         before = roster.nbytes
         harness.commits(f"w{turn % 3 if turn % 7 else 0}")
         assert roster.nbytes == weighed(harness) >= before
     for number in range(2 * REMEMBERED_SESSIONS):
-        harness.coordinator.join("again", f"session-{number:056}", 9, harness.now)
+        harness.coordinator.take(inputs.JoinAsked("again", f"session-{number:056}", 9), harness.now)
         assert roster.nbytes == weighed(harness)
     kept = roster.tally("again").nbytes + len("again")
     assert kept <= MAX_NAME_BYTES
@@ -38,9 +37,8 @@ def test_a_restored_roster_weighs_the_same() -> None:
     harness = CoordinatorHarness("async", {}, workers=2).starts()
     harness.commits("w0")
     harness.commits("w1")
-    again = Coordinator(harness.coordinator.terms, build("async", {}, 2, 1), harness.now)
-    again.restore(harness.coordinator.state())
-    assert again.roster.nbytes == harness.coordinator.roster.nbytes
+    again = JobState.read(harness.coordinator.saved())
+    assert again.roster.nbytes == harness.coordinator.state.roster.nbytes
 
 
 def test_names_without_end_are_refused_with_the_numbers_and_members_go_on(
@@ -49,7 +47,7 @@ def test_names_without_end_are_refused_with_the_numbers_and_members_go_on(
     with serving(memory_limit=30 * MIB) as cluster, Peer(cluster, "honest") as peer:
         peer.step()
         # Room for the two names that are to come, and no third.
-        kept = cluster.servers[0].probe.job.coordinator.roster.nbytes
+        kept = cluster.servers[0].probe.job.coordinator.state.roster.nbytes
         most = kept + 2 * MAX_NAME_BYTES
         monkeypatch.setattr(room, "NAMES", Limit(most, "for this test"))
         came = 0

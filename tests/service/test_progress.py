@@ -6,6 +6,7 @@ import numpy as np
 
 import psworker
 from pslab.verify.harness import CoordinatorHarness
+from psserver.coordinator import inputs
 from psserver.coordinator.progress import Extent
 from psserver.coordinator.work.units import WorkTerms
 from psserver.service.job.reports import Progress
@@ -20,9 +21,9 @@ def harness(workers: int, **terms: object) -> CoordinatorHarness:
 def test_nothing_is_said_while_one_worker_has_not_said_how_much_data_it_has() -> None:
     job, progress = harness(2), Progress()
     assert progress.measure(job.coordinator, 0.0) is None
-    job.coordinator.set_extent("w0", Extent(2, 10))
+    job.coordinator.take(inputs.Measured("w0", Extent(2, 10)), job.now)
     assert progress.measure(job.coordinator, 0.0) is None
-    job.coordinator.set_extent("w1", Extent(2, 6))
+    job.coordinator.take(inputs.Measured("w1", Extent(2, 6)), job.now)
     found = progress.measure(job.coordinator, 0.0)
     assert found is not None and (found.epoch, found.epochs, found.done, found.total) == (1, 2, 0, 16)
     assert found.unit == "batches" and math.isnan(found.seconds_left)
@@ -30,7 +31,7 @@ def test_nothing_is_said_while_one_worker_has_not_said_how_much_data_it_has() ->
 
 def test_the_time_that_is_left_follows_from_the_pace() -> None:
     job, progress = harness(1), Progress()
-    job.coordinator.set_extent("w0", Extent(2, 10))
+    job.coordinator.take(inputs.Measured("w0", Extent(2, 10)), job.now)
     for second in range(4):
         progress.look(job.coordinator, float(second))
         job.commits("w0", batch=second)
@@ -47,33 +48,33 @@ def test_the_time_that_is_left_follows_from_the_pace() -> None:
 def test_the_job_takes_as_long_as_its_slowest_worker() -> None:
     job, progress = harness(2), Progress()
     for worker in ("w0", "w1"):
-        job.coordinator.set_extent(worker, Extent(1, 20))
+        job.coordinator.take(inputs.Measured(worker, Extent(1, 20)), job.now)
     progress.look(job.coordinator, 0.0)
     for second in range(1, 9):
         # w0 has ten batches in the time of one of w1's.
         for batch in range(2 * second - 2, 2 * second):
-            job.coordinator.roster.tally("w0").next_batch = batch + 1
-        job.coordinator.roster.tally("w1").next_batch = second // 4
+            job.coordinator.state.roster.tally("w0").next_batch = batch + 1
+        job.coordinator.state.roster.tally("w1").next_batch = second // 4
         progress.look(job.coordinator, float(second))
     found = progress.measure(job.coordinator, 8.0)
     assert found is not None and (found.done, found.total) == (18, 40)
     # w1 needs four seconds for each of its 18 batches, whatever the others do; a mean pace says 9.8 s.
     assert found.seconds_left == 72.0
-    job.coordinator.roster.present["w0"].enter("done", 8.0)
+    job.coordinator.state.roster.present["w0"].enter("done", 8.0)
     assert progress.measure(job.coordinator, 8.0) == found, "one that is done has no say"
 
 
 def test_nobody_waits_for_the_data_of_one_that_is_lost() -> None:
     job, progress = harness(2), Progress()
     for worker, batches in (("w0", 10), ("w1", 1000)):
-        job.coordinator.set_extent(worker, Extent(1, batches))
+        job.coordinator.take(inputs.Measured(worker, Extent(1, batches)), job.now)
     for second in range(6):
         for worker in ("w0", "w1"):
-            job.coordinator.roster.tally(worker).next_batch = second
+            job.coordinator.state.roster.tally(worker).next_batch = second
         progress.look(job.coordinator, float(second))
     found = progress.measure(job.coordinator, 5.0)
     assert found is not None and found.seconds_left == 995.0
-    job.coordinator.disconnect("w1", 0, 5.0)
+    job.coordinator.take(inputs.Disconnected("w1", 0), 5.0)
     found = progress.measure(job.coordinator, 5.0)
     assert found is not None and found.seconds_left == 5.0
 
@@ -83,10 +84,10 @@ def test_a_limit_of_versions_counts_where_it_comes_first() -> None:
     job.commits("w0", batch=0)
     found = progress.measure(job.coordinator, 1.0)
     assert found is not None and (found.done, found.total, found.unit, found.epochs) == (1, 4, "versions", 0)
-    job.coordinator.set_extent("w0", Extent(1, 100))
+    job.coordinator.take(inputs.Measured("w0", Extent(1, 100)), job.now)
     found = progress.measure(job.coordinator, 1.0)
     assert found is not None and found.unit == "versions"
-    job.coordinator.set_extent("w0", Extent(1, 2))
+    job.coordinator.take(inputs.Measured("w0", Extent(1, 2)), job.now)
     found = progress.measure(job.coordinator, 1.0)
     assert found is not None and (found.done, found.total, found.unit) == (1, 2, "batches")
 

@@ -5,6 +5,7 @@ import pytest
 
 import psworker
 from pslab.verify.harness import CoordinatorHarness
+from psserver.coordinator import inputs
 from psserver.service.job.unheeded import Unheeded
 from psserver.summary import summarise
 from pswire.starving import STARVED, uncounted
@@ -65,7 +66,7 @@ def test_the_worker_is_told_too_and_at_the_end_that_nothing_counted(
     policy: str, knobs: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     harness = slow_worker(policy, knobs, 3 * STARVED)
-    harness.take(harness.coordinator.stop("enough", harness.now, success=True, cause="versions"))
+    harness.take(harness.coordinator.take(inputs.Stopping("enough", True, "versions"), harness.now))
     for worker, expected in (("w0", 0), ("w2", 1)):
         fates = Fates(
             Joined(pb.JoinReply(worker=worker, policy='{"name": "some", "a": 1}'), "s", numbered=True)
@@ -84,7 +85,7 @@ def test_nobody_is_named_under_a_policy_that_takes_all(caplog: pytest.LogCapture
         watch = Unheeded(lambda: harness.coordinator.policy)  # noqa: B023
         for record in harness.log:
             watch.see(record.entry)
-        harness.take(harness.coordinator.stop("enough", harness.now, success=True, cause="versions"))
+        harness.take(harness.coordinator.take(inputs.Stopping("enough", True, "versions"), harness.now))
         assert "uncounted" not in summarise(harness.coordinator, metrics={}, seconds=1.0, sha256=None)
     assert not caplog.records
 
@@ -110,11 +111,11 @@ def test_the_end_names_workers_whose_work_did_not_count(sentences: Recorder) -> 
     assert uncounted({"w0": (60, 60, 59, 9.0), "w1": (4, 0, 0, 0.0), "w2": (0, 0, 0, 0.0)}) == ""
     assert uncounted({"w0": (60, 60, 60, 0.0), "w1": (60, 60, 60, 0.0)}) == ""
     harness = slow_worker("bounded", {"max_staleness": 2}, STARVED)
-    harness.take(harness.coordinator.stop("enough", harness.now, success=True, cause="versions"))
+    harness.take(harness.coordinator.take(inputs.Stopping("enough", True, "versions"), harness.now))
     found = summarise(harness.coordinator, metrics={}, seconds=1.0, sha256=None)
     assert found["uncounted"].startswith("w2: none of its ")
     harness = slow_worker("bounded", {"max_staleness": 0, "on_stale": "downweight"}, STARVED + 2, 16)
-    harness.take(harness.coordinator.stop("enough", harness.now, success=True, cause="versions"))
+    harness.take(harness.coordinator.take(inputs.Stopping("enough", True, "versions"), harness.now))
     found = summarise(harness.coordinator, metrics={}, seconds=1.0, sha256=None)
     sentences.check(found["uncounted"])
     assert found["uncounted"].startswith("w2: its ")

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from psserver.coordinator import Coordinator, JobTerms, Output, Record, Send
+from psserver.coordinator import Coordinator, JobTerms, Output, Record, Send, inputs
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
 from psserver.shard import Order, Shard
@@ -44,16 +44,15 @@ class Barrier:
         self.executed = [0] * servers
         self.folded: set[int] = set()
         terms = JobTerms("job", {}, servers=servers, workers=workers)
-        self.coordinator = Coordinator(terms, build_policy("sync", {}, workers), 0.0)
+        self.coordinator = Coordinator(terms, build_policy("sync", {}, workers))
         self.workers = [Worker(f"w{rank}", rank) for rank in range(workers)]
         self.turns: dict[int, int] = {}
-        self.route(self.coordinator.opening())
+        self.route(self.coordinator.take(inputs.Opened(), 0.0))
         for worker in self.workers:
-            _, outputs = self.coordinator.join(worker.name, worker.name, worker.rank, 0.0)
-            self.route(outputs)
-            self.route(self.coordinator.connect(worker.name, 0, worker.name, 0.0))
+            self.route(self.coordinator.take(inputs.JoinAsked(worker.name, worker.name, worker.rank), 0.0))
+            self.route(self.coordinator.take(inputs.Connected(worker.name, 0, worker.name), 0.0))
         for worker in self.workers:
-            self.route(self.coordinator.handle(worker.name, 0, protocol.Ready(), 0.0))
+            self.route(self.coordinator.take(inputs.Asked(worker.name, 0, protocol.Ready()), 0.0))
 
     def route(self, outputs: list[Output]) -> None:
         for output in outputs:
@@ -112,19 +111,21 @@ class Barrier:
     def commit(self, worker: Worker) -> None:
         assert worker.grant is not None
         ticket, worker.grant = worker.grant.ticket, None
-        self.route(self.coordinator.handle(worker.name, 0, protocol.Commit(ticket, ready=True), 0.0))
+        self.route(
+            self.coordinator.take(inputs.Asked(worker.name, 0, protocol.Commit(ticket, ready=True)), 0.0)
+        )
 
     def die(self, worker: Worker) -> None:
         for server, slot in worker.streams.items():
             self.shards[server].staging.give_up(slot)
         worker.streams.clear()
         worker.grant = None
-        self.route(self.coordinator.handle(worker.name, 0, protocol.Leave("died"), 0.0))
+        self.route(self.coordinator.take(inputs.Asked(worker.name, 0, protocol.Leave("died")), 0.0))
 
     # Schedules
 
     def run(self, pick: Callable[[list[tuple[int, Callable[[], None]]]], Callable[[], None]]) -> None:
-        while self.coordinator.version < ROUNDS:
+        while self.coordinator.state.version < ROUNDS:
             events = self.possible()
             assert events, f"deadlock: {[shard.staging.held for shard in self.shards]} payloads held"
             pick(events)()
@@ -170,7 +171,7 @@ def test_workers_that_die_hold_nobody_up(seed: int) -> None:
     mortal = random.sample(barrier.workers, random.randint(1, WORKERS - 1))
 
     def pick(events: list[tuple[int, Callable[[], None]]]) -> Callable[[], None]:
-        if mortal and barrier.coordinator.started and random.random() < 0.05:
+        if mortal and barrier.coordinator.state.started and random.random() < 0.05:
             victim = mortal.pop()
             return lambda: barrier.die(victim)
         return worst(events) if seed % 2 else random.choice(events)[1]

@@ -111,7 +111,7 @@ def test_a_start_that_waits_for_a_worker_that_never_came_says_so() -> None:
     run = simulate(experiment("async", faults={"crashes": [{"worker": 2, "at": 0.0}]}, simulation=simulation))
     assert not run.summary["success"]
     assert run.summary["reason"] == "the start waits for 1 of 4 workers, and none will come"
-    stopped = run.cluster.coordinator.stopped
+    stopped = run.cluster.coordinator.state.stopped
     assert stopped is not None and stopped.cause == "abandoned"
 
 

@@ -88,7 +88,7 @@ class Stage:
             assert (puppet.name, puppet.incarnation) == (move.worker, move.incarnation)
             return
         worker = self.puppets[move.worker]
-        held = [ticket.number for ticket in cluster.coordinator.tickets.open_of(move.worker)]
+        held = [ticket.number for ticket in cluster.coordinator.state.tickets.open_of(move.worker)]
         match move:
             case s.Ask():
                 self.send(worker, Ready())

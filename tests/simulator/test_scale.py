@@ -39,12 +39,12 @@ def lines_per_commit(policy: str, knobs: dict[str, Any], workers: int) -> float:
 
     def watch(cluster: Cluster) -> None:
         nonlocal start
-        if not cluster.coordinator.started:
+        if not cluster.coordinator.state.started:
             return
         if start is None:
-            start = cluster.coordinator.tickets.next_number
+            start = cluster.coordinator.state.tickets.next_number
             sys.settrace(count)
-        elif cluster.coordinator.tickets.next_number > start + COMMITS:
+        elif cluster.coordinator.state.tickets.next_number > start + COMMITS:
             raise Enough
 
     before = sys.gettrace()

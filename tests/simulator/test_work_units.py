@@ -145,8 +145,8 @@ def lines_per_commit(workers: int) -> float:
 
     def watch(cluster: Any) -> None:
         nonlocal start
-        number = cluster.coordinator.tickets.next_number
-        if cluster.coordinator.started and start is None:
+        number = cluster.coordinator.state.tickets.next_number
+        if cluster.coordinator.state.started and start is None:
             start = number
             sys.settrace(count)
         elif start is not None and number > start + 1000:

@@ -16,7 +16,7 @@ from pslab.verify.clients import Client
 from pslab.verify.guarded import StagedShard
 from pslab.verify.schedule import Schedule, Seeded
 from pslab.verify.time_limit import TimeLimitedPolicy
-from psserver.coordinator import Coordinator, CoordinatorState
+from psserver.coordinator import Coordinator, JobState
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.optimizers import names as optimizer_names
@@ -190,12 +190,11 @@ class Restarted(Schedule):
 
     def restart(self) -> None:
         setting = self.setting
-        state = json.loads(json.dumps(self.coordinator.state().to_json(), allow_nan=False))
+        state = JobState.read(json.loads(json.dumps(self.coordinator.saved(), allow_nan=False)))
         self.policy = TimeLimitedPolicy(build(setting.policy, setting.knobs, setting.workers))
-        self.coordinator = Coordinator(self.coordinator.terms, self.policy, self.now + 1000)
-        self.coordinator.restore(CoordinatorState.from_json(state))
+        self.coordinator = Coordinator(self.coordinator.terms, self.policy, given=state)
         servers = self._restarts_dice.randint(1, 3) if self._resize else self.stores.servers
-        self.stores.restart(self.coordinator.folded, servers)
+        self.stores.restart(tuple(self.coordinator.state.folded), servers)
 
     def lines(self) -> list[str]:
         """The decision log."""
@@ -254,7 +253,7 @@ def play(setting: Setting, seed: int, report: Report) -> None:
         alone.run(30 + seed % 40)
         restarted.run(30 + seed % 40)
         assert restarted.lines() == alone.lines()
-        assert restarted.coordinator.state().to_json() == alone.coordinator.state().to_json()
+        assert restarted.coordinator.saved() == alone.coordinator.saved()
         assert restarted.stores.whole() == alone.stores.whole()
         name = str(optimizer["name"])
         report.schedules[setting.policy] += 1
@@ -263,7 +262,7 @@ def play(setting: Setting, seed: int, report: Report) -> None:
         report.restarts += restarted.restarts
         report.resized += resize
         report.entries += len(alone.log)
-        report.versions += alone.coordinator.version
+        report.versions += alone.coordinator.state.version
         report.kinds |= {record.entry.kind for record in alone.log}
         return
 

@@ -2,36 +2,36 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import field, fields, is_dataclass, make_dataclass, replace
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness
-from psserver.coordinator import Coordinator, CoordinatorState, JobTerms
+from psserver.coordinator import Coordinator, JobState, JobTerms
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import Policy, TensorParts, build
 from psserver.shard import Apply, Fold, Pin, Seal, Shard, ShardError, ShardState, reshard
-from pswire import protocol
 from pswire.model.plan import make_plan
-from pswire.records import StateError
+from pswire.records import StateError, from_plain, to_plain
 from tests.coordinator.faulty_policies import Honest
+from tests.promises import promise
 from tests.sentences import Recorder
 from tests.shard.reference import MOMENTUM, SGD, VARIABLES, install, numbers, shards_of, stage
 
 TERMS = JobTerms("j", {"name": "sgd"}, workers=2)
 
 
-def fresh(policy: Policy | None = None, now: float = 0.0) -> Coordinator:
-    return Coordinator(TERMS, policy or build("sync", {}, 2), now)
+def restored(plain: object, policy: Policy | None = None) -> Coordinator:
+    return Coordinator(TERMS, policy or build("sync", {}, 2), given=JobState.read(plain))
 
 
 def saved(policy: str | Policy = "sync") -> dict[str, Any]:
     """Of a job in which w0 has committed, and w1 computes."""
     harness = CoordinatorHarness(policy, workers=2).starts()
     harness.commits("w0")
-    found: dict[str, Any] = json.loads(json.dumps(harness.coordinator.state().to_json()))
+    found: dict[str, Any] = json.loads(json.dumps(harness.coordinator.saved()))
     return found
 
 
@@ -39,9 +39,11 @@ def saved(policy: str | Policy = "sync") -> dict[str, Any]:
 
 
 def test_a_state_that_fits() -> None:
-    coordinator = fresh()
-    coordinator.restore(CoordinatorState.from_json(saved()))
-    assert coordinator.state().to_json() == saved()
+    assert restored(saved()).saved() == saved()
+
+
+def _twice(table: dict[str, Any], old: str, new: str) -> None:
+    table[new] = table[old]
 
 
 @pytest.mark.parametrize(
@@ -49,8 +51,12 @@ def test_a_state_that_fits() -> None:
     [
         (lambda s: s.update(more=1), "coordinator state: expected the fields .* got unknown 'more'"),
         (lambda s: s.pop("loss"), "got no 'loss'"),
-        (lambda s: s["members"][0].update(rank="1"), r"members\[0\].rank: expected a whole number, got '1'"),
-        (lambda s: s["tickets"][0].update(state="late"), r"tickets\[0\].state: expected one of 'open'"),
+        (
+            lambda s: s["roster"]["present"]["w0"].update(rank="1"),
+            r"present.w0.rank: expected a whole number, got '1'",
+        ),
+        (lambda s: s["tickets"]["live"]["2"].update(state="late"), r"live.2.state: expected one of 'open'"),
+        (lambda s: _twice(s["tickets"]["live"], "2", "x"), "expected whole numbers as keys, got 'x'"),
         (
             lambda s: s.update(workers=3),
             "expected the state of a job with workers = 2, got one with workers = 3",
@@ -65,67 +71,89 @@ def test_a_state_that_fits() -> None:
             "expected the state of a job with optimizer = .*'sgd'",
         ),
         (
-            lambda s: s.update(policy="async"),
+            lambda s: s["policy"].update(name="async"),
             "expected the state of a job that began with policy .*, got .*'async'",
         ),
         (
-            lambda s: s.update(knobs={"backup": 1}),
+            lambda s: s["policy"].update(knobs={"backup": 1}),
             "expected the state of a job that began with policy .*'backup': 1",
         ),
         (lambda s: s.update(entries=0), "no entry was written"),
-        (lambda s: s.update(next_number=1), "a ticket's number is yet to be given"),
-        (lambda s: s.update(members=s["members"] * 2), "two members have one name"),
-        (lambda s: s["members"][1].update(rank=0), "two members have one rank"),
-        (lambda s: s.update(tallies=s["tallies"][:1]), "a worker has no tally"),
-        (lambda s: s["tickets"][0].update(base=9), "a ticket started from a version to come"),
-        (lambda s: s["tickets"][0].update(number=1), "two tickets have one number"),
-        (lambda s: s.update(folded=[{"ticket": 99, "factor": 1.0, "compensation": 0.0}]), "is not pending"),
-        (lambda s: s.update(empty_since=1.0), "empty_since contradicts the members"),
+        (lambda s: s["tickets"].update(next_number=1), "a ticket's number is yet to be given"),
+        (lambda s: _twice(s["roster"]["present"], "w0", "w9"), "a member has two names"),
+        (lambda s: s["roster"]["present"]["w1"].update(rank=0), "two members have one rank"),
+        (lambda s: s["roster"]["tallies"].pop("w1"), "a worker has no tally"),
+        (lambda s: s["tickets"]["live"]["2"].update(base=9), "a ticket started from a version to come"),
+        (lambda s: s["tickets"]["live"]["2"].update(number=1), "a ticket has two numbers"),
         (
-            lambda s: s.update(policy_state={}),
+            lambda s: s.update(folded={"99": {"ticket": 99, "factor": 1.0, "compensation": 0.0}}),
+            "is not pending",
+        ),
+        (lambda s: s["roster"].update(empty_since=1.0), "empty_since contradicts the members"),
+        (
+            lambda s: s["policy"].update(remembers={}),
             "policy sync cannot take up its state: StateError: policy sync",
         ),
-        (lambda s: s["policy_state"]["view"].update(folded=7), "folded than are in the buffer"),
-        (lambda s: s["policy_state"]["view"].update(members=[]), "is held by no member"),
-        (lambda s: s["policy_state"].update(gate={"paces": []}), "the gate WaitForUpdate remembers nothing"),
+        (lambda s: s["policy"]["remembers"]["view"].update(folded=7), "folded than are in the buffer"),
+        (lambda s: s["policy"]["remembers"]["view"].update(members=[]), "is held by no member"),
+        (
+            lambda s: s["policy"]["remembers"].update(gate={"paces": []}),
+            "the gate WaitForUpdate remembers nothing",
+        ),
     ],
 )
 def test_a_state_of_a_coordinator_that_does_not_fit(
     change: Callable[[dict[str, Any]], object], sentence: str
 ) -> None:
-    state, coordinator = saved(), fresh()
+    state = saved()
     change(state)
     with pytest.raises(StateError, match=sentence):
-        coordinator.restore(CoordinatorState.from_json(state))
-    # It is as new: the job can begin, or another state be taken up.
-    coordinator.restore(CoordinatorState.from_json(saved()))
-    assert coordinator.state().to_json() == saved()
+        restored(state)
 
 
-def test_a_coordinator_at_work_takes_up_nothing(sentences: Recorder) -> None:
-    harness = CoordinatorHarness(workers=2).starts()
-    before = harness.state()
-    with sentences.raises(StateError):
-        harness.coordinator.restore(CoordinatorState.from_json(saved("async")))
-    assert harness.state() == before
+def records_of_the_state() -> list[type[Any]]:
+    """`JobState`, and every record that a field of it, or of one of those, can have."""
+    found: list[Any] = [JobState]
+    for kind in found:
+        pending = list(get_type_hints(kind).values())
+        while pending:
+            hint = pending.pop()
+            pending += get_args(hint)
+            if is_dataclass(hint) and hint not in found:
+                found.append(hint)
+    return found
 
 
-def test_another_process_has_another_clock() -> None:
-    """Times in the log are those of the job, whatever the clock of the process that goes on."""
-    harness = CoordinatorHarness("async", workers=2, now=100.0).starts()
-    harness.passes(2.0)
-    state = harness.coordinator.state()
-    shifted = Coordinator(harness.coordinator.terms, build("async", {}, 2), 5000.0)
-    shifted.restore(CoordinatorState.from_json(state.to_json()), shift=4900.0)
-    harness.coordinator, before = shifted, harness.coordinator
-    ticket = harness.holds("w0") or 0
-    commit = protocol.Commit(ticket, samples=8, loss=0.5, ready=True)
-    expected = before.handle("w0", 0, commit, 103.0, norm=1.0)
-    assert shifted.handle("w0", 0, commit, 5003.0, norm=1.0) == expected
-    # w1's connection is lost in both at the same time of the job, and given up after the same wait.
-    assert shifted.disconnect("w1", 0, 5004.0) == before.disconnect("w1", 0, 104.0)
-    assert shifted.tick(5006.5) == before.tick(106.5) == []
-    assert shifted.tick(5007.0) == before.tick(107.0) != []
+def example(hint: Any) -> Any:
+    """Return plain data that can be read as a value of this type."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if is_dataclass(hint):
+        return {name: example(each) for name, each in fields_of(hint).items()}
+    if origin is Literal:
+        return inner[0]
+    if type(None) in inner:
+        return None
+    if isinstance(hint, type) and issubclass(hint, tuple):
+        return [example(each) for each in get_type_hints(hint).values()]
+    if origin is tuple and inner[-1] is not Ellipsis:
+        return [example(each) for each in inner]
+    return {int: 1, float: 1.0, str: "w", bool: True, object: {}}.get(hint, {} if origin is dict else [])
+
+
+def fields_of(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {each.name: hints[each.name] for each in fields(kind) if each.init}
+
+
+@promise("A field that is added to the coordinator's state is saved, read, copied and compared by itself")
+@pytest.mark.parametrize("kind", records_of_the_state(), ids=lambda kind: kind.__name__)
+def test_a_field_more(kind: Any) -> None:
+    added = [("more", dict[int, str], field(default_factory=dict))]
+    more = make_dataclass("More", added, bases=(kind,), frozen=kind.__dataclass_params__.frozen)
+    plain = {**example(kind), "more": {"7": "x"}}
+    read = from_plain(more, json.loads(json.dumps(plain)), "it")
+    assert read.more == {7: "x"} and to_plain(read) == plain
+    assert read == from_plain(more, plain, "it") != from_plain(more, {**plain, "more": {}}, "it")
 
 
 # Policies of one's own
@@ -142,18 +170,18 @@ class Counts(Honest):
 
 
 def test_a_policy_with_state(sentences: Recorder) -> None:
-    policy = Counts(workers=2)
-    coordinator = fresh(policy)
-    coordinator.restore(CoordinatorState.from_json(saved(Counts(workers=2))))
+    policy, plain = Counts(workers=2), saved(Counts(workers=2))
+    restored(plain, policy)
     assert policy.commits == 1
+    plain["policy"]["remembers"] = {}
     with sentences.raises(StateError):
-        fresh(Counts(workers=2)).restore(replace(coordinator.state(), policy_state={}))
+        restored(plain, Counts(workers=2))
 
 
 def test_a_policy_without_state(sentences: Recorder) -> None:
     harness = CoordinatorHarness(Honest(workers=2), workers=2).starts()
     with sentences.raises(StateError):
-        harness.coordinator.state()
+        harness.coordinator.saved()
     # The job itself goes on.
     harness.commits("w0")
     assert (harness.stopped, harness.version) == ("", 1)
@@ -166,7 +194,7 @@ def test_a_policy_whose_state_is_not_plain(sentences: Recorder) -> None:
 
     harness = CoordinatorHarness(Sets(workers=2), workers=2).starts()
     with sentences.raises(StateError):
-        harness.coordinator.state()
+        harness.coordinator.saved()
 
 
 def test_a_gate_that_remembers_and_does_not_say_what(sentences: Recorder) -> None:

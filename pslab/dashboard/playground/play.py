@@ -184,7 +184,7 @@ def _run(cluster: Cluster, listener: Listener, waits: WaitLog, budget: Budget) -
     def watch(cluster: Cluster) -> None:
         nonlocal limited
         waits.look(cluster.coordinator, cluster.queue.now)
-        if limited or cluster.coordinator.stopped is not None:
+        if limited or cluster.coordinator.state.stopped is not None:
             return
         if len(listener.records) >= budget.entries:
             limited = f"the playground limits a run to {budget.entries} log entries"

@@ -1,6 +1,5 @@
 """Members of the job, their states, and the tallies of their work."""
 
-from collections import Counter, deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import islice
@@ -41,7 +40,8 @@ class Tally:
     weight: float = 0.0
     dropped: int = 0
     samples: int = 0
-    staleness: Counter[int] = field(default_factory=Counter)
+    # Staleness -> how many contributions had it, in the order of first occurrence.
+    staleness: dict[int, int] = field(default_factory=dict)
     # Its first batch that was never committed.
     next_batch: int = 0
     # Its first batch of the present phase.
@@ -50,7 +50,7 @@ class Tally:
     # Whether it ever had a session.
     arrived: bool = False
     # Sessions of its latest processes, the newest last: an older one never takes the name back from a newer one.
-    sessions: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED_SESSIONS))
+    sessions: list[str] = field(default_factory=list)
     # When it was last granted a ticket.
     granted_at: float | None = None
     # The number of its grants.
@@ -60,7 +60,7 @@ class Tally:
     # Batches that are lost for training, because a server or the connection was lost.
     missed: int = 0
     # Bytes that `Roster.weigh` last counted for it.
-    weighed: int = 0
+    weighed: int = field(default=0, init=False, repr=False, compare=False)
 
     @property
     def nbytes(self) -> int:
@@ -78,6 +78,7 @@ class Tally:
         if session in self.sessions:
             self.sessions.remove(session)
         self.sessions.append(session)
+        del self.sessions[:-REMEMBERED_SESSIONS]
 
     def use(self, batch: int, per_ticket: int) -> None:
         """Note that the member says it has committed that batch of its data. A restart goes on behind it, but behind no
@@ -138,26 +139,31 @@ class Member:
             self.state, self.since = state, now
 
 
+@dataclass(slots=True)
 class Roster:
     """Present members by name, and the tallies of all that ever joined.
 
     `present` changes only through `add` and `remove`, which maintain the index of ranks.
     """
 
-    def __init__(self, now: float) -> None:
-        self.present: dict[str, Member] = {}
-        # Until the start: workers that wait for a ticket or are done.
-        self.prepared: set[str] = set()
-        self._holders: dict[int, Member] = {}
-        # Every lower rank is taken.
-        self._lowest_free = 0
-        self.tallies: dict[str, Tally] = {}
-        # Approximate bytes of the tallies of all names.
-        self.nbytes = 0
-        # Worker -> when it left before it was done. It may come back and finish.
-        self.unfinished: dict[str, float] = {}
-        # Since when no present member has had a session; None if one has. A Join alone does not count.
-        self.empty_since: float | None = now
+    present: dict[str, Member] = field(default_factory=dict)
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    # Until the start: workers that wait for a ticket or are done.
+    prepared: set[str] = field(default_factory=set)
+    # Worker -> when it left before it was done. It may come back and finish.
+    unfinished: dict[str, float] = field(default_factory=dict)
+    # Since when no present member has had a session; None if one has. A Join alone does not count.
+    empty_since: float | None = 0.0
+    # Approximate bytes of the tallies of all names.
+    nbytes: int = field(default=0, init=False, repr=False, compare=False)
+    _holders: dict[int, Member] = field(init=False, repr=False, compare=False)
+    # Every lower rank is taken.
+    _lowest_free: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._holders = {member.rank: member for member in self.present.values()}
+        for worker in self.tallies:
+            self.weigh(worker)
 
     def add(self, member: Member) -> None:
         self.present[member.worker] = member

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from psserver.coordinator.driver import PolicyDriver
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.members.roster import Member
-from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.policies import Waiting
 
 # Default limit of a ticket that others wait for, in usual steps.
@@ -30,13 +30,13 @@ class Wait:
 
 def waits(ledger: Ledger, driver: PolicyDriver, now: float) -> Iterator[Wait]:
     """Yield all waits with a limit, by rank."""
-    if ledger.stopped is not None:
+    if ledger.job.stopped is not None:
         yield from _leaving(ledger)
         return
     # Computed once, and only if a ticket is old enough to matter.
     blockers: set[str] | None = None
-    for member in ledger.roster.by_rank():
-        for ticket in ledger.tickets.open_of(member.worker)[:1]:
+    for member in ledger.job.roster.by_rank():
+        for ticket in ledger.job.tickets.open_of(member.worker)[:1]:
             if ticket.initialise:
                 yield Wait(
                     member, "bring the initial values", ticket.granted_at, ledger.terms.initialise_limit
@@ -50,20 +50,20 @@ def waits(ledger: Ledger, driver: PolicyDriver, now: float) -> Iterator[Wait]:
             if asked or (blockers is not None and member.worker in blockers):
                 yield Wait(member, f"commit ticket {ticket.number}", ticket.granted_at, limit)
         if ledger.terms.idle_timeout and _silent(ledger, member):
-            what = "begin another fit, or leave" if ledger.resting else "ask for work"
+            what = "begin another fit, or leave" if ledger.job.resting else "ask for work"
             yield Wait(member, what, member.since, ledger.terms.idle_timeout)
 
 
 def _leaving(ledger: Ledger) -> Iterator[Wait]:
-    assert ledger.stopped is not None
-    for member in ledger.roster.by_rank():
+    assert ledger.job.stopped is not None
+    for member in ledger.job.roster.by_rank():
         if member.absent_since is not None:
             continue  # it has the usual grace period
-        if member.worker == ledger.evaluator:
+        if member.worker == ledger.job.evaluator:
             what, limit = "evaluate the last version and leave", ledger.terms.report_limit
         else:
             what, limit = "leave", ledger.terms.leave_limit
-        yield Wait(member, what, ledger.stopped.at, limit)
+        yield Wait(member, what, ledger.job.stopped.at, limit)
 
 
 def _ticket_limit(ledger: Ledger) -> tuple[float | None, bool]:
@@ -71,15 +71,15 @@ def _ticket_limit(ledger: Ledger) -> tuple[float | None, bool]:
     timeout = ledger.terms.ticket_timeout
     if timeout is not None:
         return (timeout or None), True
-    if ledger.usual_step is None:
+    if ledger.job.usual_step is None:
         return None, False
-    return max(ledger.terms.least_ticket_limit, USUAL_STEPS * ledger.usual_step), False
+    return max(ledger.terms.least_ticket_limit, USUAL_STEPS * ledger.job.usual_step), False
 
 
 def _blockers(ledger: Ledger, driver: PolicyDriver) -> set[str]:
     """Return the workers that can release a waiting one, according to the policy."""
     found: set[str] = set()
-    for member in ledger.roster.present.values():
+    for member in ledger.job.roster.present.values():
         if member.state == "waiting" and member.known_to_policy:
             try:
                 waiting = driver.policy.explain(member.worker)
@@ -95,11 +95,13 @@ def _silent(ledger: Ledger, member: Member) -> bool:
     """Whether the member is connected, has no work and asks for none, while the start or the end waits for it."""
     if member.absent_since is not None or member.requested is not None:
         return False
-    if ledger.resting and member.state == "done":
-        return member.worker not in ledger.roster.prepared
+    if ledger.job.resting and member.state == "done":
+        return member.worker not in ledger.job.roster.prepared
     if member.state != "joined":
         return False
-    if not ledger.started:
-        return bool(ledger.roster.prepared)
-    others = [m for m in ledger.roster.present.values() if m is not member]
-    return bool(others) and all(m.state in ("done", "joined") for m in others) and not ledger.tickets.opened
+    if not ledger.job.started:
+        return bool(ledger.job.roster.prepared)
+    others = [m for m in ledger.job.roster.present.values() if m is not member]
+    return (
+        bool(others) and all(m.state in ("done", "joined") for m in others) and not ledger.job.tickets.opened
+    )

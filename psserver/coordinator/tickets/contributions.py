@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
+from psserver.coordinator.driver import PolicyDriver
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.members.roster import Member
-from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.coordinator.tickets.table import AHEAD, Ticket
 from psserver.coordinator.work.dealer import Dealer
 from psserver.coordinator.work.queue import WorkQueue
@@ -90,7 +90,7 @@ class Contributions:
     """Handles those inputs of `Coordinator` that concern a member's tickets."""
 
     def __init__(self, ledger: Ledger, driver: PolicyDriver, lifecycle: Lifecycle, dealer: Dealer) -> None:
-        self._ledger = ledger
+        self._ledger, self._job = ledger, ledger.job
         self._driver = driver
         self._lifecycle = lifecycle
         self._dealer = dealer
@@ -98,20 +98,20 @@ class Contributions:
     def ready(self, member: Member, holding: int, now: float) -> None:
         """Handle a request for the ticket after `holding` (0: it holds none)."""
         ledger = self._ledger
-        opened = ledger.tickets.open_of(member.worker)
-        if ledger.stopped is not None:
+        opened = self._job.tickets.open_of(member.worker)
+        if self._job.stopped is not None:
             ledger.notify(member, ledger.stop_notice(member))
         elif opened and opened[-1].number > holding:
             # A repeated request: the grant was lost with a connection, or crossed this message.
             ledger.notify_grant(member, opened[-1])
         elif opened and not (self._driver.ahead and member.known_to_policy and len(opened) < AHEAD):
             pass
-        elif member.state == "done" and ledger.phase_ends:
+        elif member.state == "done" and self._job.phase_ends:
             pass  # the notice of the end follows
-        elif member.state == "done" and ledger.resting and member.worker not in ledger.roster.prepared:
+        elif member.state == "done" and self._job.resting and member.worker not in self._job.roster.prepared:
             ledger.notify(member, ledger.phase_notice())
         elif member.state == "done":
-            stands_by = ledger.work is not None and member.worker in ledger.work.standby
+            stands_by = self._job.work is not None and member.worker in self._job.work.standby
             if not holding and not stands_by:
                 ledger.refuse(member, f"{member.worker} said ready after done: expected nothing more from it")
         elif member.requested is None:
@@ -121,13 +121,13 @@ class Contributions:
         ledger = self._ledger
         if not self._dealer.promise(member, now):
             return
-        member.requested = ledger.tickets.allocate()
+        member.requested = self._job.tickets.allocate()
         ledger.rest(member, now)
-        if not ledger.started:
-            ledger.roster.prepared.add(member.worker)
-        if not ledger.initialised:
+        if not self._job.started:
+            self._job.roster.prepared.add(member.worker)
+        if not self._job.initialised:
             self._lifecycle.offer_initialisation(now)
-        elif not ledger.started:
+        elif not self._job.started:
             self._lifecycle.start_when_complete(now)
         else:
             self._driver.request(member, now)
@@ -165,12 +165,12 @@ class Contributions:
         self, member: Member, ticket: Ticket, commit: protocol.Commit, norm: float, now: float
     ) -> None:
         ledger, entry = self._ledger, _entry(ticket, commit, self._ends(member, ticket, commit), norm, now)
-        ledger.tickets.commit(ticket)
+        self._job.tickets.commit(ticket)
         ticket.samples, ticket.loss, ticket.norm = entry.samples, entry.loss, entry.norm
         if member.remembers:
             member.encoded, member.encoded_dropped = (ticket.number, commit.residual), False
-        took, usual = now - ticket.granted_at, ledger.usual_step
-        ledger.usual_step = took if usual is None else 0.9 * usual + 0.1 * took
+        took, usual = now - ticket.granted_at, self._job.usual_step
+        self._job.usual_step = took if usual is None else 0.9 * usual + 0.1 * took
         self._count(member, entry)
         ledger.record(entry, now)
         if commit.learning_rate is not None:
@@ -189,7 +189,7 @@ class Contributions:
 
     def _end_refusal(self, ticket: Ticket, more: int) -> str | None:
         """Return why a unit cannot end `more` parts after the first batch of this ticket's part; None if it can."""
-        queue, part = self._ledger.work, ticket.part
+        queue, part = self._job.work, ticket.part
         if queue is None or part is None or not queue.parts:
             return None
         expected, got = queue.parts_of(part.unit), part.part + more
@@ -203,12 +203,12 @@ class Contributions:
     @property
     def _needed(self) -> int:
         """How many members must say what makes work of all vanish: more than the policy tolerates to be dishonest."""
-        here = self._ledger.roster.here()
+        here = self._job.roster.here()
         return max(1, min(self._driver.policy.tensors.tolerated(len(here)) + 1, len(here)))
 
     def _ends(self, member: Member, ticket: Ticket, commit: protocol.Commit) -> bool:
         """Whether the unit ends with this commit."""
-        queue, part = self._ledger.work, ticket.part
+        queue, part = self._job.work, ticket.part
         if queue is None or part is None:
             return False
         if queue.parts:
@@ -227,12 +227,12 @@ class Contributions:
         """Set the rate before the policy receives the commit, so that the resulting update uses it."""
         ledger = self._ledger
         scale = rate / initial_rate(ledger.terms.optimizer)
-        if scale != ledger.lr_scale:
-            ledger.lr_scale = scale
+        if scale != self._job.lr_scale:
+            self._job.lr_scale = scale
             ledger.record(entries.Rate(member.worker, rate, scale), now)
 
     def _count(self, member: Member, entry: entries.Commit) -> None:
-        tally = self._ledger.roster.tally(entry.worker)
+        tally = self._job.roster.tally(entry.worker)
         if member.used:
             # Besides the batches that it had committed, the one under way is lost.
             tally.miss(min(entry.batch, member.used + 1) if entry.samples else member.used)
@@ -241,8 +241,8 @@ class Contributions:
         tally.samples += entry.samples
         tally.use(entry.batch, self._driver.batches)
         if math.isfinite(entry.loss):
-            before = self._ledger.loss
-            self._ledger.loss = entry.loss if before is None else 0.9 * before + 0.1 * entry.loss
+            before = self._job.loss
+            self._job.loss = entry.loss if before is None else 0.9 * before + 0.1 * entry.loss
 
     def abandon(self, member: Member, number: int, reason: str, now: float, *, ends: bool = False) -> None:
         """Handle an abandon. `ends`: the worker found that the work unit had already ended."""
@@ -268,8 +268,8 @@ class Contributions:
         """Abandon an open ticket. `fault`: its work may be the cause; otherwise the worker is leaving."""
         ledger = self._ledger
         skipped = False
-        if fault and ledger.work is not None and ticket.part is not None:
-            skipped, ends = self._lose(ledger.work, member, ticket.part, ends)
+        if fault and self._job.work is not None and ticket.part is not None:
+            skipped, ends = self._lose(self._job.work, member, ticket.part, ends)
         elif not fault:
             ledger.deal_again(ticket)
         ledger.record(entries.Abandon(member.worker, ticket.number, reason, skipped, ends), now)
@@ -286,7 +286,7 @@ class Contributions:
         unit has ended."""
         worker, needed = member.worker, self._needed
         if not ends and (needed <= 1 or not queue.ended(part, part.part, needed)):
-            lost = queue.lose(part, self._ledger.version, dropped=False, worker=worker, needed=needed)
+            lost = queue.lose(part, self._job.version, dropped=False, worker=worker, needed=needed)
             return lost, False
         if ends and not queue.believes(worker, part, part.part, needed):
             queue.hand_on(worker, part, empty=True)
@@ -301,17 +301,17 @@ class Contributions:
         This also applies to the last worker, whose Done would end the job anyway.
         """
         ledger = self._ledger
-        if ledger.resting:
+        if self._job.resting:
             return  # before a phase begins, a member can end only its own part
         member.ends = ends
-        here = ledger.roster.here()
+        here = self._job.roster.here()
         votes = sum(bool(other.ends) for other in here)
         if votes <= self._driver.policy.tensors.tolerated(len(here)):
             return
         reason = f"{member.worker} ended the job: {ends}"
-        if ledger.version and member.stays:
+        if self._job.version and member.stays:
             self._lifecycle.end_phase(reason, now)
-        elif ledger.version:
+        elif self._job.version:
             ledger.stop(reason, now, success=True, cause="done")
         else:
             reason = f"{reason}; nothing was trained: there is no model"
@@ -320,11 +320,11 @@ class Contributions:
     def done(self, member: Member, now: float, ends: str = "") -> None:
         """Handle a Done: the worker's data has ended, and it abandons its tickets. `ends`: why to end the job."""
         ledger = self._ledger
-        if ledger.work is not None:
-            ledger.work.release(member.worker)
-        for ticket in ledger.tickets.open_of(member.worker):
+        if self._job.work is not None:
+            self._job.work.release(member.worker)
+        for ticket in self._job.tickets.open_of(member.worker):
             self._give_up(member, ticket, "done", now, fault=False)
-        if ledger.stopped is not None:
+        if self._job.stopped is not None:
             ledger.notify(member, ledger.stop_notice(member))
         elif member.state != "done":
             self._retire(member, now, ends)
@@ -334,8 +334,8 @@ class Contributions:
         ledger = self._ledger
         member.enter("done", now)
         member.requested = None
-        ledger.roster.tally(member.worker).miss(member.used)
-        ledger.roster.prepared.add(member.worker)
+        self._job.roster.tally(member.worker).miss(member.used)
+        self._job.roster.prepared.add(member.worker)
         ledger.record(entries.Done(member.worker), now)
         if member.known_to_policy:
             self._driver.decide(Done(member.worker, self._driver.time(now)), now)

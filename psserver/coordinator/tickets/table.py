@@ -1,6 +1,5 @@
 """The ticket table: one ticket, at most one contribution, at most one fate."""
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -66,9 +65,16 @@ class TicketTable:
 
     next_number: int = 1
     live: dict[int, Ticket] = field(default_factory=dict)
-    settled: dict[str, deque[Ticket]] = field(default_factory=dict)
+    # Worker -> its remembered settled tickets, oldest first.
+    settled: dict[str, list[Ticket]] = field(default_factory=dict)
     # Worker -> its open tickets, oldest first; without entry if it has none. Two only under a policy that grants ahead.
-    opened: dict[str, tuple[Ticket, ...]] = field(default_factory=dict)
+    opened: dict[str, tuple[Ticket, ...]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.opened = {}
+        for ticket in self.live.values():
+            if ticket.state == "open":
+                self._index(ticket)
 
     # Questions
 
@@ -118,6 +124,9 @@ class TicketTable:
     def open(self, ticket: Ticket) -> None:
         """Add a granted ticket."""
         self.live[ticket.number] = ticket
+        self._index(ticket)
+
+    def _index(self, ticket: Ticket) -> None:
         opened = self.opened[ticket.worker] = (*self.open_of(ticket.worker), ticket)
         assert len(opened) <= AHEAD, f"{ticket.worker} holds {len(opened)} open tickets"
 
@@ -130,10 +139,10 @@ class TicketTable:
         self._move(ticket, event)
         ticket.fate = fate
         del self.live[ticket.number]
-        recent = self.settled.get(ticket.worker)
-        if recent is None:
-            recent = self.settled[ticket.worker] = deque(maxlen=REMEMBERED_TICKETS)
+        recent = self.settled.setdefault(ticket.worker, [])
         recent.append(ticket)
+        if len(recent) > REMEMBERED_TICKETS:
+            del recent[0]
 
     def _move(self, ticket: Ticket, event: TicketEvent) -> None:
         after = TRANSITIONS[ticket.state].get(event)

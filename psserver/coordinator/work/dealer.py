@@ -1,9 +1,9 @@
 """Deals work units: requests that find none stand by until one is returned."""
 
+from psserver.coordinator.driver import PolicyDriver
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.members.roster import Member
-from psserver.coordinator.policy_driver import PolicyDriver
 from psserver.coordinator.work.queue import WorkQueue
 from psserver.coordinator.work.units import WorkTerms
 from psserver.policies import Done, Leave
@@ -19,34 +19,36 @@ class Dealer:
     """
 
     def __init__(self, ledger: Ledger, driver: PolicyDriver, lifecycle: Lifecycle) -> None:
-        self._ledger = ledger
+        self._ledger, self._job = ledger, ledger.job
         self._driver = driver
         self._lifecycle = lifecycle
 
     def declare(self, terms: WorkTerms | None, now: float) -> None:
         """Declare what the job deals from now on; None: nothing. Before version 0, or between phases."""
         ledger = self._ledger
-        before = None if ledger.work is None else ledger.work.terms
-        anew, ledger.undeclared = ledger.undeclared and terms is not None, False
+        before = None if self._job.work is None else self._job.work.terms
+        anew, self._job.undeclared = self._job.undeclared and terms is not None, False
         if terms == before and not anew:
             return
-        assert not ledger.initialised or ledger.resting, "work units are agreed on before a phase begins"
-        ledger.work = None if terms is None else WorkQueue(terms, self._driver.batches)
+        assert not self._job.initialised or self._job.resting, (
+            "work units are agreed on before a phase begins"
+        )
+        self._job.work = None if terms is None else WorkQueue(terms, self._driver.batches)
         entry = entries.Work(0, 0, 0)
-        if ledger.work is not None and terms is not None:
-            entry = entries.Work(terms.units, terms.epochs, ledger.work.parts, terms.data, terms.apart)
+        if self._job.work is not None and terms is not None:
+            entry = entries.Work(terms.units, terms.epochs, self._job.work.parts, terms.data, terms.apart)
         ledger.record(entry, now)
 
     def promise(self, member: Member, now: float) -> bool:
         """Reserve a part for the member's request. False: there is none, so it stands by unless it holds a ticket."""
-        queue = self._ledger.work
+        queue = self._job.work
         if queue is None:
             return True
         # The member that ends an epoch begins the next one together with those on standby.
         meets = queue.between_epochs and bool(queue.standby)
         if not meets and queue.promise(member.worker, self._before(queue, member)):
             return True
-        if member.worker not in self._ledger.tickets.opened:
+        if member.worker not in self._job.tickets.opened:
             self._stand_by(queue, member, now)
         return False
 
@@ -59,14 +61,14 @@ class Dealer:
             and other.state != "done"
             and other.worker not in queue.held
             and other.worker not in queue.promised
-            for other in self._ledger.roster.here()
+            for other in self._job.roster.here()
         )
 
     def _stand_by(self, queue: WorkQueue, member: Member, now: float) -> None:
         ledger = self._ledger
-        queue.standby[member.worker] = ledger.tickets.allocate()
+        queue.standby[member.worker] = self._job.tickets.allocate()
         member.enter("done", now)
-        ledger.roster.prepared.add(member.worker)
+        self._job.roster.prepared.add(member.worker)
         ledger.record(entries.Done(member.worker), now)
         if member.known_to_policy:
             self._driver.decide(Done(member.worker, self._driver.time(now)), now)
@@ -76,12 +78,12 @@ class Dealer:
 
     def resume_standby(self, now: float) -> None:
         """At the end of each input: resume members on standby while units are available, and detect the end."""
-        ledger, queue = self._ledger, self._ledger.work
-        if queue is None or ledger.stopped is not None:
+        queue = self._job.work
+        if queue is None or self._job.stopped is not None:
             return
-        while queue.standby and ledger.stopped is None:
+        while queue.standby and self._job.stopped is None:
             queue.unbar(self._able(queue))
-            standby = [ledger.roster.present[worker] for worker in queue.standby]
+            standby = [self._job.roster.present[worker] for worker in queue.standby]
             if self._driver.policy.by_rank:
                 standby.sort(key=lambda each: each.rank)
             # At the beginning of an epoch each already has a unit.
@@ -93,30 +95,30 @@ class Dealer:
                 if queue.available_to(member.worker) <= before:
                     break
             self._resume(queue, member, now)
-        if queue.complete and ledger.started:
+        if queue.complete and self._job.started:
             self._lifecycle.finish_work(now)
 
     def _able(self, queue: WorkQueue) -> list[str]:
         """Return the workers that take work now or later."""
-        here = self._ledger.roster.here()
+        here = self._job.roster.here()
         return [each.worker for each in here if each.state != "done" or each.worker in queue.standby]
 
     def _resume(self, queue: WorkQueue, member: Member, now: float) -> None:
         ledger = self._ledger
         member.requested = queue.standby.pop(member.worker)
         queue.promise(member.worker)
-        ledger.roster.prepared.discard(member.worker)
+        self._job.roster.prepared.discard(member.worker)
         member.enter("waiting", now)
         ledger.record(entries.Resume(member.worker), now)
         if member.known_to_policy:
             member.known_to_policy = False
             event = Leave(member.worker, "there was no work unit for it", self._driver.time(now))
             self._driver.decide(event, now)
-        if not ledger.initialised:
-            ledger.roster.prepared.add(member.worker)
+        if not self._job.initialised:
+            self._job.roster.prepared.add(member.worker)
             self._lifecycle.offer_initialisation(now)
-        elif ledger.started:
+        elif self._job.started:
             self._driver.request(member, now)
         else:
-            ledger.roster.prepared.add(member.worker)
+            self._job.roster.prepared.add(member.worker)
             self._lifecycle.start_when_complete(now)

@@ -1,6 +1,5 @@
 """The queue of work units: fresh ones, returned parts, and the unit that each worker is in."""
 
-from collections import deque
 from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -8,26 +7,6 @@ from psserver.coordinator.work.units import MAX_LOSSES, Rest, UnitPart, WorkTerm
 
 # Returned parts are dealt after the fresh units of their epoch, unless there are more than this: it bounds memory.
 MAX_RETURNED = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class QueueState:
-    """The saved form of a `WorkQueue`. `promised`: (worker, whether an item of the queue is reserved for it)."""
-
-    terms: WorkTerms
-    steps: int
-    epoch: int
-    unit: int
-    lost: list[Rest]
-    held: list[tuple[str, Rest]]
-    promised: list[tuple[str, bool]]
-    standby: list[tuple[str, int]]
-    outstanding: int
-    counted: int
-    skipped: int
-    round: int = -1
-    claims: list[tuple[int, int, list[tuple[str, int]]]] = field(default_factory=list)
-    short: int = 0
 
 
 @dataclass(slots=True)
@@ -54,7 +33,7 @@ class WorkQueue:
     # The next unit that was never dealt.
     epoch: int = 0
     unit: int = 0
-    lost: deque[Rest] = field(default_factory=deque)
+    lost: list[Rest] = field(default_factory=list)
     # Worker -> the undealt rest of its unit.
     held: dict[str, Rest] = field(default_factory=dict)
     # Workers that asked and are not granted yet -> whether an item of the queue is reserved for them.
@@ -69,9 +48,12 @@ class WorkQueue:
     short: int = 0
     # The version of the last call of `deal_round`.
     round: int = -1
-    # (epoch, unit) -> worker -> how many parts the unit has at most, as the worker says; of `MAX_RETURNED` units.
-    claims: dict[tuple[int, int], dict[str, int]] = field(default_factory=dict)
-    _reserved: int = 0
+    # "epoch/unit" -> worker -> how many parts the unit has at most, as the worker says; of `MAX_RETURNED` units.
+    claims: dict[str, dict[str, int]] = field(default_factory=dict)
+    _reserved: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._reserved = sum(self.promised.values())
 
     # Questions
 
@@ -256,7 +238,7 @@ class WorkQueue:
         by = part.by if dropped or known or needed <= 1 else (*part.by, worker)
         lost_at = version if dropped else part.lost_at
         part = replace(part, losses=part.losses + again, lost_at=lost_at, by=by)
-        said = self.claims.get((part.epoch, part.unit), {})
+        said = self.claims.get(part.place, {})
         enough = dropped or needed <= 1 or sum(each not in said for each in by) >= needed
         if again and enough and part.losses >= MAX_LOSSES:
             self.skipped += 1
@@ -280,7 +262,7 @@ class WorkQueue:
     def believes(self, worker: str, part: UnitPart, length: int, needed: int) -> bool:
         """Note that the worker says its unit has `length` parts. Return whether `needed` workers say so."""
         if needed > 1:
-            said = self.claims.setdefault((part.epoch, part.unit), {})
+            said = self.claims.setdefault(part.place, {})
             said[worker] = min(length, said.get(worker, length))
             if len(self.claims) > MAX_RETURNED:
                 del self.claims[next(iter(self.claims))]
@@ -294,7 +276,7 @@ class WorkQueue:
 
     def ended(self, part: UnitPart, length: int, needed: int) -> bool:
         """Whether `needed` workers have said that the unit has `length` parts at most."""
-        said = self.claims.get((part.epoch, part.unit), {})
+        said = self.claims.get(part.place, {})
         return needed <= 1 or sum(each <= length for each in said.values()) >= needed
 
     def end(self, worker: str, part: UnitPart) -> None:
@@ -333,46 +315,3 @@ class WorkQueue:
     def void(self) -> None:
         """Forget a part that turned out to be empty, because its unit had ended."""
         self.outstanding -= 1
-
-    # State
-
-    def state(self) -> QueueState:
-        """Return a copy of the whole state."""
-        return QueueState(
-            self.terms,
-            self.steps,
-            self.epoch,
-            self.unit,
-            [replace(rest) for rest in self.lost],
-            [(worker, replace(rest)) for worker, rest in self.held.items()],
-            list(self.promised.items()),
-            list(self.standby.items()),
-            self.outstanding,
-            self.counted,
-            self.skipped,
-            self.round,
-            [(*place, list(said.items())) for place, said in self.claims.items()],
-            self.short,
-        )
-
-    @classmethod
-    def restored(cls, state: QueueState) -> "WorkQueue":
-        """Return a queue with a saved state."""
-        promised = dict(state.promised)
-        return cls(
-            state.terms,
-            state.steps,
-            state.epoch,
-            state.unit,
-            deque(replace(rest) for rest in state.lost),
-            {worker: replace(rest) for worker, rest in state.held},
-            promised,
-            dict(state.standby),
-            state.outstanding,
-            state.counted,
-            state.skipped,
-            state.short,
-            state.round,
-            {(epoch, unit): dict(said) for epoch, unit, said in state.claims},
-            sum(promised.values()),
-        )

@@ -71,6 +71,11 @@ class UnitPart(protocol.UnitPart):
     lost_at: int = -1
     by: tuple[str, ...] = ()
 
+    @property
+    def place(self) -> str:
+        """Its epoch and unit, as a key."""
+        return f"{self.epoch}/{self.unit}"
+
 
 @dataclass(slots=True)
 class Rest:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from psserver.coordinator import Coordinator, CoordinatorState, JoinDeferred, JoinRefused, Output, Record
-from psserver.coordinator.terms import JobTerms, Stopped
+from psserver.coordinator import Coordinator, Input, Output, Record, inputs
+from psserver.coordinator.terms import Stopped
 from psserver.optimizers import Optimizer
-from psserver.policies import Policy, advice
+from psserver.policies import advice
 from psserver.service.job.agreement import Agreement
 from psserver.service.job.log_file import LogError
 from psserver.service.job.routes import Routes
@@ -111,10 +111,8 @@ def ordered_checkpoint(outputs: Sequence[Output]) -> Record | None:
 class Decider:
     """The coordinator, its assurance of finite updates, and the routes of its outputs. The loop's thread owns it.
 
-    `tell_over` is called once, when the job is over. `kind`: the coordinator's class.
+    `tell_over` is called once, when the job is over.
     """
-
-    kind: type[Coordinator] = Coordinator
 
     def __init__(
         self,
@@ -126,14 +124,15 @@ class Decider:
     ) -> None:
         terms, policy = agreement.terms, agreement.policy
         self.agreement, self.host = agreement, host
+        # When the job began, by this process's clock, less the time in which the job stood still.
+        self._began = running.now()
         self.routes = Routes(run_log, host.orders, terms.grace, lambda: self.coordinator.policy, self.now)
         self.flushing = Flushing(run_log, log_to_disk, lambda: host.owner.loop, self._lost_log)
         self.over = False
         # Set at most once; nothing is decided or written afterwards.
         self.failure: Failure | None = None
-        self.began = self.now()
         self.assurance = ShardBounds(policy.tensors, agreement.optimizer)
-        self.coordinator = self._begun(terms, policy)
+        self.coordinator = Coordinator(terms, policy, self.assurance)
         self.trials = TrialAnswers(terms.servers)
         self._measures = Measures(terms.servers)
         host.orders.measured = lambda version, square: self.measured(0, version, square)
@@ -147,11 +146,12 @@ class Decider:
         self._tell_over = tell_over
 
     def now(self) -> float:
-        """Return the present time in seconds of the job's clock, which counts as `running.now` does."""
-        return running.now()
+        """Return the seconds of the job: those before this process decided, and those that it has run since."""
+        return running.now() - self._began
 
-    def _begun(self, terms: JobTerms, policy: Policy) -> Coordinator:
-        return self.kind(terms, policy, self.began, self.assurance)
+    def hear(self, now: float) -> None:
+        """Go on from the job's time `now`, which another process has counted so far."""
+        self._began = running.now() - now
 
     def configure(self, message: shard_pb2.Configure) -> None:
         """Tell every other server the model."""
@@ -163,24 +163,30 @@ class Decider:
         self.opened = True
         if optimizer is not None:
             self.agree(optimizer)
-        self.step(self.coordinator.opening)
+        self.step(lambda: self.give(inputs.Opened()))
 
     def agree(self, optimizer: Optimizer) -> None:
         """Tell the coordinator the optimizer."""
-        self.coordinator.agree(optimizer.config)
+        self.give(inputs.Proposed(optimizer.config))
         advised = advice(self.agreement.policy.name, optimizer.config)
         if advised is not None:
             log.warning("%s", advised, extra=event("advice"))
 
     def take_up(self, coordinator: Coordinator) -> None:
-        """Continue with the coordinator of a checkpoint, whose log has its first entry."""
+        """Continue with the coordinator of a saved state, whose log has its first entry."""
         self.coordinator, self.opened = coordinator, True
         self._deferred = None
+        self.hear(coordinator.state.now)
 
-    def input(self, decide: Callable[[Coordinator, float], list[Output]]) -> None:
-        """Decide with the coordinator and the present time, and execute what was decided; otherwise as `step`."""
-        self.step(lambda: decide(self.coordinator, self.now()))
+    def give(self, given: Input) -> list[Output]:
+        """Give the coordinator an input, now. Whoever gives one that decides something calls `step`."""
+        return self.coordinator.take(given, self.now())
+
+    def input(self, given: Input) -> list[Output]:
+        """Take an input, and execute what was decided; otherwise as `step`."""
+        outputs = self.step(lambda: self.give(given))
         self.execute()
+        return outputs
 
     def handle(
         self,
@@ -191,8 +197,8 @@ class Decider:
         ordinary: bool = True,
         norm: float = math.nan,
     ) -> None:
-        """Take a request of that incarnation of a worker; `ordinary` and `norm` as for `Coordinator.handle`."""
-        self.input(lambda c, now: c.handle(worker, incarnation, request, now, ordinary=ordinary, norm=norm))
+        """Take a request of that incarnation of a worker; `ordinary` and `norm` as in `Asked`."""
+        self.input(inputs.Asked(worker, incarnation, request, ordinary, norm))
         if isinstance(request, protocol.Done) and request.ends:
             self._told_to_wait(worker, request.ends)
 
@@ -200,7 +206,7 @@ class Decider:
         """Warn where a worker asked to end the job, and it goes on."""
         coordinator = self.coordinator
         robust = coordinator.policy.tensors.aggregator != "mean"
-        if robust and coordinator.stopped is None and not coordinator.resting:
+        if robust and coordinator.state.stopped is None and not coordinator.state.resting:
             log.warning(
                 "%s asked to end the job (%s); under %s it goes on until more workers ask than the policy tolerates",
                 *(worker, ends, coordinator.policy.name),
@@ -216,30 +222,31 @@ class Decider:
     @property
     def stopped(self) -> Stopped | None:
         """The stop of the job, once its answer may leave."""
-        return self.coordinator.stopped
+        return self.coordinator.state.stopped
 
     async def settled(self) -> bool:
         """Wait until the log has everything decided so far. Returns False if it cannot be written."""
         return await self.flushing.written()
 
-    def step(self, decide: Callable[[], list[Output]]) -> None:
-        """Decide, write, send. A failure ends the job; JoinRefused and JoinDeferred are answers, with nothing
-        changed."""
+    def step(self, decide: Callable[[], list[Output]]) -> list[Output]:
+        """Decide, write, send. Returns the outputs; none if the job has failed, which a failure here leads to."""
         if self.failure is not None:
-            return
+            return []
         try:
-            self._decided(decide())
-        except (JoinRefused, JoinDeferred):
-            raise
+            outputs = decide()
+            self._decided(outputs)
         except LogError as error:
             self.fail(str(error), error.code)
         except Exception as error:
             log.exception("a decision of the job failed", extra=event("decision_failed"))
             self.fail(f"a decision failed: {type(error).__name__}: {error}", ExitCode.INTERNAL)
+        else:
+            return outputs
+        return []
 
     def _decided(self, outputs: list[Output]) -> None:
-        self._carry_out(outputs, self.coordinator.version)
-        if self.coordinator.over:
+        self._carry_out(outputs, self.coordinator.state.version)
+        if self.coordinator.state.over:
             self._end()
 
     def _carry_out(self, outputs: list[Output], version: int) -> None:
@@ -264,18 +271,18 @@ class Decider:
         """Take a server's answer to a trial."""
         found = self.trials.take(server, trial, finite, largest)
         if found is not None:
-            self.step(lambda: self.coordinator.tried(trial, *found, self.now()))
+            self.step(lambda: self.give(inputs.Tried(trial, *found)))
         self.execute()
 
     def measured(self, server: int, version: int, square: float) -> None:
         """Take a server's measure of an update, which a later decision may follow from."""
         found = self._measures.take(server, version, square)
         if found is not None:
-            self.coordinator.measured(version, found)
+            self.give(inputs.Executed(version, found))
 
     def unsaved(self, version: int, reason: str) -> None:
         """Take note of a checkpoint that failed."""
-        self.input(lambda c, now: c.unsaved(version, reason, now))
+        self.input(inputs.SaveFailed(version, reason))
 
     def write_or_fail(self, write: Callable[[], None]) -> None:
         """Write something besides the log to the run folder; end the job if that fails."""
@@ -308,7 +315,7 @@ class Decider:
         """Defer `outputs`, or return them behind all deferred ones once a session stands or the job has stopped."""
         assert self._deferred is not None
         self._deferred += outputs
-        if not self.coordinator.roster.here() and self.coordinator.stopped is None:
+        if not self.coordinator.state.roster.here() and self.coordinator.state.stopped is None:
             return []
         outputs, self._deferred = self._deferred, None
         return outputs
@@ -320,9 +327,9 @@ class Decider:
             terms, policy = self.coordinator.terms, self.agreement.policy
             self.checkpoints.order(record, self._state_to_save, terms, policy, plan)
 
-    def _state_to_save(self) -> CoordinatorState:
+    def _state_to_save(self) -> dict[str, Any]:
         """Return the coordinator's state behind the newest outputs. Raises StateError."""
-        return self.coordinator.state()
+        return self.coordinator.saved()
 
     def _lost_log(self, error: LogError) -> None:
         if self.failure is None:

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from psserver.checkpoint import Checkpoint
 from psserver.codec_rules import check_codec
-from psserver.coordinator import Coordinator, JobTerms
-from psserver.coordinator.progress import Extent
+from psserver.coordinator import Coordinator, Declined, JobTerms, inputs
 from psserver.coordinator.status import JobReport, report
+from psserver.coordinator.terms import Extent
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy, PolicyError
 from psserver.policies.succession import successor
@@ -51,7 +51,7 @@ class SilentServers:
         agreement, coordinator, trials = decider.agreement, decider.coordinator, decider.trials
         if not coordinator.trying or math.isinf(trials.since) or agreement.plan is None:
             return None
-        what = f"{trials.missing} to say whether version {coordinator.version + 1} would be finite"
+        what = f"{trials.missing} to say whether version {coordinator.state.version + 1} would be finite"
         return what, trials.since, limit(agreement.plan, agreement.terms.worker_timeout)
 
     @property
@@ -80,11 +80,11 @@ class SilentServers:
             return
         reason = f"waited {waited[2]:g} s for {waited[0]}: not lost, but silent (see its process and its log)"
         log.error("%s", reason, extra=event("trial_unanswered", servers=decider.trials.missing))
-        decider.input(lambda c, now: c.stop(reason, now, success=False, cause="server"))
+        decider.input(inputs.Stopping(reason, False, "server"))
 
     def _give_up_silent(self) -> None:
         """Count a hung server as lost."""
-        if self._decider.coordinator.stopped is not None:
+        if self._decider.coordinator.state.stopped is not None:
             # The end has limits of its own.
             return
         for follower in self._decider.routes.followers:
@@ -117,7 +117,7 @@ class JobMemory:
 
     @property
     def _names(self) -> int:
-        return self._decider.coordinator.roster.nbytes
+        return self._decider.coordinator.state.roster.nbytes
 
 
 Seen = TypeVar("Seen")
@@ -147,7 +147,7 @@ class Job:
         self.host, self.security = host, security
         self.agreement = Agreement(terms, policy, optimizer)
         self.decider = decider = deciding(self.agreement, host, run_log, log_to_disk, over)
-        self.routes, self.flushing, self.began = decider.routes, decider.flushing, decider.began
+        self.routes, self.flushing = decider.routes, decider.flushing
         self.capacity = capacity(host.memory.ledger.limit)
         self.servers = SilentServers(decider)
         self.evaluations = Evaluations(decider)
@@ -185,7 +185,7 @@ class Job:
         """Write the log's first entry. It names the optimizer, so it may have to wait for the first worker."""
         rolled_back, optimizer = self._rolled_back, self.agreement.optimizer
         if rolled_back is not None:
-            self.decider.input(lambda c, now: c.resume(rolled_back, now, self._expected))
+            self.decider.input(inputs.Resumed(rolled_back, self._expected))
         elif optimizer is not None:
             self.decider.open(optimizer)
             self.decider.execute()
@@ -195,13 +195,13 @@ class Job:
         if not success:
             self.save()
         self._open_without_workers()
-        self.decider.input(lambda c, now: c.stop(reason, now, success=success, cause=cause))
+        self.decider.input(inputs.Stopping(reason, success, cause))
 
     def save(self) -> None:
         """Order a checkpoint of the newest version, unless it is saved, or a server cannot give its part any more."""
         whole = self.host.state.failure is None and not any(each.failed for each in self.routes.followers)
         if self.decider.checkpoints is not None and whole:
-            self.decider.input(lambda c, now: c.checkpoint(now))
+            self.decider.input(inputs.SaveAsked())
 
     def _open_without_workers(self) -> None:
         """Open the log of a job that ends before any worker named the optimizer."""
@@ -230,7 +230,7 @@ class Job:
             raise precondition(refusal)
         outbox = Outbox(self.host.owner.loop, session, cut)
         self.routes.outboxes.open(worker, incarnation, outbox)
-        self.decider.step(lambda: self.coordinator.connect(worker, incarnation, session, self.decider.now()))
+        self.decider.step(lambda: self.decider.give(inputs.Connected(worker, incarnation, session)))
         if self.decider.failure is not None:
             outbox.put(self.routes.stop_notice(self.decider.failure.reason))
         self.decider.execute()
@@ -239,7 +239,7 @@ class Job:
     def detach(self, worker: str, incarnation: int, outbox: Outbox) -> None:
         """Close the stream of `outbox`. A newer stream of the same worker is left alone."""
         if self.routes.outboxes.close(worker, incarnation, outbox):
-            self.decider.step(lambda: self.coordinator.disconnect(worker, incarnation, self.decider.now()))
+            self.decider.step(lambda: self.decider.give(inputs.Disconnected(worker, incarnation)))
         outbox.end()
         self.decider.execute()
 
@@ -247,31 +247,31 @@ class Job:
 
     def repeated(self, worker: str, ticket: int) -> bool:
         """Return whether the ticket is no longer open, so that a commit of it is a repetition that changes nothing."""
-        found = self.coordinator.tickets.find(ticket, worker)
+        found = self.coordinator.state.tickets.find(ticket, worker)
         return found is not None and found.state != "open"
 
     def tell_extent(self, worker: str, incarnation: int, extent: Extent) -> None:
         """Record how much data a member has."""
-        member = self.coordinator.roster.present.get(worker)
+        member = self.coordinator.state.roster.present.get(worker)
         if member is not None and member.incarnation == incarnation:
-            self.coordinator.set_extent(worker, extent)
+            self.decider.give(inputs.Measured(worker, extent))
 
     def tell_carriers(self, worker: str, incarnation: int, carriers: Sequence[str]) -> None:
         """Record how a member's payloads travel to each server."""
-        member = self.coordinator.roster.present.get(worker)
+        member = self.coordinator.state.roster.present.get(worker)
         if member is not None and member.incarnation == incarnation:
             self.carriers[worker] = carriers[: self.terms.servers]
 
     def tell_unreached(self, worker: str, incarnation: int, variables: Sequence[int]) -> None:
         """Record which variables a member does not reach."""
-        member = self.coordinator.roster.present.get(worker)
+        member = self.coordinator.state.roster.present.get(worker)
         if member is not None and member.incarnation == incarnation:
             self.unreached[worker] = frozenset(variables)
 
     # Time and the outside world
 
-    def changed_policy(self, name: str, knobs: str) -> Policy:
-        """Build the policy that is to take over, with its knobs as JSON. Raises PolicyError if it cannot."""
+    def change_policy(self, name: str, knobs: str, by: str, why: str, rate: float | None) -> str:
+        """Have another policy decide, with its knobs as JSON. Returns what happens then; raises PolicyError."""
         try:
             given = json.loads(knobs or "{}")
         except (ValueError, RecursionError) as error:
@@ -284,11 +284,15 @@ class Job:
         policy = successor(self.coordinator.policy, name, given, terms.workers, terms.servers)
         if agreement.codec is not None:
             check_codec(agreement.codec, policy, agreement.optimizer)
-        return policy
+        outputs = self.decider.input(inputs.ChangeAsked(policy.name, given, by, why, rate))
+        for answer in outputs:
+            if isinstance(answer, Declined):
+                raise PolicyError(answer.reason)
+        return self.coordinator.change or f"policy {policy.name} decides from now on"
 
     def give_up(self, worker: str, reason: str) -> None:
         """Remove a worker that is present but does not take part."""
-        self.decider.input(lambda c, now: c.give_up(worker, reason, now))
+        self.decider.input(inputs.GivenUp(worker, reason))
 
     @property
     def seconds_to_timer(self) -> float:
@@ -299,17 +303,17 @@ class Job:
     def tick(self) -> None:
         idle = self.terms.idle_timeout
         if not self.decider.opened:
-            if not idle or self.decider.now() - self.began < idle:
+            if not idle or self.decider.now() < idle:
                 return
             self._open_without_workers()
         self.servers.tick()
         if self.coordinator.abandoned(self.decider.now()):
             self.save()
-        self.decider.input(lambda c, now: c.tick(now))
+        self.decider.input(inputs.Tick())
         self.progress.look(self.coordinator, self.decider.now())
-        present = self.coordinator.roster.present.values()
+        present = self.coordinator.state.roster.present.values()
         self.routes.outboxes.end_others({(m.worker, m.incarnation) for m in present})
-        self.joining.names.keep(self.coordinator.roster.present)
+        self.joining.names.keep(self.coordinator.state.roster.present)
         self._memory.measure()
         self._reserve_rows()
 

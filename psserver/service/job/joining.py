@@ -9,7 +9,7 @@ import grpc
 
 from psserver.checkpoint import Checkpoint, CheckpointError, coordinator_of, name_of, plan_of, shards_of
 from psserver.codec_rules import check_rows
-from psserver.coordinator import JobOver, JobStopped, JoinDeferred, JoinRefused, Output
+from psserver.coordinator import Declined, Joined, Output, inputs
 from psserver.coordinator.members.roster import Member
 from psserver.coordinator.work.units import WorkTerms
 from psserver.optimizers import Optimizer, OptimizerError, build
@@ -79,7 +79,7 @@ class JobModel:
         assert agreement.optimizer is not None
         agreement.plan, decider.assurance.optimizer = plan, agreement.optimizer
         largest = max(shard.nbytes for shard in plan.shards)
-        decider.coordinator.planned(transfer(largest, 0.0))
+        decider.give(inputs.Sized(transfer(largest, 0.0)))
         message = shard_pb2.Configure(
             variables=specs_to_wire(plan.variables),
             plan=plan.fingerprint,
@@ -102,9 +102,8 @@ def resume(decider: Decider, model: JobModel, checkpoint: Checkpoint, found: Res
     optimizer = agreement.optimizer or build(about.optimizer)
     agreement.optimizer = decider.assurance.optimizer = optimizer
     agreement.terms = replace(agreement.terms, optimizer=optimizer.config)
-    plan, now = plan_of(checkpoint, agreement.terms.servers), decider.now()
-    terms, policy = agreement.terms, agreement.policy
-    decider.take_up(coordinator_of(checkpoint, terms, policy, now, decider.assurance, decider.kind))
+    plan = plan_of(checkpoint, agreement.terms.servers)
+    decider.take_up(coordinator_of(checkpoint, agreement.terms, agreement.policy, decider.assurance))
     try:
         state = shards_of(checkpoint, plan)[0]
         model.hold(plan, optimizer, deltas_named(state.deltas))
@@ -113,9 +112,8 @@ def resume(decider: Decider, model: JobModel, checkpoint: Checkpoint, found: Res
         raise CheckpointError(
             f"the checkpoint of version {about.version} cannot be taken up: {error}"
         ) from error
-    begun = found.mark.first_grant
-    first_grant = None if begun is None else now - about.t + begun
-    decider.routes.go_on(about.entry + 1, about.version, decider.coordinator.folded, first_grant)
+    folded = tuple(decider.coordinator.state.folded)
+    decider.routes.go_on(about.entry + 1, about.version, folded, found.mark.first_grant)
     model.adopt(plan, name_of(about.entry, about.job), about.entry + 1)
 
 
@@ -150,7 +148,7 @@ class Joining:
         place: str = "",
     ) -> Member:
         """Admit a worker. `codec`: of its gradients; `deltas`: of the weights' changes. `stays`: its process may take
-        part in another phase. `used`, `function`: as for `Coordinator.join`. `process`, `place`: as in a JoinRequest.
+        part in another phase. `used`, `function`: as in `JoinAsked`. `process`, `place`: as in a JoinRequest.
 
         Raises Refused if another process has the name, or if model, optimizer or work units differ; PlanError if the
         model cannot be planned.
@@ -161,7 +159,7 @@ class Joining:
         free = self._decider.defers or (agreement.configured is None and self._nothing_trained)
         chosen = agreed(
             *(None if free and optimizer else agreement.optimizer, optimizer),
-            rate_was_set=decider.coordinator.rate_was_set,
+            rate_was_set=decider.coordinator.state.lr_scale != 1.0,
         )
         agree_on_codec(agreement, codec, chosen)
         self._settle(proposed, chosen, work, deltas)
@@ -170,18 +168,11 @@ class Joining:
         by = self._take_name(worker, rank, newcomer)
         if not decider.opened:
             decider.open(chosen)
-        try:
-            member = self._admit(
-                worker, session, rank, proposed, work, codec, stays, used, computes, function, by
-            )
-        except JobOver as over:
-            raise Refused(grpc.StatusCode.OUT_OF_RANGE, str(over)) from over
-        except JobStopped as failed:
-            raise Refused(grpc.StatusCode.NOT_FOUND, str(failed)) from failed
-        except JoinRefused as refusal:
-            raise precondition(str(refusal)) from refusal
-        except JoinDeferred as deferred:
-            raise Refused(grpc.StatusCode.UNAVAILABLE, str(deferred)) from deferred
+        member = self._admit(
+            inputs.JoinAsked(worker, session, rank, codec.remembers, stays, used, computes, function, by),
+            proposed,
+            work,
+        )
         agreement.codec = codec
         self.names.admitted(member.worker, newcomer)
         decider.execute()
@@ -192,8 +183,8 @@ class Joining:
         present, coordinator = self._agreement.plan, self._decider.coordinator
         if present is None or present.fingerprint == plan:
             return
-        replaceable = self._nothing_trained and coordinator.stopped is None
-        if not coordinator.roster.here() and (replaceable or not coordinator.initialised):
+        replaceable = self._nothing_trained and coordinator.state.stopped is None
+        if not coordinator.state.roster.here() and (replaceable or not coordinator.state.initialised):
             return
         other = model()
         check_specs(other.variables)
@@ -201,7 +192,7 @@ class Joining:
             self._refuse(present, other, work)
 
     def _refuse(self, present: Plan, other: Model, work: WorkTerms | None) -> NoReturn:
-        ours = self._decider.coordinator.work_terms
+        ours = self._decider.coordinator.state.work_terms
         if work != ours:
             raise precondition(explain_other_work(ours, work))
         if other.variables == present.variables:
@@ -220,10 +211,10 @@ class Joining:
         known = agreement.plan is not None and proposed.fingerprint == agreement.plan.fingerprint
         coordinator = decider.coordinator
         if known and deltas is not agreement.deltas:
-            if coordinator.initialised or coordinator.roster.here():
+            if coordinator.state.initialised or coordinator.state.roster.here():
                 raise precondition(explain_other_deltas(agreement.deltas, deltas))
             known = False
-        if known and not other and (coordinator.undeclared or work == coordinator.work_terms):
+        if known and not other and (coordinator.state.undeclared or work == coordinator.state.work_terms):
             return
         self._check_replaceable(proposed, work, other)
         # First, because it may fail with nothing changed.
@@ -239,7 +230,7 @@ class Joining:
     def _nothing_trained(self) -> bool:
         """Whether workers came, trained nothing, and have left: for example because their model failed at its first
         step."""
-        roster = self._decider.coordinator.roster
+        roster = self._decider.coordinator.state.roster
         return not roster.here() and not any(tally.committed for tally in roster.tallies.values())
 
     def _check_replaceable(self, proposed: Plan, work: WorkTerms | None, other: bool) -> None:
@@ -253,22 +244,22 @@ class Joining:
         if present is None:
             return
         coordinator = self._decider.coordinator
-        held = bool(coordinator.roster.here())
-        settled = coordinator.initialised or (other and not self._decider.defers)
-        if settled and self._nothing_trained and coordinator.stopped is None:
+        held = bool(coordinator.state.roster.here())
+        settled = coordinator.state.initialised or (other and not self._decider.defers)
+        if settled and self._nothing_trained and coordinator.state.stopped is None:
             # The log cannot be taken back, so a new job begins.
             reason = "nothing was trained, its workers have left, and one with another model came: a new job begins"
-            self._decider.input(lambda c, now: c.stop(reason, now, success=False, cause=REPLACED))
+            self._decider.input(inputs.Stopping(reason, False, REPLACED))
             raise Refused(
                 grpc.StatusCode.UNAVAILABLE,
                 "the job before has ended, and another one begins: join again in a moment",
             )
-        if coordinator.initialised or held:
+        if coordinator.state.initialised or held:
             self._refuse(present, Model(proposed.variables, proposed.tables), work)
 
     def _check_room(self, worker: str, plan: Plan, optimizer: Optimizer) -> None:
         """Raise Refused unless a new worker has descriptors, and memory of its own under some policies."""
-        roster, memory = self._decider.coordinator.roster, self._decider.host.memory
+        roster, memory = self._decider.coordinator.state.roster, self._decider.host.memory
         present = roster.present
         if worker not in roster.tallies:
             memory.admit_name(roster.nbytes)
@@ -285,11 +276,11 @@ class Joining:
     def _take_name(self, worker: str, rank: int | None, newcomer: Joiner) -> str:
         """Return who joins, for a worker that loses its name to it. Raises Refused while that one keeps the name."""
         coordinator = self._decider.coordinator
-        member = coordinator.roster.named(worker, rank)
-        if member is None or member.session == newcomer.session or coordinator.stopped is not None:
+        member = coordinator.state.roster.named(worker, rank)
+        if member is None or member.session == newcomer.session or coordinator.state.stopped is not None:
             return ""
         link = self._decider.routes.outboxes.of(member.worker, member.incarnation)
-        older = newcomer.session in coordinator.roster.tally(member.worker).sessions
+        older = newcomer.session in coordinator.state.roster.tally(member.worker).sessions
         now, names = self._decider.now(), self.names
         ruling = names.ask_for(
             *(member.worker, member.session, newcomer, now),
@@ -314,50 +305,38 @@ class Joining:
             return
         self._agreement.plan = self._agreement.codec = None
         reason = "named another model or optimizer than the workers that came"
-        coordinator = self._decider.coordinator
-        self._decider.step(lambda: coordinator.dismiss_absent(reason, self._decider.now()) or [])
+        self._decider.step(lambda: self._decider.give(inputs.AllAbsent(reason)))
 
-    def _admit(
-        self,
-        worker: str,
-        session: str,
-        rank: int | None,
-        plan: Plan,
-        work: WorkTerms | None,
-        codec: Codec,
-        stays: bool,
-        used: int,
-        computes: str,
-        function: str,
-        by: str,
-    ) -> Member:
-        """Admit the member. Raises JoinRefused, with nothing changed; Refused if the job has failed."""
-        admitted: list[Member] = []
-        decider, coordinator = self._decider, self._decider.coordinator
+    def _admit(self, asked: inputs.JoinAsked, plan: Plan, work: WorkTerms | None) -> Member:
+        """Admit the member. Raises Refused, with nothing changed."""
+        decider, answers = self._decider, list[Joined | Declined]()
 
         def decide() -> list[Output]:
-            now = self._decider.now()
-            member, outputs = coordinator.join(
-                *(worker, session, rank, now),
-                remembers=codec.remembers,
-                stays=stays,
-                used=used,
-                computes=computes,
-                function=function,
-                by=by,
-            )
-            first = self._agreement.plan is None
-            if first:
-                self._model.adopt(plan)
-            if first or coordinator.undeclared:
-                outputs += coordinator.declare_work(work, now)
-            admitted.append(member)
+            outputs = decider.give(asked)
+            answers.extend(each for each in outputs if isinstance(each, Joined | Declined))
+            if isinstance(answers[0], Joined):
+                first = self._agreement.plan is None
+                if first:
+                    self._model.adopt(plan)
+                if first or decider.coordinator.state.undeclared:
+                    outputs += decider.give(inputs.Dealt(work))
             return outputs
 
         decider.step(decide)
         if decider.failure is not None:
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"the job is over: {decider.failure.reason}")
-        return admitted[0]
+        if isinstance(answers[0], Declined):
+            raise Refused(_STATUS[answers[0].kind], answers[0].reason)
+        return decider.coordinator.state.roster.present[answers[0].worker]
+
+
+# What a worker is told whose Join is refused, by the kind of `psserver.coordinator.Declined`.
+_STATUS = {
+    "refused": grpc.StatusCode.FAILED_PRECONDITION,
+    "over": grpc.StatusCode.OUT_OF_RANGE,
+    "stopped": grpc.StatusCode.NOT_FOUND,
+    "deferred": grpc.StatusCode.UNAVAILABLE,
+}
 
 
 def _in_use(worker: str, owner: Joiner | None, now: float, seconds: float) -> str:

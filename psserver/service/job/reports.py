@@ -26,14 +26,14 @@ class Epochs:
         self._decider, self._evaluations = decider, evaluations
         # Worker, incarnation and number of the newest validation that is recorded.
         self._recorded: tuple[str, int, int] | None = None
-        self._sums = EpochSums(decider.agreement.terms.report_limit, decider.began)
+        self._sums = EpochSums(decider.agreement.terms.report_limit, decider.now())
         # Whether a warning about different metrics was logged.
         self._warned = False
 
     def gather(self, worker: str, incarnation: int, epoch: Report) -> Totals:
         """Add a member's epoch and return the sums over all. Raises Refused for a worker that is no member,
         EpochError."""
-        roster = self._decider.coordinator.roster
+        roster = self._decider.coordinator.state.roster
         member = roster.present.get(worker)
         if member is None or member.incarnation != incarnation:
             # The worker's session notices by itself and comes back as another incarnation.
@@ -43,8 +43,8 @@ class Epochs:
         if not coordinator.policy.by_samples:
             # Otherwise a contribution of nothing would count.
             epoch = replace(epoch, yields=False)
-        ended = coordinator.stopped is not None or coordinator.resting
-        over = ended and coordinator.work_terms is not None
+        ended = coordinator.state.stopped is not None or coordinator.state.resting
+        over = ended and coordinator.state.work_terms is not None
         totals = self._sums.add(member, epoch, roster, self._decider.now(), over=over)
         self._tell_of_chief(before)
         if member.worker == before or not (before or member.rank):
@@ -65,7 +65,7 @@ class Epochs:
         if epoch.layout == "validation" and epoch.values and source != self._recorded:
             self._recorded = source
             metrics = {name.removeprefix("val_"): value for name, value in epoch.values.items()}
-            version = self._decider.coordinator.version
+            version = self._decider.coordinator.state.version
             if version > self._evaluations.newest:
                 self._evaluations.record(worker, version, metrics)
 
@@ -76,7 +76,7 @@ class Epochs:
 
     def _tell_of_chief(self, before: str) -> None:
         chief = self.chief
-        member = self._decider.coordinator.roster.present.get(chief)
+        member = self._decider.coordinator.state.roster.present.get(chief)
         if chief == before or member is None or not (before or member.rank):
             return
         log.warning(
@@ -89,7 +89,9 @@ class Epochs:
     def awaited(self, now: float) -> tuple[str, float, float] | None:
         """Return what the epoch sums wait for, since when (monotonic), and for how many seconds at most."""
         coordinator = self._decider.coordinator
-        return self._sums.awaited(coordinator.roster, now) if coordinator.stopped is None else None
+        return (
+            self._sums.awaited(coordinator.state.roster, now) if coordinator.state.stopped is None else None
+        )
 
 
 # Remembered evaluations.
@@ -116,9 +118,9 @@ class Evaluations:
         rising order; late ones are ignored.
         """
         coordinator = self._decider.coordinator
-        asked, final = coordinator.evaluator, coordinator.version
-        stopped = coordinator.stopped is not None
-        member = coordinator.roster.present.get(worker)
+        asked, final = coordinator.state.evaluator, coordinator.state.version
+        stopped = coordinator.state.stopped is not None
+        member = coordinator.state.roster.present.get(worker)
         if stopped and worker == asked and version == final and not self.final:
             self.final = metrics
         elif member is None or member.rank or version > final or (stopped and version == final):
@@ -140,7 +142,7 @@ class Evaluations:
     def record(self, worker: str, version: int, metrics: dict[str, float]) -> None:
         """Write an evaluation of a version, and remember it."""
         self.newest = max(version, self.newest)
-        t = round(self._decider.now() - self._decider.began, 6)
+        t = round(self._decider.now(), 6)
         line = {"t": t, "kind": "eval", "version": version, "worker": worker, "metrics": metrics}
         self._decider.write_or_fail(lambda: self._decider.routes.run_log.metric(line))
         self._recent.append(line)
@@ -169,7 +171,11 @@ class Progress:
 
     def look(self, coordinator: Coordinator, now: float) -> None:
         """Sample the pace, from time to time."""
-        if now - self._looked < LOOK_EVERY or coordinator.stopped is not None or not coordinator.started:
+        if (
+            now - self._looked < LOOK_EVERY
+            or coordinator.state.stopped is not None
+            or not coordinator.state.started
+        ):
             return
         self._looked = now
         for name, done, _ in self._parts(coordinator):
@@ -180,11 +186,11 @@ class Progress:
 
     def measure(self, coordinator: Coordinator, now: float) -> JobProgress | None:
         """Return the progress; None if the length of the job is unknown."""
-        found = measured(coordinator)
+        found = measured(coordinator.state, coordinator.terms)
         if found is None:
             return None
         left = 0.0
-        if found.done < found.total and coordinator.stopped is None:
+        if found.done < found.total and coordinator.state.stopped is None:
             each = [self._left(*part, now) for part in self._parts(coordinator)]
             left = math.nan if not each or any(map(math.isnan, each)) else max(each)
         return replace(found, seconds_left=left)
@@ -195,17 +201,20 @@ class Progress:
 
         Where work units are dealt, other workers take up what one has left.
         """
-        if coordinator.work is not None:
-            found = dealt(coordinator)
-            if coordinator.work.complete:
-                skipped = coordinator.work.skipped
+        if coordinator.state.work is not None:
+            found = dealt(coordinator.state)
+            if coordinator.state.work.complete:
+                skipped = coordinator.state.work.skipped
                 return {"batches": {}, "parts": skipped} if skipped else {}
             return {"batches": {}, found.unit: max(1, found.total - found.done)}
         batches = dict[str, int | None]()
-        for name in sorted(coordinator.roster.unfinished):
-            extent, batch = coordinator.extents.get(name), coordinator.roster.tally(name).next_batch
+        for name in sorted(coordinator.state.roster.unfinished):
+            extent, batch = (
+                coordinator.state.extents.get(name),
+                coordinator.state.roster.tally(name).next_batch,
+            )
             batches[name] = None if extent is None else max(0, extent.batches - batch)
-        for name, tally in coordinator.roster.tallies.items():
+        for name, tally in coordinator.state.roster.tallies.items():
             if tally.missed and batches.get(name, 0) is not None:
                 batches[name] = (batches.get(name) or 0) + tally.missed
         return {"batches": batches} if batches else {}
@@ -216,21 +225,21 @@ class Progress:
         Workers with data of their own do not take each other's, so the job ends with the slowest that is present.
         All else is done together.
         """
-        found = measured(coordinator)
+        found = measured(coordinator.state, coordinator.terms)
         if found is None:
             return []
         if found.unit != "batches":
             return [(found.unit, found.done, found.total)]
-        roster = coordinator.roster
+        roster = coordinator.state.roster
         needed = [m.worker for m in roster.present.values() if m.state != "done" and m.absent_since is None]
         return [
             (
                 name,
-                min(roster.tally(name).next_batch, coordinator.extents[name].batches),
-                coordinator.extents[name].batches,
+                min(roster.tally(name).next_batch, coordinator.state.extents[name].batches),
+                coordinator.state.extents[name].batches,
             )
             for name in needed
-            if name in coordinator.extents
+            if name in coordinator.state.extents
         ]
 
     def _left(self, name: str, done: int, total: int, now: float) -> float:

@@ -95,7 +95,7 @@ class Routes:
                     written.remarkable.append(entry)
             elif isinstance(output, Send):
                 written.notices.append(output)
-            else:
+            elif isinstance(output, Trial):
                 written.trials.append(output)
         return written
 

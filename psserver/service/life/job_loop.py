@@ -129,8 +129,11 @@ class Standstill:
 
     def look(self, coordinator: Coordinator, now: float) -> None:
         """Look at the job, and log a line if it stands still: each time that the time has doubled."""
-        version, works = coordinator.version, coordinator.started and coordinator.stopped is None
-        if version != self._version or not works or coordinator.resting:
+        version, works = (
+            coordinator.state.version,
+            coordinator.state.started and coordinator.state.stopped is None,
+        )
+        if version != self._version or not works or coordinator.state.resting:
             self._version, self._since, self._say_at = version, now, STANDSTILL
             return
         seconds = now - self._since

@@ -60,7 +60,7 @@ def exit_code(job: Job) -> ExitCode:
     """Return the exit code of a job that is over."""
     if job.decider.failure is not None:
         return job.decider.failure.code
-    stopped = job.coordinator.stopped
+    stopped = job.coordinator.state.stopped
     assert stopped is not None
     if stopped.in_order and _diverged(job):
         # The last decisions are executed after the job has stopped.
@@ -113,7 +113,7 @@ class Results:
     @property
     def hopeless(self) -> bool:
         """Whether the job succeeded but its weights are lost with a server: a restart may recover them."""
-        stopped = self._job.coordinator.stopped
+        stopped = self._job.coordinator.state.stopped
         lost = any(follower.state == "lost" for follower in self._job.routes.followers)
         ended_well = stopped is not None and stopped.in_order
         return ended_well and lost and self._writing is not None and self._writing.done() and self._incomplete
@@ -146,7 +146,7 @@ class Results:
     def _incomplete(self) -> bool:
         """Whether there is a model whose weights were not written."""
         job = self._job
-        return job.agreement.plan is not None and job.coordinator.initialised and self._sha256 is None
+        return job.agreement.plan is not None and job.coordinator.state.initialised and self._sha256 is None
 
     async def _write(self) -> None:
         try:
@@ -215,7 +215,7 @@ async def _final_tables(job: Job, plan: Plan) -> WholeTables | None:
 
 def summary(job: Job, sha256: str | None) -> dict[str, Any]:
     """Return the contents of summary.json. Only for a job that is over."""
-    stopped = job.coordinator.stopped
+    stopped = job.coordinator.state.stopped
     assert stopped is not None
     metrics = dict(job.evaluations.last)
     if "loss" not in metrics and job.routes.run_log.last_loss is not None:
@@ -234,7 +234,7 @@ def summary(job: Job, sha256: str | None) -> dict[str, Any]:
 def _unreached(job: Job) -> str:
     """Name variables that some or all workers do not reach, as far as these have said so."""
     plan = job.agreement.plan
-    tallies = job.coordinator.roster.tallies.items()
+    tallies = job.coordinator.state.roster.tallies.items()
     workers = [worker for worker, tally in tallies if tally.applied]
     names = [] if plan is None else [variable.name for variable in plan.variables]
     return unreached(names, job.unreached, workers)
@@ -243,7 +243,7 @@ def _unreached(job: Job) -> str:
 async def _final_weights(job: Job) -> list[Floats] | None:
     """Return all variables of the last version, or None if a server cannot give them."""
     plan = job.agreement.plan
-    if plan is None or not job.coordinator.initialised:
+    if plan is None or not job.coordinator.state.initialised:
         return None
     why: object
     entries, version = job.routes.sent, job.routes.version

@@ -121,7 +121,7 @@ class Servers:
     def _worth_it(self) -> bool:
         job = self._present.job
         # A shard ends when its coordinator says so, or does not come back in time.
-        return job is None or self._patience.ended(job.coordinator.version)
+        return job is None or self._patience.ended(job.coordinator.state.version)
 
     def _run_recovering(self) -> ExitCode:
         """Run the next generation at the same addresses, in the same folder, as soon as the port is free. Raises as

@@ -67,7 +67,7 @@ class Succession:
     @property
     def open(self) -> bool:
         """Whether the job has stopped and another one may follow."""
-        stopped = self._job.coordinator.stopped
+        stopped = self._job.coordinator.state.stopped
         if self._job.decider.failure is not None or stopped is None:
             return False
         return self._stays or stopped.cause == REPLACED
@@ -83,17 +83,17 @@ class Succession:
         Raises Refused while the job trains, and for a worker that never took part.
         """
         job, coordinator = self._job, self._job.coordinator
-        roster = coordinator.roster
+        roster = coordinator.state.roster
         tally = roster.tallies.get(worker)
         if tally is None or not tally.arrived:
             raise precondition(
                 f"{worker!r} was never a worker of job {job.terms.job}: expected a Join without `after`"
             )
-        if coordinator.stopped is None and not coordinator.resting:
+        if coordinator.state.stopped is None and not coordinator.state.resting:
             raise Refused(
                 grpc.StatusCode.UNAVAILABLE, f"job {job.terms.job} still trains: join again in a moment"
             )
-        if coordinator.stopped is None:
+        if coordinator.state.stopped is None:
             self._workers = len(roster.here())
             job.stop(
                 f"the fit of all workers is done, and {worker} begins another job",
@@ -138,7 +138,7 @@ class Succession:
                 and agreement.plan.fingerprint == proposed.fingerprint
                 and agreement.optimizer is not None
                 and agreement.optimizer.config == chosen.config
-                and job.coordinator.work_terms == work
+                and job.coordinator.state.work_terms == work
             )
             self.successor = self._choose(same)
             self._decided()
@@ -148,7 +148,7 @@ class Succession:
         )
 
     def _choose(self, same: bool) -> Successor:
-        stopped = self._job.coordinator.stopped
+        stopped = self._job.coordinator.state.stopped
         if same and self._out is not None and stopped is not None and stopped.cause == "done":
             if complete(numbered(self._out, self._folder), stopped.version):
                 return Successor(self._folder, goes_on=True)

@@ -10,6 +10,7 @@ from typing import Final, cast
 import grpc
 
 from psserver import receipts
+from psserver.coordinator import inputs
 from psserver.coordinator.epochs import EpochError, Report
 from psserver.coordinator.work.units import MAX_DESCRIPTION, WorkError, WorkTerms
 from psserver.policies import LocalRule, PolicyError
@@ -200,7 +201,7 @@ class CoordinatorRpc:
             # A worker beyond the number that the job was started for has a part of the data too.
             worker_count=max(terms.workers, member.rank + 1),
             seed=terms.seed,
-            next_batch=self._job.coordinator.roster.tally(member.worker).next_batch,
+            next_batch=self._job.coordinator.state.roster.tally(member.worker).next_batch,
             worker_timeout=terms.worker_timeout,
             local_rule=_local_rule_to_wire(self._job.agreement.policy.local_rule),
             membership_token=receipts.membership_token(
@@ -209,8 +210,8 @@ class CoordinatorRpc:
             moved=self._moved,
             learning_rate=self._job.coordinator.settable_rate,
             chief=self._job.epochs.chief,
-            phase=self._job.coordinator.phase,
-            phase_batch=self._job.coordinator.roster.tally(member.worker).phase_batch,
+            phase=self._job.coordinator.state.phase,
+            phase_batch=self._job.coordinator.state.roster.tally(member.worker).phase_batch,
             policy=json.dumps(config_of(self._job.coordinator.policy)),
         )
 
@@ -262,7 +263,7 @@ class CoordinatorRpc:
         asked = str(request.worker)
         if peer.role is not None and not (asked or peer.name):
             # Check the name that the worker would be given before it has it.
-            free = self._job.coordinator.roster.free_rank()
+            free = self._job.coordinator.state.roster.free_rank()
             asked = f"w{request.task_index if request.HasField('task_index') else free}"
         return self._names.name_for(peer, asked)
 
@@ -318,7 +319,7 @@ class CoordinatorRpc:
             raise invalid("expected a text, got an empty one")
         if not job.decider.opened or job.stopped() is not None:
             raise precondition("expected a job that goes on: it has not begun yet, or has stopped")
-        job.decider.input(lambda coordinator, now: coordinator.note(request.text, now))
+        job.decider.input(inputs.Noted(request.text))
         await self._settled()
         return pb.NoteReply()
 
@@ -328,18 +329,11 @@ class CoordinatorRpc:
             raise invalid("expected the name of a policy, got none")
         if not job.decider.opened:
             raise precondition("expected a job that trains: it has not begun yet")
+        by = caller.peer.credential or caller.address or "an operator on this machine"
         try:
-            policy = job.changed_policy(request.name, request.knobs)
-            job.decider.coordinator.check_change(policy, request.rate or None)
+            effect = job.change_policy(request.name, request.knobs, by, request.why, request.rate or None)
         except PolicyError as error:
             raise precondition(str(error)) from error
-        by = caller.peer.credential or caller.address or "an operator on this machine"
-        job.decider.input(
-            lambda coordinator, now: coordinator.change_policy(
-                policy, now, by=by, why=request.why, rate=request.rate or None
-            )
-        )
-        effect = job.coordinator.change or f"policy {policy.name} decides from now on"
         await self._settled()
         return pb.ChangePolicyReply(effect=effect)
 
@@ -358,7 +352,7 @@ class CoordinatorRpc:
             if worker.state == "computing" and worker.seconds >= SEEN and worker.name in transferring:
                 worker.state = "transferring"
             worker.carriers.extend(map(pb.Carrier.Value, job.carriers.get(worker.name, ())))
-            member = job.coordinator.roster.present.get(worker.name)
+            member = job.coordinator.state.roster.present.get(worker.name)
             worker.computes = "" if member is None else member.computes
         progress = job.progress.measure(job.coordinator, job.decider.now())
         if progress is not None:
@@ -366,7 +360,7 @@ class CoordinatorRpc:
         reply.job = job.terms.job
         reply.security = self._security
         reply.folder = self._folder
-        reply.seconds = job.decider.now() - job.began
+        reply.seconds = job.decider.now()
         optimizer = job.agreement.optimizer
         reply.policy = job.coordinator.policy.name
         reply.policy_knobs = json.dumps(to_plain(job.coordinator.policy.knobs))

@@ -6,7 +6,7 @@ import logging
 import grpc
 
 from psserver import receipts
-from psserver.coordinator.progress import Extent
+from psserver.coordinator.terms import Extent
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.guard.rates import REJOIN_BURST, REJOINS_PER_SECOND, Buckets, TokenBucket
 from psserver.service.job.job import Job

@@ -46,7 +46,7 @@ class Comparing:
 
     def decided(self, coordinator: Coordinator) -> None:
         """Compute a digest of the whole coordinator, behind the input that made its newest version, if one is due."""
-        before, self._decided = self._decided, coordinator.version
+        before, self._decided = self._decided, coordinator.state.version
         if self._decided // self._every > before // self._every:
             self._coordinator[self._decided] = _digest_of_state(coordinator)
 
@@ -106,8 +106,8 @@ class Comparing:
 
 def _digest_of_state(coordinator: Coordinator) -> bytes:
     try:
-        state = json.dumps(coordinator.state().to_json(), sort_keys=True)
+        state = json.dumps(coordinator.saved(), sort_keys=True)
     except StateError:
         # Of a policy that cannot be saved.
-        state = f"{coordinator.entries} entries"
+        state = f"{coordinator.state.entries} entries"
     return hashlib.blake2b(state.encode(), digest_size=DECIDED).digest()

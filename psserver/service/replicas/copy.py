@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from psserver import receipts
-from psserver.coordinator import CoordinatorState, JobTerms
-from psserver.coordinator.state import agreement
+from psserver.coordinator import JobState, JobTerms
 from psserver.optimizers import build as build_optimizer
 from psserver.replication import Config, Member
 from psserver.service.errors import Refused
@@ -32,7 +31,6 @@ from psserver.service.replicas.shell import Shell
 from psserver.service.replicas.transfer import Whole
 from psserver.service.store.checkpoints import Checkpoints
 from psserver.service.store.resume_point import ResumePoint
-from pswire import running
 from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.messages import specs_from_wire
@@ -86,12 +84,8 @@ class Copy(Holding):
     def begin(self, terms: JobTerms, run_log: RunLog, found: ResumePoint | None = None) -> None:
         """Make the job, as the first primary; its `open` comes next. `found`: from which checkpoint. Raises
         CheckpointError, LogError."""
-        settings, secret, began = (
-            replace(self._settings, terms=terms),
-            receipts.new_secret(),
-            running.now(),
-        )
-        job = self._make(settings, run_log, secret, began)
+        settings = replace(self._settings, terms=terms)
+        job = self._make(settings, run_log, receipts.new_secret())
         if found is not None:
             if found.checkpoint is not None:
                 job.go_on(found.checkpoint, found)
@@ -112,7 +106,7 @@ class Copy(Holding):
             return None
         coordinator = decider.coordinator
         # An entry that is deferred is nowhere but here. Notes: it is in the middle of something.
-        if decider.defers or not decider.routes.sent or coordinator.trying or coordinator.notes:
+        if decider.defers or not decider.routes.sent or coordinator.trying or decider.busy:
             return None
         # A copy has no earlier lines of the log: who goes on with it needs them in the file.
         run_log = decider.routes.run_log
@@ -125,8 +119,7 @@ class Copy(Holding):
 
     async def _take_up(self, whole: Whole) -> int:
         about = whole.about
-        state = CoordinatorState.from_json(about["coordinator"])
-        agreement.check(state)
+        state = JobState.read(about["coordinator"])
         self._begin_following(about, self._new_log(state.entries, state.version, pending_of(about)))
         assert self.job is not None
         await take_up(whole, state, self.job, self._configure)
@@ -146,8 +139,8 @@ class Copy(Holding):
             assert self._host.state.shard is not None
             payloads.stage(self._host.state.shard, rest)
         else:
-            self._saver, calls = saver_of(rest)
-            decider.take_again(*inputs.decode(bytes(calls)), self._configure)
+            self._saver, noted = saver_of(rest)
+            decider.take_again(*inputs.decode(bytes(noted)), self._configure)
             await self._host.state.wait_ready()
             if decider.failure is not None:
                 raise RuntimeError(decider.failure.reason)
@@ -170,7 +163,7 @@ class Copy(Holding):
         check_folder(self._settings.out, about["job"])
         own = {name: about[name] for name in OWN}
         settings = replace(self._settings, terms=replace(self._settings.terms, **own))
-        self._make(settings, run_log, bytes.fromhex(about["secret"]), about["began"])
+        self._make(settings, run_log, bytes.fromhex(about["secret"]))
         self._host.orders.unread_goes = True
 
     def _configure(self, message: shard_pb2.Configure) -> None:
@@ -201,13 +194,12 @@ class Copy(Holding):
         self.takeovers += 1
         self._decider.lead()
         if job.decider.checkpoints is not None:
-            job.decider.checkpoints.succeed(self._decider.coordinator.saved_version)
+            job.decider.checkpoints.succeed(self._decider.coordinator.state.saved_version)
         self._changed()
 
-    def _make(self, settings: ServerSettings, run_log: RunLog, secret: bytes, began: float) -> Job:
+    def _make(self, settings: ServerSettings, run_log: RunLog, secret: bytes) -> Job:
         deciding = partial(
             ReplicatedDecider,
-            began=began,
             hold=self._hold,
             copied=lambda: len(self._shell.replica.disk.config.members) > 1,
             stable=self.stable,

@@ -1,29 +1,25 @@
 """Decisions of a job with replicas: nothing of them leaves before all copies hold the input."""
 
-import base64
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
-from psserver.coordinator import Coordinator, CoordinatorState, JobTerms, JoinDeferred, JoinRefused, Output
+from psserver.coordinator import Coordinator, Input, Output
+from psserver.coordinator.inputs import Disconnected, Opened, Proposed
 from psserver.coordinator.terms import Stopped
-from psserver.policies import Policy
 from psserver.service.job.decider import Decider, Failure, ordered_checkpoint
 from psserver.service.job.log_file import LogError, TakenOverError
 from psserver.service.replicas import inputs
 from psserver.service.replicas.followers import PartFollower
-from psserver.service.replicas.inputs import Call, NotedCoordinator
-from pswire import protocol, running
+from psserver.service.replicas.inputs import Configured, Held, Noted
+from pswire import protocol
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.records import StateError
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
-
-# Inputs that others than the coordinator take.
-NOT_COORDINATORS: Final = ("configure", "held")
 
 Hold = Callable[[bytes, Callable[[], None]], None]
 """Takes an input, and what is to be done once all copies hold it."""
@@ -43,29 +39,24 @@ class _Outcome:
 class ReplicatedDecider(Decider):
     """A decider that leads, or takes again what another one has decided. The loop's thread owns it.
 
-    `began`: when the job began, by its clock: the first primary's, which each later one goes on with as its predecessor
-    told it. `hold`: as of `Hold`. `copied`: whether another server has a copy. `stable`: waits until the copies hold
+    `hold`: as of `Hold`. `copied`: whether another server has a copy. `stable`: waits until the copies hold
     all that was given to `hold`. `saves`: called with each entry that orders a checkpoint.
     """
-
-    coordinator: NotedCoordinator
-    kind = NotedCoordinator
 
     def __init__(
         self,
         *given: Any,
-        began: float,
         hold: Hold,
         copied: Callable[[], bool],
         stable: Callable[[], Awaitable[None]],
         saves: Callable[[int], None],
     ) -> None:
-        self._origin, self._hold, self._copied = began, hold, copied
+        self._hold, self._copied = hold, copied
         self._stable, self._saves = stable, saves
-        # Seconds by which the job's clock is ahead of this machine's.
-        self._ahead = 0.0
         self.leads = False
-        # When this server took the newest input of another one that led; seconds, monotonic.
+        # What the copies do not have yet; None while another server leads.
+        self._notes: list[Noted] | None = None
+        # The job's time when the server that led last took an input.
         self._heard: float | None = None
         self._stopped: Stopped | None = None
         # Whether a worker's request is being decided, and what it leads to if the copies have been sent it.
@@ -73,7 +64,7 @@ class ReplicatedDecider(Decider):
         self._outcome: _Outcome | None = None
         # The newest answer of this server's shard to a trial: number, whether finite, the largest magnitude.
         self._answer: tuple[int, bool, float] | None = None
-        self._state: Callable[[], CoordinatorState] | None = None
+        self._state: Callable[[], dict[str, Any]] | None = None
         # The model, once a worker has named it; and models that the other parts are told with the next outputs.
         self.model: shard_pb2.Configure | None = None
         self._models: list[shard_pb2.Configure] = []
@@ -82,17 +73,9 @@ class ReplicatedDecider(Decider):
         self.made: Callable[[int, int], object] = lambda version, entries: None
         super().__init__(*given)
 
-    def now(self) -> float:
-        return super().now() + self._ahead
-
     def hear(self, now: float) -> None:
-        """Take the time from another server that leads."""
-        self._heard = running.now()
-        self._ahead = now - self._heard
-
-    def _begun(self, terms: JobTerms, policy: Policy) -> Coordinator:
-        self.began = self._origin
-        return super()._begun(terms, policy)
+        super().hear(now)
+        self._heard = now
 
     @property
     def stopped(self) -> Stopped | None:
@@ -110,44 +93,44 @@ class ReplicatedDecider(Decider):
 
     def begin(self) -> None:
         """Decide, as the first one of a job."""
-        self._heard = None
-        self._note()
+        self.leads, self._notes = True, []
 
-    def _note(self) -> None:
-        self.leads, self.coordinator.notes, self.coordinator.noted = True, [], self._noted
+    @property
+    def busy(self) -> bool:
+        """Whether it is in the middle of something that the copies have not been sent."""
+        return bool(self._notes)
 
     def lead(self) -> None:
         """Decide from now on. Whoever had a session with another server has none here yet."""
-        self._note()
+        self.begin()
         if self._heard is not None:
-            nobody = running.now() - self._heard
-            self.step(lambda: self.coordinator.interrupted(nobody))
+            # Nobody could decide since then, so the job stood still.
+            self.hear(self._heard)
         # Each has `worker_timeout` to come here. A worker that does not hear that the former primary stands still needs
         # two thirds of that to notice, as for any silent connection.
-        present, terms = self.coordinator.roster.present.values(), self.agreement.terms
+        present, terms = self.coordinator.state.roster.present.values(), self.agreement.terms
         if present:
             missing = partial(self._missing, [(member.worker, member.incarnation) for member in present])
             self.host.owner.loop.call_later(terms.worker_timeout - terms.grace, missing)
         if self._answer is not None and self.coordinator.trying:
             self.tried(0, *self._answer)
-        if self.coordinator.over:
+        if self.coordinator.state.over:
             self._end()
 
     def _missing(self, members: Sequence[tuple[str, int]]) -> None:
         """Note that those of the members are lost which have not come here."""
         for worker, incarnation in members:
             if (worker, incarnation) not in self.routes.outboxes:
-                self.input(partial(_lost, worker, incarnation))
+                self.input(Disconnected(worker, incarnation))
 
     # Leading
 
-    def step(self, decide: Callable[[], list[Output]]) -> None:
-        try:
-            super().step(decide)
-        except (JoinRefused, JoinDeferred):
-            # It may have fired a timer, as it will on the copies.
-            self._decided([])
-            raise
+    def give(self, given: Input) -> list[Output]:
+        now = self.now()
+        if self._notes is not None:
+            self._notes.append((now, given))
+            self._noted()
+        return self.coordinator.take(given, now)
 
     def handle(self, *given: Any, **named: Any) -> None:
         """Take a worker's request. It goes to the copies first, so that they take it while it is decided here."""
@@ -164,10 +147,15 @@ class ReplicatedDecider(Decider):
             self._hold(self._to_hold(), self._outcome.held)
 
     def _to_hold(self) -> bytes:
-        return inputs.encode([*self.coordinator.taken(), *self._told()], self.now())
+        notes, self._notes = self._notes or [], []
+        return inputs.encode([*notes, *self._told()], self.now())
 
     def _decided(self, outputs: list[Output]) -> None:
-        version, stopped, over = self.coordinator.version, self.coordinator.stopped, self.coordinator.over
+        version, stopped, over = (
+            self.coordinator.state.version,
+            self.coordinator.state.stopped,
+            self.coordinator.state.over,
+        )
         self.decided(self.coordinator)
         # By the time it is released, the coordinator may have gone on.
         state = self._captured() if self.leads and ordered_checkpoint(outputs) else None
@@ -180,25 +168,25 @@ class ReplicatedDecider(Decider):
         else:
             self._outcome.release = release
 
-    def _told(self) -> list[Call]:
+    def _told(self) -> list[Noted]:
         """Return how many entries the copies of each other part have, for a server that may lead next."""
         followers = self.routes.followers
-        return [Call("held", [each.executed for each in followers], {})] if followers else []
+        return [Held([each.executed for each in followers])] if followers else []
 
-    def _captured(self) -> Callable[[], CoordinatorState]:
+    def _captured(self) -> Callable[[], dict[str, Any]]:
         """Return what gives the present state later, or raises StateError as it would now."""
         try:
-            state = self.coordinator.state()
+            state = self.coordinator.saved()
         except StateError as error:
             reason = str(error)
 
-            def failed() -> CoordinatorState:
+            def failed() -> dict[str, Any]:
                 raise StateError(reason)
 
             return failed
         return lambda: state
 
-    def _state_to_save(self) -> CoordinatorState:
+    def _state_to_save(self) -> dict[str, Any]:
         return super()._state_to_save() if self._state is None else self._state()
 
     def _save(self, outputs: list[Output]) -> None:
@@ -218,7 +206,7 @@ class ReplicatedDecider(Decider):
         version: int,
         stopped: Stopped | None,
         over: bool,
-        state: Callable[[], CoordinatorState] | None,
+        state: Callable[[], dict[str, Any]] | None,
         models: Sequence[shard_pb2.Configure],
     ) -> None:
         """All copies hold the input: let its outputs go. `state`: behind it, if it ordered a checkpoint and this
@@ -251,12 +239,11 @@ class ReplicatedDecider(Decider):
     def configure(self, message: shard_pb2.Configure) -> None:
         """Have the copies take the model again, behind what the log has."""
         self.model = message
-        if self.coordinator.notes is None:
+        if self._notes is None:
             # A checkpoint's, before this server leads.
             super().configure(message)
             return
-        model = base64.b64encode(message.SerializeToString()).decode()
-        self.coordinator.notes.append(Call("configure", [model], {}))
+        self._notes.append(Configured(message.SerializeToString()))
         self._models.append(message)
 
     def tried(self, server: int, trial: int, finite: bool, largest: float) -> None:
@@ -274,25 +261,27 @@ class ReplicatedDecider(Decider):
         return [each for each in self.routes.followers if isinstance(each, PartFollower)]
 
     def take_again(
-        self, calls: Sequence[Call], now: float, configure: Callable[[shard_pb2.Configure], None]
+        self, noted: Sequence[Noted], now: float, configure: Callable[[shard_pb2.Configure], None]
     ) -> None:
         """Decide what the primary has decided; `now`: when it did, by the job's clock."""
         self.hear(now)
-        for call in calls:
-            if call.name == "configure":
-                self.model = shard_pb2.Configure.FromString(base64.b64decode(call.given[0]))
+        taken: list[tuple[float, Input]] = []
+        for each in noted:
+            if isinstance(each, Configured):
+                self.model = shard_pb2.Configure.FromString(each.model)
                 configure(self.model)
                 self._models.append(self.model)
-            elif call.name == "held":
-                for follower, entries in zip(self._followers(), call.given, strict=True):
+            elif isinstance(each, Held):
+                for follower, entries in zip(self._followers(), each.entries, strict=True):
                     follower.hold(entries)
-            elif call.name == "agree" and self._deferred:
-                self.correct_optimizer(call.given[0])
-        rest = [call for call in calls if call.name not in NOT_COORDINATORS]
-        self.opened = self.opened or any(call.name == "opening" for call in rest)
-        super().step(lambda: inputs.take(self.coordinator, rest))
+            else:
+                taken.append(each)
+                if isinstance(each[1], Proposed) and self._deferred:
+                    self.correct_optimizer(each[1].optimizer)
+                self.opened = self.opened or isinstance(each[1], Opened)
+
+        def decide() -> list[Output]:
+            return [output for at, given in taken for output in self.coordinator.take(given, at)]
+
+        super().step(decide)
         self.execute()
-
-
-def _lost(worker: str, incarnation: int, coordinator: Coordinator, now: float) -> list[Output]:
-    return coordinator.disconnect(worker, incarnation, now)

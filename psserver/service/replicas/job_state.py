@@ -2,9 +2,10 @@
 
 import base64
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from psserver.coordinator import CoordinatorState
+from psserver.coordinator import Coordinator, JobState
 from psserver.service.job.job import Job
 from psserver.service.replicas.deciding import ReplicatedDecider
 from psserver.service.replicas.followers import PartFollower
@@ -23,7 +24,7 @@ def about_job(job: Job, decider: ReplicatedDecider) -> dict[str, Any]:
     return {
         **named(job),
         "model": base64.b64encode(model).decode(),
-        "coordinator": decider.coordinator.state().to_json(),
+        "coordinator": decider.coordinator.saved(),
         "now": decider.now(),
         "bounds": decider.assurance.state(),
         "first_grant": decider.routes.first_grant,
@@ -51,7 +52,7 @@ def pending_of(about: Mapping[str, Any]) -> Pending:
 
 
 async def take_up(
-    whole: Whole, state: CoordinatorState, job: Job, configure: Callable[[shard_pb2.Configure], None]
+    whole: Whole, state: JobState, job: Job, configure: Callable[[shard_pb2.Configure], None]
 ) -> None:
     """Restore a new job from a copy; `state`: the coordinator's in it. `configure` makes the shard.
 
@@ -59,7 +60,7 @@ async def take_up(
     """
     about, decider, host = whole.about, job.decider, job.host
     assert isinstance(decider, ReplicatedDecider)
-    coordinator = decider.coordinator
+    terms = decider.coordinator.terms
     for follower, orders in zip(_followers(decider), about["orders"], strict=True):
         follower.keep(base64.b64decode(orders))
     if about["model"]:
@@ -69,19 +70,19 @@ async def take_up(
             each.configure(decider.model)
         shard, plan = host.state.shard, job.agreement.plan
         assert shard is not None and plan is not None
-        coordinator.planned(transfer(max(each.nbytes for each in plan.shards), 0.0))
+        terms = replace(terms, transfer=transfer(max(each.nbytes for each in plan.shards), 0.0))
         # Rows need compiled kernels, and a copy in sync must not compile when it takes over.
         await host.state.wait_ready()
         host.state.check_going(host.server)
         # Nobody else has this shard yet.
         await host.heavy.on_pool(lambda: restore(shard, whole))
     if job.agreement.optimizer is not None:
-        coordinator.agree(job.agreement.optimizer.config)
-    coordinator.restore(state)
+        terms = replace(terms, optimizer=job.agreement.optimizer.config)
+    coordinator = Coordinator(terms, job.agreement.policy, decider.assurance, state)
     decider.assurance.restore({str(name): float(bound) for name, bound in about["bounds"].items()})
     began = about["first_grant"]
     first_grant = None if began is None else float(began)
-    decider.routes.go_on(state.entries, state.version, coordinator.folded, first_grant)
+    decider.routes.go_on(state.entries, state.version, tuple(state.folded), first_grant)
     decider.take_up(coordinator)
     decider.hear(float(about["now"]))
     host.go_on(state.entries)

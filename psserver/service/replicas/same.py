@@ -30,7 +30,7 @@ def described(settings: ServerSettings) -> str:
 def named(job: Job) -> dict[str, Any]:
     """Return what a copy needs of the job to make its own, beside `described`."""
     terms = {name: getattr(job.terms, name) for name in OWN}
-    return {**terms, "secret": job.host.secret.hex(), "began": job.began}
+    return {**terms, "secret": job.host.secret.hex()}
 
 
 def check_same(settings: ServerSettings, others: str) -> None:

@@ -5,9 +5,10 @@ import contextlib
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from psserver.checkpoint import (
     CheckpointError,
@@ -20,7 +21,7 @@ from psserver.checkpoint import (
     save_coordinator,
 )
 from psserver.checkpoint.disk import RealDisk
-from psserver.coordinator import CoordinatorState, JobTerms, Record
+from psserver.coordinator import JobTerms, Record
 from psserver.policies import Policy
 from psserver.service.job.follower import Follower
 from psserver.service.job.log_file import LogError
@@ -52,18 +53,14 @@ def limit(plan: Plan, worker_timeout: float, rows: int = 0) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """A checkpoint that the log has ordered. `clock`: when, on the server's monotonic clock."""
+    """A checkpoint that the log has ordered. `state`: the coordinator's, as it is saved."""
 
+    version: int
     record: Record
-    state: CoordinatorState
-    clock: float
+    state: Mapping[str, Any]
     terms: JobTerms
     policy: Policy
     plan: Plan
-
-    @property
-    def version(self) -> int:
-        return self.state.version
 
 
 class Checkpoints:
@@ -96,7 +93,7 @@ class Checkpoints:
     def order(
         self,
         record: Record,
-        state: Callable[[], CoordinatorState],
+        state: Callable[[], Mapping[str, Any]],
         terms: JobTerms,
         policy: Policy,
         plan: Plan,
@@ -104,7 +101,7 @@ class Checkpoints:
         """Begin a checkpoint that the log has ordered; the servers save their state after that entry."""
         version = int(record.entry.to_json()["version"])
         try:
-            due = _Due(record, state(), running.now(), terms, policy, plan)
+            due = _Due(version, record, state(), terms, policy, plan)
         except StateError as error:
             self._failed(version, error)
             return
@@ -142,7 +139,7 @@ class Checkpoints:
             self._run_log.flush()
             for file in (DECISIONS, METRICS):
                 await asyncio.to_thread(_sync, self._folder / file)
-            about = describe(record, due.clock, due.terms, due.policy, due.plan, files)
+            about = describe(record, due.terms, due.policy, due.plan, files)
             await asyncio.to_thread(self._complete, about, name)
         except PassedOver:
             self._skipped(due)

@@ -1,17 +1,20 @@
 """Sends events to the policy and turns its decisions into entries, notices and facts."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from psserver.coordinator import outputs
 from psserver.coordinator.assurance import Assurance
-from psserver.coordinator.changes import PLAN, Change, Changes
+from psserver.coordinator.changes import PLAN, Change
 from psserver.coordinator.checks import check_apply, check_fold, check_grant, check_list, check_reason
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.members.roster import REMEMBERED_TICKETS, Member, named
+from psserver.coordinator.progress import measured
+from psserver.coordinator.state import PolicyState, Refusals
+from psserver.coordinator.terms import Planned
 from psserver.coordinator.tickets.table import Ticket, TicketError
-from psserver.coordinator.timers import IDLE_LIMIT, Timers
+from psserver.coordinator.timers import IDLE_LIMIT
 from psserver.coordinator.work.queue import WorkQueue
 from psserver.policies import (
     Apply,
@@ -38,6 +41,7 @@ from psserver.policies.policy import config_of
 from psserver.policies.succession import check_reach, successor
 from pswire import protocol
 from pswire.decisions import entries
+from pswire.records import to_plain
 
 # The greatest factor of the learning rate that a change may set.
 MOST_RATE = 1e6
@@ -58,36 +62,15 @@ class PendingTrial:
     held: list[Event] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class Refusals:
-    """Updates refused since the last successful one, and the workers of their contributions, in order."""
-
-    count: int = 0
-    workers: dict[str, None] = field(default_factory=dict)
-
-    def add(self, update: entries.Apply) -> None:
-        """Count a refused update."""
-        self.count += 1
-        self.workers |= {part.worker: None for part in update.parts}
-
-    def clear(self) -> None:
-        """Start again after a successful update."""
-        self.count = 0
-        self.workers.clear()
-
-
 class PolicyDriver:
     """Owns the policy and the folded part of the coming update; changes the ledger as the policy decides."""
 
     def __init__(self, policy: Policy, ledger: Ledger, assurance: Assurance) -> None:
         self.policy = policy
-        self._ledger = ledger
+        self._ledger, self._job = ledger, ledger.job
         self._assurance = assurance
         # During a trial the policy receives no events.
         self.trial: PendingTrial | None = None
-        self.refusals = Refusals()
-        # The number of trials so far.
-        self.trials = 0
         # Read once: a policy's declarations are constant.
         self._tensors, self._lists = policy.tensors, policy.tensors.lists
         # Whether the policy accepts a Ready from a worker that holds a ticket.
@@ -96,10 +79,6 @@ class PolicyDriver:
         self.batches = policy.local_rule.batches
         # Whether a worker's contributions depend on its earlier ones.
         self.rule_remembers = policy.local_rule.remembers
-        # The parts in the shards' open sum, in order.
-        self.folded: dict[int, Part] = {}
-        self.timers = Timers()
-        self.changes = Changes(ledger.terms.plan)
         terms = ledger.terms
         self.controller = (
             Controller(terms.adapt, policy, terms.workers, terms.servers) if terms.adapt else None
@@ -108,6 +87,12 @@ class PolicyDriver:
         self._now = 0.0
         # The last time that was rounded for the log, and the result.
         self._rounded = (math.nan, 0.0)
+
+    def go_on(self, policy: Policy) -> None:
+        """Have this policy decide, which is the one that the job began with or has taken over since."""
+        self.policy, self.ahead = policy, policy.ahead
+        if self.controller is not None and self._job.controller:
+            self.controller.restore(self._job.controller)
 
     # Events
 
@@ -125,14 +110,14 @@ class PolicyDriver:
         """Send the policy a member's request."""
         if not member.known_to_policy:
             self.introduce(member, now)
-        if member.requested is not None and self._ledger.stopped is None:
+        if member.requested is not None and self._job.stopped is None:
             self.decide(Ready(member.worker, member.requested, self.time(now)), now)
 
     def time(self, now: float) -> float:
         """Return `now` as the log has it: seconds since the job began, in whole microseconds."""
         # An input often has several events at one time, and rounding is slow.
         if now != self._rounded[0]:
-            self._rounded = now, round(now - self._ledger.began, 6)
+            self._rounded = now, round(now, 6)
         return self._rounded[1]
 
     def decide(self, event: Event, now: float) -> None:
@@ -141,7 +126,7 @@ class PolicyDriver:
         A policy may be a user's code: any exception, and any decision that breaks the contract, ends the job with a
         reason that names it.
         """
-        if self._ledger.stopped is not None:
+        if self._job.stopped is not None:
             return
         if self.trial is not None:
             self.trial.held.append(event)
@@ -196,7 +181,7 @@ class PolicyDriver:
             if self.trial is not None:
                 self.trial.held += trial.held[number:]
                 return
-            if self._ledger.stopped is None:
+            if self._job.stopped is None:
                 self._hear(event, now)
         # Not before: a policy that takes over knows of all who wait.
         self.step_over(now)
@@ -209,18 +194,20 @@ class PolicyDriver:
     def _refuse(self, trial: PendingTrial, now: float) -> None:
         ledger, update = self._ledger, trial.update
         ledger.record(entries.Refuse(update.version, update.scale, update.lr_scale, update.parts), now)
-        self.folded.clear()
+        self._job.folded.clear()
         for ticket in trial.tickets:
             ledger.drop(ticket, entries.NONFINITE, now)
-        self.refusals.add(update)
+        refused = self._job.refused
+        refused.count += 1
+        refused.workers = list(dict.fromkeys([*refused.workers, *[part.worker for part in update.parts]]))
         limit = ledger.terms.nonfinite_limit
-        if self.refusals.count >= limit or not self.policy.retracts:
+        if refused.count >= limit or not self.policy.retracts:
             ledger.stop(self._diverged(), now, success=False, cause="diverged")
             return
         self._hear(Refused(tuple([part.ticket for part in update.parts]), self.time(now)), now)
 
     def _diverged(self) -> str:
-        count, limit = self.refusals.count, self._ledger.terms.nonfinite_limit
+        count, limit = self._job.refused.count, self._ledger.terms.nonfinite_limit
         updates = "an update" if count == 1 else f"{count} updates in a row"
         allowed = (
             f"{limit} are the limit"
@@ -229,20 +216,20 @@ class PolicyDriver:
         )
         return (
             f"{updates} would not be finite ({allowed}); the gradients, which were finite, came from "
-            f"{named(self.refusals.workers)}: the learning rate may be too high, or one of these workers sends "
+            f"{named(self._job.refused.workers)}: the learning rate may be too high, or one of these workers sends "
             "what it should not"
         )
 
     def check_deadlock(self, now: float) -> None:
         """Stop the job if all workers wait for the policy and no event can release them."""
-        if self.timers.pending:
+        if self._job.timers.pending:
             return
         ledger = self._ledger
         # A worker that holds a ticket does not wait. This avoids a scan of all members at each message.
         if (
-            ledger.tickets.opened
-            or ledger.stopped is not None
-            or not ledger.started
+            self._job.tickets.opened
+            or self._job.stopped is not None
+            or not self._job.started
             or self.trial is not None
         ):
             return
@@ -252,7 +239,7 @@ class PolicyDriver:
 
     def _all_waiting(self) -> str:
         """Return the names of the active members if all of them wait for the policy; else an empty text."""
-        present = [m for m in self._ledger.roster.present.values() if m.state != "done"]
+        present = [m for m in self._job.roster.present.values() if m.state != "done"]
         if all(m.requested is not None and m.known_to_policy and m.absent_since is None for m in present):
             return named([m.worker for m in present])
         return ""
@@ -263,9 +250,9 @@ class PolicyDriver:
         """Send the policy every timer that is due, up to a trial or the stop of the job. Called before each input."""
         t, ledger = self.time(now), self._ledger
         while (
-            ledger.stopped is None
+            self._job.stopped is None
             and self.trial is None
-            and (found := self.timers.take_due(microseconds(t))) is not None
+            and (found := self._job.timers.take_due(microseconds(t))) is not None
         ):
             tag, at = found
             ledger.record(entries.Timer(tag, at), now)
@@ -275,8 +262,8 @@ class PolicyDriver:
 
     def _check_livelock(self, tag: str, now: float) -> None:
         """Stop the job if timers fire again and again while all workers wait."""
-        ledger, timers = self._ledger, self.timers
-        waiting = "" if ledger.tickets.opened or self.trial is not None else self._all_waiting()
+        ledger, timers = self._ledger, self._job.timers
+        waiting = "" if self._job.tickets.opened or self.trial is not None else self._all_waiting()
         timers.idle = timers.idle + 1 if waiting else 0
         if timers.idle >= IDLE_LIMIT:
             reason = (
@@ -287,142 +274,182 @@ class PolicyDriver:
 
     def pause_timers(self, now: float) -> None:
         """Let job time stand still while the policy cannot decide or no worker is present. Called after each input."""
-        ledger = self._ledger
-        paused = not ledger.started or self.trial is not None or not ledger.roster.present
-        self.timers.pause(paused, microseconds(self.time(now)))
+        paused = not self._job.started or self.trial is not None or not self._job.roster.present
+        self._job.timers.pause(paused, microseconds(self.time(now)))
 
     # Changes of the policy
 
-    def check_change(self, policy: Policy, rate: float | None = None) -> None:
-        """Raise PolicyError if `policy` cannot be the next one now, or with that factor of the learning rate."""
-        ledger = self._ledger
-        if rate is not None and not 0 < rate <= MOST_RATE:
-            raise PolicyError(
-                f"expected a factor of the learning rate above 0 and up to {MOST_RATE:g}, got {rate:g}"
-            )
-        if ledger.stopped is not None or not ledger.started:
-            raise PolicyError(
-                "expected a job that trains, got one that has stopped, has not begun or gathers its workers again: "
-                "change the policy once it trains"
-            )
-        check_reach(policy, ledger.terms.workers, len(ledger.roster.here()))
-        policy.check_succession(self.policy)
+    def named(self, name: str, knobs: Mapping[str, object]) -> Policy:
+        """Build the policy that is to take over. Raises PolicyError if it cannot."""
+        terms = self._ledger.terms
+        return successor(self.policy, name, knobs, terms.workers, terms.servers)
 
     def change(self, change: Change, now: float) -> None:
         """Let the change take effect once no contribution waits for an update.
 
         If another change waits already, this one takes its place at once: the contributions that wait are dropped.
-        During a trial it waits for the answer, after which none is left.
+        During a trial it waits for the answer, after which none is left. Raises PolicyError, with nothing changed.
         """
-        replaces, self.changes.waiting = self.changes.waiting is not None, change
+        changes = self._job.changes
+        self._check_change(self.named(change.name, change.knobs), change.rate)
+        replaces, changes.waiting = changes.waiting is not None, change
         if not replaces or self.trial is not None:
             return
-        for ticket in self._ledger.tickets.in_state("pending"):
+        for ticket in self._job.tickets.in_state("pending"):
             self._ledger.drop(ticket, entries.REPLACED, now)
-        self.folded.clear()
-        self.timers.clear_all()
-        self.changes.waiting = None
+        self._job.folded.clear()
+        self._job.timers.clear_all()
         self._settle(now)
-        self._take_over(change, now)
+        self._take_over(now)
+
+    def _check_change(self, policy: Policy, rate: float | None) -> None:
+        """Raise PolicyError if `policy` cannot be the next one now, or with that factor of the learning rate."""
+        if rate is not None and not 0 < rate <= MOST_RATE:
+            raise PolicyError(
+                f"expected a factor of the learning rate above 0 and up to {MOST_RATE:g}, got {rate:g}"
+            )
+        if self._job.stopped is not None or not self._job.started:
+            raise PolicyError(
+                "expected a job that trains, got one that has stopped, has not begun or gathers its workers again: "
+                "change the policy once it trains"
+            )
+        check_reach(policy, self._ledger.terms.workers, len(self._job.roster.here()))
 
     def step_over(self, now: float) -> None:
         """After a step: let a change take effect that waits or is due, and note the end of an overlap."""
-        changes, ledger = self.changes, self._ledger
-        if changes.idle and self.controller is None:
+        changes, plan = self._job.changes, self._ledger.terms.plan
+        if changes.idle(plan) and self.controller is None:
             return
-        if ledger.stopped is not None or self.trial is not None:
+        if self._job.stopped is not None or self.trial is not None:
             return
         self._settle(now)
-        if not ledger.started or not self.policy.rests:
+        if not self._job.started or not self.policy.rests:
             return
-        if changes.waiting is None and (planned := changes.due(ledger)) is not None:
+        if changes.waiting is None and (planned := self._due_by_plan()) is not None:
             changes.planned += 1
-            try:
-                terms = ledger.terms
-                policy = successor(self.policy, planned.name, planned.knobs, terms.workers, terms.servers)
-            except PolicyError as error:
-                self._failed(f"at {planned.place}", error, now)
-                return
-            changes.waiting = Change(policy, PLAN, planned.why, planned.rate)
-        if changes.waiting is None and self.controller is not None:
-            changes.waiting = self._proposed(self.controller, now)
-        if changes.waiting is not None:
-            change, changes.waiting = changes.waiting, None
-            self._take_over(change, now)
+            changes.waiting = Change(
+                planned.name, to_plain(dict(planned.knobs)), PLAN, planned.why, planned.rate
+            )
+            self._take_over(now, f"at {planned.place}")
+        elif changes.waiting is not None:
+            self._take_over(now)
+        elif self.controller is not None:
+            self._follow(self.controller, now)
 
-    def _proposed(self, controller: Controller, now: float) -> Change | None:
-        """Return the change that the controller proposes now, if any. It takes effect at once: the policy rests."""
+    def _due_by_plan(self) -> Planned | None:
+        """Return the next change of the plan if its time has come."""
+        plan, job, changes = self._ledger.terms.plan, self._job, self._job.changes
+        if changes.planned >= len(plan) or job.version < changes.ask_from:
+            return None
+        planned = plan[changes.planned]
+        if planned.versions:
+            return planned if job.version >= planned.versions else None
+        # While the length of the job is unknown, no share of it is done.
+        found = measured(job, self._ledger.terms)
+        if found is not None and found.total > 0 and 100 * found.done >= planned.percent * found.total:
+            return planned
+        # Measuring takes time in proportion to the workers.
+        changes.ask_from = job.version + 1 + len(job.roster.tallies) // 16
+        return None
+
+    def _follow(self, controller: Controller, now: float) -> None:
+        """Carry out the change that the controller proposes now, if any. It takes effect at once: the policy rests."""
         try:
-            found = controller.propose(self._ledger.version, self.policy)
+            found = controller.propose(self._job.version, self.policy)
         except PolicyError as error:
             self._failed(f"under controller {controller.spec.name}", error, now)
-            return None
-        if found is None:
-            return None
-        return Change(found.policy, f"controller {controller.spec.name}", found.why, found.rate, found.inputs)
+            return
+        if found is not None:
+            self._succeed(
+                found.policy, f"controller {controller.spec.name}", found.why, found.rate, now, found.inputs
+            )
 
-    def _take_over(self, change: Change, now: float) -> None:
-        """Let the policy of the change decide from here on, at once for waiting workers."""
-        ledger, changes, policy = self._ledger, self.changes, change.policy
+    def _take_over(self, now: float, place: str = "at the change") -> None:
+        """Let the policy of the change that waits decide from here on. `place`: for the reason if it cannot."""
+        change, self._job.changes.waiting = self._job.changes.waiting, None
+        assert change is not None
+        try:
+            policy = self.named(change.name, change.knobs)
+        except PolicyError as error:
+            self._failed(place, error, now)
+            return
+        self._succeed(policy, change.by, change.why, change.rate, now)
+
+    def _succeed(
+        self,
+        policy: Policy,
+        by: str,
+        why: str,
+        rate: float | None,
+        now: float,
+        inputs: Mapping[str, float] | None = None,
+    ) -> None:
+        """Let this policy decide from here on, at once for waiting workers. `inputs`: what a controller decided by."""
+        ledger, job, changes = self._ledger, self._job, self._job.changes
         former = config_of(self.policy)
         policy.succeed(self.policy, self.time(now))
         self.policy, self.ahead = policy, policy.ahead
-        if change.rate is not None:
-            changes.rate = change.rate
+        job.policy = PolicyState(policy.name, to_plain(policy.knobs))
+        if rate is not None:
+            changes.rate = rate
         entry = entries.Policy(
-            *(config_of(policy), former, ledger.version, change.by, change.why),
+            *(config_of(policy), former, job.version, by, why),
             rate=None if changes.rate == 1 else changes.rate,
-            inputs=change.inputs,
+            inputs=inputs,
         )
         ledger.record(entry, now)
-        changes.began_with = changes.began_with or former
-        changes.overlap = {ticket.number for ticket in ledger.tickets.in_state("open")}
+        changes.began_with = changes.began_with or to_plain(former)
+        changes.overlap = {ticket.number for ticket in job.tickets.in_state("open")}
         changes.unsettled = True
-        if change.by != PLAN and change.inputs is None:
+        if by != PLAN and inputs is None:
             # After a rollback a plan is followed again, and a controller decides again. What a person has asked for is
             # to survive one, and no controller undoes it.
             ledger.save_soon()
             if self.controller is not None:
-                self.controller.off = change.by
+                self.controller.off = by
         self._settle(now)
-        waiting = [m for m in ledger.roster.by_rank() if m.requested is not None and m.known_to_policy]
+        waiting = [m for m in job.roster.by_rank() if m.requested is not None and m.known_to_policy]
         if waiting:
             self.request(waiting[0], now)
 
     def _settle(self, now: float) -> None:
         """Note the end of the overlap, once no ticket is left from before the newest change."""
-        changes, ledger = self.changes, self._ledger
-        if changes.unsettled and not (changes.overlap & ledger.tickets.live.keys()):
+        changes, job = self._job.changes, self._job
+        if changes.unsettled and not (changes.overlap & job.tickets.live.keys()):
             changes.unsettled = False
             changes.overlap.clear()
-            ledger.record(entries.Settled(ledger.version), now)
+            self._ledger.record(entries.Settled(job.version), now)
 
     def describe_change(self) -> str:
         """Say what changes of the policy are under way or to come; empty if none is."""
-        changes, ledger = self.changes, self._ledger
-        if (changes.idle and self.controller is None) or ledger.stopped is not None:
+        changes, job, plan = self._job.changes, self._job, self._ledger.terms.plan
+        if (changes.idle(plan) and self.controller is None) or job.stopped is not None:
             return ""
         if changes.waiting is not None:
             return (
-                f"policy {changes.waiting.policy.name} takes over behind version {ledger.version + 1}, "
+                f"policy {changes.waiting.name} takes over behind version {job.version + 1}, "
                 f"by {changes.waiting.by}"
             )
         if changes.unsettled:
-            left = len(changes.overlap & ledger.tickets.live.keys())
+            left = len(changes.overlap & job.tickets.live.keys())
             return f"policy {self.policy.name} has taken over; tickets from before it: {left}"
         if self.controller is not None:
             return self.controller.describe()
-        planned = changes.next
-        return "" if planned is None else f"policy {planned.name} takes over at {planned.place}, by plan"
+        if changes.planned >= len(plan):
+            return ""
+        planned = plan[changes.planned]
+        return f"policy {planned.name} takes over at {planned.place}, by plan"
 
     # Decisions
 
     def _execute(self, decision: Decision, now: float) -> None:
         ledger = self._ledger
-        if ledger.stopped is not None:
+        if self._job.stopped is not None:
             return
         match decision:
-            case Grant() | Cancel() if not ledger.started and decision.ticket not in ledger.tickets.live:
+            case Grant() | Cancel() if (
+                not self._job.started and decision.ticket not in self._job.tickets.live
+            ):
                 # The job resumes in new processes and all members leave; the policy receives this one's Leave next.
                 pass
             case Grant():
@@ -434,17 +461,17 @@ class PolicyDriver:
                 self._apply(decision, now)
             case Drop(number, reason):
                 check_reason(decision)
-                ticket = ledger.tickets.allowing("drop", number)
-                if number in self.folded:
+                ticket = self._job.tickets.allowing("drop", number)
+                if number in self._job.folded:
                     raise PolicyError(f"drop of ticket {number}, which is folded: expected it in an apply")
                 ledger.drop(ticket, reason, now)
             case Cancel(number, reason):
                 check_reason(decision)
-                ledger.cancel(ledger.tickets.allowing("cancel", number), reason, now)
+                ledger.cancel(self._job.tickets.allowing("cancel", number), reason, now)
             case SetTimer():
-                self.timers.set(decision, microseconds(self._now))
+                self._job.timers.set(decision, microseconds(self._now))
             case ClearTimer():
-                self.timers.clear(decision)
+                self._job.timers.clear(decision)
             case Stop(reason):
                 check_reason(decision)
                 ledger.stop(reason, now, success=True, cause="policy")
@@ -456,55 +483,55 @@ class PolicyDriver:
     def _at_work(self, work: WorkQueue) -> list[str]:
         """Return the workers that will need a work unit, by rank, with those on standby when an epoch begins."""
         due = work.standby if work.between_epochs else ()
-        present = self._ledger.roster.by_rank()
+        present = self._job.roster.by_rank()
         return [m.worker for m in present if m.ever_connected and (m.state != "done" or m.worker in due)]
 
     def _grant(self, grant: Grant, now: float) -> None:
         ledger = self._ledger
-        member = ledger.roster.present.get(grant.worker)
+        member = self._job.roster.present.get(grant.worker)
         if member is None or member.requested != grant.ticket:
             raise PolicyError(f"grant of ticket {grant.ticket}, for which {grant.worker} does not wait")
         member.requested = None
         member.enter("computing", now)
-        version = ledger.version
-        ahead = grant.worker in ledger.tickets.opened
+        version = self._job.version
+        ahead = grant.worker in self._job.tickets.opened
         part = None
-        if ledger.work is not None:
+        if self._job.work is not None:
             if self.policy.by_rank:
-                ledger.work.deal_round(version, self._at_work(ledger.work))
-            part = ledger.work.deal(grant.worker)
+                self._job.work.deal_round(version, self._at_work(self._job.work))
+            part = self._job.work.deal(grant.worker)
         dealt = (None, None, None) if part is None else (part.epoch, part.unit, part.part)
         entry = entries.Grant(grant.worker, grant.ticket, version, grant.turn, ahead, *dealt)
         index = ledger.record(entry, now)
-        tally = ledger.roster.tally(grant.worker)
+        tally = self._job.roster.tally(grant.worker)
         tally.granted += 1
         if tally.granted <= REMEMBERED_TICKETS:
-            ledger.roster.weigh(grant.worker)
+            self._job.roster.weigh(grant.worker)
         former, tally.granted_at = tally.granted_at, now
         who = (member.worker, member.incarnation)
         ticket = Ticket(grant.ticket, *who, version, now, index, former=former, part=part)
-        ledger.tickets.open(ticket)
+        self._job.tickets.open(ticket)
         ledger.notify(member, protocol.Grant(grant.ticket, version, index, part=part))
 
     def _fold(self, fold: Fold, now: float) -> None:
         number = fold.ticket
-        self._ledger.tickets.allowing("fold", number)
+        self._job.tickets.allowing("fold", number)
         part = Part(number, fold.factor, fold.compensation)
-        check_fold(part, self.folded, self._tensors)
+        check_fold(part, self._job.folded, self._tensors)
         if self._tensors.compensator is not None:
             # A compensator's memory must not change if the update is refused: it folds with the apply, to the same
             # bits.
             return
         self._ledger.record(entries.Fold(number, fold.factor, fold.compensation), now)
-        self.folded[number] = part
+        self._job.folded[number] = part
 
     def _apply(self, apply: Apply, now: float) -> None:
         ledger = self._ledger
-        check_apply(apply, self.folded.values(), self._tensors)
-        tickets = [ledger.tickets.allowing("apply", part.ticket) for part in apply.parts]
+        check_apply(apply, self._job.folded.values(), self._tensors)
+        tickets = [self._job.tickets.allowing("apply", part.ticket) for part in apply.parts]
         if self._lists:
             check_list(tickets, self._tensors)
-        version, scale = ledger.version, apply.scale
+        version, scale = self._job.version, apply.scale
         # A list is faster than a generator, and an update of async has one part.
         listed = [
             entries.Part(
@@ -518,7 +545,7 @@ class PolicyDriver:
             )
             for part, ticket in zip(apply.parts, tickets, strict=True)
         ]
-        rate = apply.lr_scale * ledger.lr_scale * self.changes.rate
+        rate = apply.lr_scale * self._job.lr_scale * self._job.changes.rate
         update = entries.Apply(version + 1, scale, rate, tuple(listed))
         ordinary = True
         for ticket in tickets:
@@ -526,24 +553,24 @@ class PolicyDriver:
         if ordinary and self._assurance.certain(update):
             self._make(update, tickets, now)
             return
-        self.trials += 1
-        self.trial = PendingTrial(self.trials, update, tickets, [])
-        ledger.ask(outputs.Trial(self.trials, update))
+        self._job.trials += 1
+        self.trial = PendingTrial(self._job.trials, update, tickets, [])
+        ledger.ask(outputs.Trial(self._job.trials, update))
 
     def _make(self, update: entries.Apply, tickets: Sequence[Ticket], now: float) -> None:
         """Record the update, which makes the next version."""
         ledger, version = self._ledger, update.version
         ledger.record(update, now)
         # Only after it is recorded: every version is in the log.
-        self.folded.clear()
-        if self.refusals.count:
-            self.refusals.clear()
+        self._job.folded.clear()
+        if self._job.refused.count:
+            self._job.refused = Refusals()
         ledger.made(version, now)
         if self.controller is not None:
             weighted = [(p.weight, t.norm) for p, t in zip(update.parts, tickets, strict=True)]
             self.controller.evidence.applied(version, weighted)
         for applied, ticket in zip(update.parts, tickets, strict=True):
-            tally = ledger.roster.tally(applied.worker)
+            tally = self._job.roster.tally(applied.worker)
             tally.applied += 1
             tally.weight += applied.weight
             counts = tally.staleness
@@ -551,10 +578,10 @@ class PolicyDriver:
             times = counts.get(applied.staleness, 0)
             counts[applied.staleness] = times + 1
             if not times:
-                ledger.roster.weigh(applied.worker)
+                self._job.roster.weigh(applied.worker)
             fate = protocol.Disposition(ticket.number, "applied", version, applied.staleness, applied.weight)
             ledger.settle(ticket, "apply", fate)
-            if ledger.work is not None and ticket.part is not None:
-                ledger.work.count()
+            if self._job.work is not None and ticket.part is not None:
+                self._job.work.count()
         if ledger.terms.versions and version >= ledger.terms.versions:
             ledger.stop(f"version {version} is reached", now, success=True, cause="versions")

@@ -1,0 +1,267 @@
+"""The inputs of a coordinator: one record for each thing that can happen to a job.
+
+`Coordinator.take` is the only way in. Servers, copies, simulators and tests feed the same records; `encode` and
+`decode` are their form on the wire.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, get_args
+
+from psserver.coordinator.terms import Extent
+from psserver.coordinator.work.units import WorkTerms
+from pswire import protocol
+from pswire.records import from_plain, to_plain
+from pswire.values import value
+
+
+class Input:
+    """The base of all inputs. `told`: whether it only tells the coordinator a fact, and decides nothing by itself."""
+
+    __slots__ = ()
+    told: ClassVar[bool] = False
+
+
+class Fact(Input):
+    """An input that decides nothing by itself: what follows from it, follows at the next input."""
+
+    __slots__ = ()
+    told = True
+
+
+# The job
+
+
+@value
+class Proposed(Fact):
+    """The job's optimizer, by name and knobs, if it was not known at the start. Comes before `Opened`."""
+
+    optimizer: dict[str, object]
+
+
+@value
+class Sized(Fact):
+    """The seconds that a payload of the model may be under way."""
+
+    transfer: float
+
+
+@value
+class Opened(Input):
+    """The job begins: its first log entry is written. Comes once, before any input that decides."""
+
+
+@value
+class Resumed(Input):
+    """The job goes on in new processes, from a checkpoint's state.
+
+    Open tickets are cancelled and members leave; their commits stay. Grants begin again when as many workers are ready
+    as at the start, or when all `expected` ones are, if any are given. `rolled_back`: the log entries that were lost.
+    """
+
+    rolled_back: int
+    expected: frozenset[str] = frozenset()
+
+
+@value
+class Stopping(Input):
+    """The job ends from outside (a signal, a lost server). `cause`: as in `Stopped`."""
+
+    reason: str
+    success: bool
+    cause: str
+
+
+# Members
+
+
+@value
+class JoinAsked(Input):
+    """A process asks to become a member. A `Joined` or a `Declined` among the outputs answers it.
+
+    An empty `worker` gets the name "w<rank>", a `rank` of None the lowest free one. The same `session` again is the
+    same member. A present worker of the same name with another session is superseded; whether it may be is decided
+    before (`psserver.service.job.names_in_use`). `remembers`: its codec derives payloads from earlier ones. `stays`:
+    its process may take part in a further phase of the job. When all members are done, those that stay are notified,
+    and the job continues when each of them has joined again or left; it ends when no member is left. `used`: for a
+    session that joins again and does not go back, one past the last batch that it committed; batches of these that the
+    log lacks are missing. `computes`: what it computes with, for people. `function`: what decides its model's function
+    beside the variables (`psserver.coordinator.members.functions`); the same for all workers that name one. `by`: who
+    joins, for a superseded worker ("another process (...)").
+    """
+
+    worker: str
+    session: str
+    rank: int | None = None
+    remembers: bool = False
+    stays: bool = False
+    used: int = 0
+    computes: str = ""
+    function: str = ""
+    by: str = ""
+
+
+@value
+class Connected(Input):
+    """A member's session stream is up (again). What it may have missed is repeated."""
+
+    worker: str
+    incarnation: int
+    session: str
+
+
+@value
+class Disconnected(Input):
+    """A member's stream broke. It may come back within the grace period."""
+
+    worker: str
+    incarnation: int
+
+
+@value
+class GivenUp(Input):
+    """A member is alive but does not do its part, so it departs. It may join again."""
+
+    worker: str
+    reason: str
+
+
+@value
+class AllAbsent(Input):
+    """Members that have no stream are to depart, for this reason; nothing happens if any member has one."""
+
+    reason: str
+
+
+@value
+class Asked(Input):
+    """A request of this incarnation of a worker. A repeated one is answered again and counts once.
+
+    `ordinary`, `norm`: from the receipts of a commit: whether the payload is ordinary (see `Assurance`), and the L2
+    norm of the gradient, NaN if there is none. Ready asks for the next ticket: the worker is idle, or works on ticket
+    `holding` and asks ahead. If it already holds a later ticket, it is sent that one again. A policy that does not
+    grant ahead ignores the request. Abandon of a settled ticket, such as a cancelled one, changes nothing. After Done
+    a worker has no more data: barriers shrink, and the job ends when all workers are done, or at once if `ends` gives a
+    reason; a ticket that the worker still holds is abandoned, because it may come from a repeated Ready. A Report
+    changes nothing here.
+    """
+
+    worker: str
+    incarnation: int
+    request: protocol.Request
+    ordinary: bool = True
+    norm: float = math.nan
+
+
+@value
+class Measured(Fact):
+    """How much data a worker has. Only the place of planned changes depends on it."""
+
+    worker: str
+    extent: Extent
+
+
+@value
+class Dealt(Input):
+    """How the job's data is dealt; None: it is not. Comes before version 0; repeating it changes nothing."""
+
+    terms: WorkTerms | None
+
+
+# Versions
+
+
+@value
+class Tried(Input):
+    """The shards' answer to a `Trial`: whether the update is finite on every one. An outdated answer is ignored.
+
+    `largest`: the largest magnitude on any shard after the update, in weights and slots.
+    """
+
+    trial: int
+    finite: bool
+    largest: float
+
+
+@value
+class Executed(Fact):
+    """What an update was like: the square of the L2 norm of the weighted sum of gradients that made `version`."""
+
+    version: int
+    square: float
+
+
+@value
+class SaveAsked(Input):
+    """A checkpoint of the newest version is wanted, unless it is saved or under trial: a signal ends the job."""
+
+
+@value
+class SaveFailed(Input):
+    """A checkpoint failed; the next one is ordered sooner."""
+
+    version: int
+    reason: str
+
+
+# Time and people
+
+
+@value
+class Tick(Input):
+    """Time passes: absent members are evicted, the end is detected. Comes at least once a second."""
+
+
+@value
+class Noted(Input):
+    """An operator's remark for the log, without further effect. Ignored once the job has stopped."""
+
+    text: str
+
+
+@value
+class ChangeAsked(Input):
+    """Another built-in policy is to decide as soon as no contribution waits for an update; see `changes`.
+
+    If another change waits already, this one takes its place at once, and the contributions that wait are dropped.
+    `rate`: factor of the job's learning rate from then on; None: as it is. A `Declined` among the outputs says why it
+    cannot be: the job does not train, or the policy cannot take over or would make no update.
+    """
+
+    name: str
+    knobs: dict[str, object]
+    by: str
+    why: str = ""
+    rate: float | None = None
+
+
+KINDS: Final[Mapping[str, type[Input]]] = {
+    kind.__name__: kind
+    for kind in (
+        *(Proposed, Sized, Opened, Resumed, Stopping, JoinAsked, Connected, Disconnected, GivenUp, AllAbsent),
+        *(Asked, Measured, Dealt, Tried, Executed, SaveAsked, SaveFailed, Tick, Noted, ChangeAsked),
+    )
+}
+"""Every kind of input by name."""
+
+_REQUESTS: Final[Mapping[str, Any]] = {kind.__name__: kind for kind in get_args(protocol.Request)}
+
+
+def encode(given: Input) -> dict[str, Any]:
+    """Return an input as plain data for JSON."""
+    plain: dict[str, Any] = to_plain(given)
+    if isinstance(given, Asked):
+        plain["request"] = [type(given.request).__name__, plain["request"]]
+    return {"kind": type(given).__name__, **plain}
+
+
+def decode(data: Mapping[str, Any]) -> Input:
+    """Read what `encode` returned. Raises StateError or KeyError for anything else."""
+    plain = dict(data)
+    kind = KINDS[plain.pop("kind")]
+    if kind is Asked:
+        name, request = plain.pop("request")
+        return Asked(
+            **plain | {"request": from_plain(_REQUESTS[name], request, name), "norm": float(plain["norm"])}
+        )
+    return from_plain(kind, plain, kind.__name__)
