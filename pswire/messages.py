@@ -177,8 +177,6 @@ LOGGED_REASON: Final = 200
 REQUESTS: Final = OneofCodec[protocol.Request, pb.SessionRequest](
     protocol.Request, pb.SessionRequest, sent=REASON, taken=LOGGED_REASON
 )
-# Between servers: a request's texts were cut where it came in, and every copy must decide from the same ones.
-EXACT_REQUESTS: Final = OneofCodec[protocol.Request, pb.SessionRequest](protocol.Request, pb.SessionRequest)
 EVENTS: Final = OneofCodec[protocol.Event, pb.SessionEvent](
     protocol.Event, pb.SessionEvent, sent=REASON, taken=REASON
 )

@@ -47,7 +47,7 @@ def to_plain(value: Any) -> Any:
 
 
 def _plain_field(value: object) -> Any:
-    """Sets are plain in a field only, whose type says that it is one."""
+    """Convert a field, whose type says whether a list stands for a set."""
     return sorted(value) if isinstance(value, (set, frozenset)) else to_plain(value)
 
 

@@ -14,7 +14,7 @@ from pslab.runs.fold import Fold
 from pslab.simulator.store import ShardStore
 from psserver.checkpoint import settled
 from psserver.coordinator import Record
-from psserver.coordinator.members.roster import Tally
+from psserver.coordinator.roster import Tally
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import LocalRule, PolicyError, TensorParts
 from psserver.policies.declarations import from_config

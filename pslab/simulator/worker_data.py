@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pslab.simulator.network import EventQueue, Network
 from pslab.simulator.store import Store
-from psserver.coordinator.work.units import WorkTerms
+from psserver.coordinator.units import WorkTerms
 from psworker.engine import Request, UnitPart
 from psworker.local import LocalWork, ReadAhead, Trainer
 from psworker.work import UnitSource, UnitTrainer, WorkUnits

@@ -21,9 +21,9 @@ from psserver.coordinator import (
     Trial,
     inputs,
 )
-from psserver.coordinator.members.roster import Member
+from psserver.coordinator.roster import Member
 from psserver.coordinator.saving import reopen
-from psserver.coordinator.work.units import WorkTerms
+from psserver.coordinator.units import WorkTerms
 from psserver.policies import Policy, PolicyError, build
 from pswire import protocol
 from pswire.decisions.entries import Checkpoint, Entry

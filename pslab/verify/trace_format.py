@@ -34,7 +34,7 @@ from typing import Any
 from pslab.verify.harness import CoordinatorHarness, JoinError
 from psserver.coordinator import Record, Send, Trial, inputs
 from psserver.coordinator.status import explain, report
-from psserver.coordinator.work.units import WorkTerms
+from psserver.coordinator.units import WorkTerms
 from psserver.policies import PolicyError
 from pswire import protocol
 from pswire.config.toml import read_toml

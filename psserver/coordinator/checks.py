@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from psserver.coordinator.tickets.table import Ticket
+from psserver.coordinator.tickets import Ticket
 from psserver.policies import Apply, Cancel, Drop, Grant, Part, PolicyError, Stop, TensorParts
 from pswire.domains import LARGEST_SINGLE
 

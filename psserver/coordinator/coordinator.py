@@ -8,20 +8,20 @@ from typing import Any, Final, assert_never
 from psserver.coordinator import inputs
 from psserver.coordinator.assurance import Assurance, Certain
 from psserver.coordinator.changes import Change
+from psserver.coordinator.contributions import Contributions, present_rate
+from psserver.coordinator.dealer import Dealer
 from psserver.coordinator.driver import PolicyDriver
 from psserver.coordinator.inputs import Input
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
-from psserver.coordinator.members.membership import Membership
-from psserver.coordinator.members.roster import Member
-from psserver.coordinator.members.waits import Wait, waits
+from psserver.coordinator.membership import Membership
 from psserver.coordinator.outputs import Declined, Output
+from psserver.coordinator.roster import Member
 from psserver.coordinator.saving import policy_state, resumed
 from psserver.coordinator.state import JobState
 from psserver.coordinator.terms import JobTerms
-from psserver.coordinator.tickets.contributions import Contributions, present_rate
-from psserver.coordinator.work.dealer import Dealer
-from psserver.coordinator.work.units import WorkError
+from psserver.coordinator.units import WorkError
+from psserver.coordinator.waits import Wait, waits
 from psserver.policies import Policy, PolicyError, microseconds
 from psserver.policies.policy import config_of
 from pswire import protocol
@@ -102,7 +102,7 @@ class Coordinator:
 
     def _take(self, given: Input, now: float) -> None:
         self.state.now = now
-        _HANDLERS[type(given)](self, given, now)
+        HANDLERS[type(given)](self, given, now)
 
     def _begin(self, given: Input, now: float) -> None:
         """Fire the timers that are due. What a resumed job writes first is that it has resumed."""
@@ -358,7 +358,7 @@ _DURING_A_TRIAL: Final = (
     *(inputs.Dealt, inputs.ChangeAsked),
 )
 
-_HANDLERS: Final[Mapping[type[Input], Callable[[Coordinator, Any, float], None]]] = {
+HANDLERS: Final[Mapping[type[Input], Callable[[Coordinator, Any, float], None]]] = {
     inputs.Proposed: Coordinator._proposed,
     inputs.Sized: Coordinator._sized,
     inputs.Opened: Coordinator._opened,

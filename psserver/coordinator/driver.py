@@ -9,13 +9,13 @@ from psserver.coordinator.assurance import Assurance
 from psserver.coordinator.changes import PLAN, Change
 from psserver.coordinator.checks import check_apply, check_fold, check_grant, check_list, check_reason
 from psserver.coordinator.ledger import Ledger
-from psserver.coordinator.members.roster import REMEMBERED_TICKETS, Member, named
 from psserver.coordinator.progress import measured
-from psserver.coordinator.state import PolicyState, Refusals
+from psserver.coordinator.roster import REMEMBERED_TICKETS, Member, named
+from psserver.coordinator.state import PresentPolicy, Refusals
 from psserver.coordinator.terms import Planned
-from psserver.coordinator.tickets.table import Ticket, TicketError
+from psserver.coordinator.tickets import Ticket, TicketError
 from psserver.coordinator.timers import IDLE_LIMIT
-from psserver.coordinator.work.queue import WorkQueue
+from psserver.coordinator.work import WorkQueue
 from psserver.policies import (
     Apply,
     Cancel,
@@ -389,7 +389,7 @@ class PolicyDriver:
         former = config_of(self.policy)
         policy.succeed(self.policy, self.time(now))
         self.policy, self.ahead = policy, policy.ahead
-        job.policy = PolicyState(policy.name, to_plain(policy.knobs))
+        job.policy = PresentPolicy(policy.name, to_plain(policy.knobs))
         if rate is not None:
             changes.rate = rate
         entry = entries.Policy(

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from psserver.coordinator.members.roster import Member, Roster, named
+from psserver.coordinator.roster import Member, Roster, named
 
 # Limits, which keep memory at some megabytes: numbers in a report, rounds at once, layouts in a round.
 MAX_SUMS, MAX_ROUNDS, MAX_LAYOUTS = 2**16, 4, 4

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final, get_args
 
 from psserver.coordinator.terms import Extent
-from psserver.coordinator.work.units import WorkTerms
+from psserver.coordinator.units import WorkTerms
 from pswire import protocol
 from pswire.records import from_plain, to_plain
 from pswire.values import value
@@ -86,7 +86,7 @@ class JoinAsked(Input):
     and the job continues when each of them has joined again or left; it ends when no member is left. `used`: for a
     session that joins again and does not go back, one past the last batch that it committed; batches of these that the
     log lacks are missing. `computes`: what it computes with, for people. `function`: what decides its model's function
-    beside the variables (`psserver.coordinator.members.functions`); the same for all workers that name one. `by`: who
+    beside the variables (`psserver.coordinator.functions`); the same for all workers that name one. `by`: who
     joins, for a superseded worker ("another process (...)").
     """
 

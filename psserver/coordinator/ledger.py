@@ -1,11 +1,11 @@
 """The changes of a job's state that write log entries, and the outputs of the present input."""
 
-from psserver.coordinator.members.functions import Function
-from psserver.coordinator.members.roster import Member
+from psserver.coordinator.functions import Function
 from psserver.coordinator.outputs import Declined, Joined, Output, Record, Send, Trial
+from psserver.coordinator.roster import Member
 from psserver.coordinator.state import JobState
 from psserver.coordinator.terms import JobTerms, Stopped
-from psserver.coordinator.tickets.table import Ticket, TicketEvent
+from psserver.coordinator.tickets import Ticket, TicketEvent
 from psserver.policies.composed import TOO_FEW
 from pswire import protocol
 from pswire.decisions import entries

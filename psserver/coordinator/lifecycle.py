@@ -3,8 +3,8 @@
 from psserver.coordinator.assurance import Assurance
 from psserver.coordinator.driver import PolicyDriver
 from psserver.coordinator.ledger import Ledger
-from psserver.coordinator.members.roster import Member, named
-from psserver.coordinator.tickets.table import Ticket
+from psserver.coordinator.roster import Member, named
+from psserver.coordinator.tickets import Ticket
 from psserver.policies import Abandon, Done
 from pswire import protocol
 from pswire.decisions import entries

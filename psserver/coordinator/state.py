@@ -10,13 +10,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from psserver.coordinator.changes import Changes
-from psserver.coordinator.members.functions import Function
-from psserver.coordinator.members.roster import Roster
+from psserver.coordinator.functions import Function
+from psserver.coordinator.roster import Roster
 from psserver.coordinator.terms import Extent, JobTerms, Stopped
-from psserver.coordinator.tickets.table import AHEAD, TicketTable
+from psserver.coordinator.tickets import AHEAD, TicketTable
 from psserver.coordinator.timers import TAGS_LIMIT, Timers
-from psserver.coordinator.work.queue import WorkQueue
-from psserver.coordinator.work.units import WorkTerms
+from psserver.coordinator.units import WorkTerms
+from psserver.coordinator.work import WorkQueue
 from psserver.policies import Part
 from pswire.records import StateError, from_plain, to_plain
 
@@ -30,7 +30,7 @@ class Refusals:
 
 
 @dataclass(slots=True)
-class PolicyState:
+class PresentPolicy:
     """The policy that decides, and what it remembers. `remembers`: filled when the state is saved."""
 
     name: str
@@ -52,7 +52,7 @@ class JobState:
     servers: int
     seed: int
     optimizer: dict[str, object]
-    policy: PolicyState
+    policy: PresentPolicy
     tickets: TicketTable
     # What the job's controller remembers, filled when the state is saved; empty if it has none.
     controller: dict[str, object] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class JobState:
         """Return the state of a job that begins."""
         optimizer: dict[str, object] = to_plain(dict(terms.optimizer))
         tickets = TicketTable(terms.first_ticket)
-        return cls(terms.workers, terms.servers, terms.seed, optimizer, PolicyState(name, knobs), tickets)
+        return cls(terms.workers, terms.servers, terms.seed, optimizer, PresentPolicy(name, knobs), tickets)
 
     @classmethod
     def read(cls, data: object) -> "JobState":

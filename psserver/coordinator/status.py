@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from psserver.coordinator.coordinator import Coordinator
-from psserver.coordinator.members.roster import NAMED_LIMIT, Member, named
+from psserver.coordinator.roster import NAMED_LIMIT, Member, named
 from psserver.policies import Waiting
 
 # Limit of workers with a line of their own; the others are counted. A status is read four times a second, so its size

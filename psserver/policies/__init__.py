@@ -55,7 +55,7 @@ from psserver.policies.parts.staleness_rules import (
 )
 from psserver.policies.parts.times import Times
 from psserver.policies.parts.triggers import CancelStale, Count, Distinct, Everyone, GainPerTime, Trigger
-from psserver.policies.parts.view import Contribution, Member, Open, View
+from psserver.policies.parts.view import Contribution, Open, Participant, View
 from psserver.policies.parts.weights import (
     Concurrency,
     Constant,
@@ -114,7 +114,7 @@ __all__ = [
     "KeepAll",
     "Leave",
     "LocalRule",
-    "Member",
+    "Participant",
     "Open",
     "OwnPace",
     "Part",

@@ -38,7 +38,7 @@ from psserver.policies.parts.saved import restored, save
 from psserver.policies.parts.staleness_rules import Compensate, DropStale, DropVerdict, StalenessRule
 from psserver.policies.parts.times import Times
 from psserver.policies.parts.triggers import CancelStale, Trigger
-from psserver.policies.parts.view import Contribution, Member, Open, View
+from psserver.policies.parts.view import Contribution, Open, Participant, View
 from psserver.policies.parts.weights import Weight
 from psserver.policies.policy import Policy, Waiting
 from pswire.records import StateError, from_plain, to_plain
@@ -506,7 +506,7 @@ class ComposedPolicy(Policy):
             and self._rules.trigger.fires(view)
         )
 
-    def _hold(self, member: Member) -> Waiting | None:
+    def _hold(self, member: Participant) -> Waiting | None:
         view, staleness = self._view, self._rules.staleness
         if self._update_waits():
             blockers = tuple(o.worker for o in staleness.blockers(view))

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness, notices
-from psserver.coordinator.work.units import WorkTerms
+from psserver.coordinator.units import WorkTerms
 from psserver.service.job.reports import Progress
 from pswire import protocol
 from pswire.decisions import entries

@@ -4,7 +4,7 @@ import pytest
 
 from pslab.verify.harness import CoordinatorHarness, JoinError, notices, refusals
 from psserver.coordinator import JobState, inputs
-from psserver.coordinator.members.roster import BATCHES_AHEAD, REMEMBERED_SESSIONS
+from psserver.coordinator.roster import BATCHES_AHEAD, REMEMBERED_SESSIONS
 from pswire import protocol
 from pswire.decisions import entries
 from tests.promises import promise

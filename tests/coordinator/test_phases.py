@@ -5,7 +5,7 @@ import pytest
 from pslab.verify.harness import CoordinatorHarness, granted, notices
 from psserver.coordinator import inputs
 from psserver.coordinator.status import report
-from psserver.coordinator.work.units import WorkTerms
+from psserver.coordinator.units import WorkTerms
 from psserver.policies import names
 from pswire import protocol
 from pswire.decisions import entries

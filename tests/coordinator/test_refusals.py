@@ -7,7 +7,7 @@ import pytest
 
 from pslab.verify.harness import CoordinatorHarness, JoinError, granted
 from psserver.coordinator import inputs
-from psserver.coordinator.work.units import WorkTerms
+from psserver.coordinator.units import WorkTerms
 from psserver.policies import (
     Apply,
     Commit,

@@ -7,7 +7,7 @@ import pytest
 
 from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import JobState, inputs
-from psserver.coordinator.tickets.contributions import plausible
+from psserver.coordinator.contributions import plausible
 from pswire import protocol
 from pswire.decisions.entries import Commit
 from pswire.protocol import UNTOLD, Times

@@ -4,7 +4,7 @@ import re
 
 from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import inputs
-from psserver.coordinator.members.roster import NAMED_LIMIT, named
+from psserver.coordinator.roster import NAMED_LIMIT, named
 from psserver.coordinator.status import LISTED_LIMIT, holdup, report
 from tests.sentences import Recorder
 

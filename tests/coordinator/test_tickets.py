@@ -5,7 +5,7 @@ import math
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness, notices, refusals
-from psserver.coordinator.members.roster import REMEMBERED_TICKETS
+from psserver.coordinator.roster import REMEMBERED_TICKETS
 from pswire import protocol
 from pswire.decisions import entries
 from tests.lab.logs import verify

@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 
-from psserver.coordinator.tickets.table import (
+from psserver.coordinator.tickets import (
     TRANSITIONS,
     Ticket,
     TicketError,

@@ -9,9 +9,9 @@ import pytest
 
 from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import Coordinator, Declined, JobState, inputs
-from psserver.coordinator.work import queue
-from psserver.coordinator.work.queue import MAX_RETURNED
-from psserver.coordinator.work.units import MAX_LOSSES, WorkTerms
+from psserver.coordinator import work as work_queue
+from psserver.coordinator.units import MAX_LOSSES, WorkTerms
+from psserver.coordinator.work import MAX_RETURNED
 from psserver.policies import build
 from pswire import protocol
 from pswire.decisions import entries
@@ -331,7 +331,7 @@ def test_a_unit_that_ends_behind_a_part_that_was_granted_ahead(sentences: Record
 def test_memory_does_not_grow_with_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that gives up all that it is dealt, from a million million units."""
     most = 64
-    monkeypatch.setattr(queue, "MAX_RETURNED", most)
+    monkeypatch.setattr(work_queue, "MAX_RETURNED", most)
     harness = started(workers=1, units=2**40, epochs=2**20)
     for _ in range(2 * most):
         harness.abandons("w0")

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from psserver.coordinator.members.functions import Function, same
+from psserver.coordinator.functions import Function, same
 from psworker.function import LAYERS, function_of
 from tests.promises import promise
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness
-from psserver.coordinator.work.units import WorkTerms
+from psserver.coordinator.units import WorkTerms
 from tests.lab.logs import Record, changed, find, inserted, verify
 
 Edit = Callable[[list[Record]], None]

@@ -6,10 +6,10 @@ shard are one process.
 
 from collections.abc import Mapping
 
-from pslab.verify.invariants import InvariantViolation, expect
+from pslab.verify.invariants import expect
 from pslab.verify.schedule import ChoiceSource
 from psserver.checkpoint import CheckpointError, Manifest, check_same_job, coordinator_of, name_of, shards_of
-from psserver.coordinator import Coordinator, JobTerms, JoinRefused, Output, Record, Send, inputs
+from psserver.coordinator import Coordinator, Declined, Input, JobTerms, Output, Record, Send, inputs
 from psserver.policies import build
 from psserver.shard import ShardState
 from pswire.decisions import entries
@@ -43,6 +43,8 @@ class Cluster:
         # Entries that a killed process leaves, and a machine without power.
         self.flushed = self.synced = 0
         self.coordinator: Coordinator | None = None
+        # When the job began, less the time in which nobody decided.
+        self.origin = 0.0
         self.name, self.generation = "", -1
         self.shards = [Shard(server, job.servers) for server in range(job.servers)]
         # What a shard is given that begins to follow: so many entries, and the states behind them.
@@ -58,6 +60,11 @@ class Cluster:
         self.rolled_back = 0
 
     # Server 0
+
+    def give(self, given: Input) -> list[Output]:
+        """Give the coordinator an input now."""
+        assert self.coordinator is not None
+        return self.coordinator.take(given, self.now - self.origin)
 
     @property
     def servers(self) -> int:
@@ -105,14 +112,15 @@ class Cluster:
         self.complete, self.lost = mark, set()
         self.shards[0].alive = True
         if found is None:
-            self.coordinator = Coordinator(terms, policy, self.now)
-            self.kept = (0, None)
-            outputs = self.coordinator.take(inputs.Opened(), 0.0)
+            self.coordinator = Coordinator(terms, policy)
+            self.kept, self.origin = (0, None), self.now
+            outputs = self.give(inputs.Opened())
         else:
             check_same_job(found.manifest, policy, terms.optimizer, terms.workers, terms.seed)
-            self.coordinator = coordinator_of(found, terms, policy, self.now, None)
+            self.coordinator = coordinator_of(found, terms, policy, None)
             self.kept = (mark + 1, shards_of(found, plan_of(self.servers)))
-            outputs = self.coordinator.take(inputs.Resumed(void), self.now)
+            self.origin = self.now - self.coordinator.state.now
+            outputs = self.give(inputs.Resumed(void))
         self.follow(self.shards[0])
         self.take(outputs)
 
@@ -257,7 +265,7 @@ class Cluster:
         assert self.coordinator is not None
         terms, policy = self.coordinator.terms, self.coordinator.policy
         missing = set(range(self.servers))
-        due = Due(record, self.coordinator.state(), self.now, terms, policy, plan_of(self.servers), missing)
+        due = Due(record, self.coordinator.saved(), terms, policy, plan_of(self.servers), missing)
         if self.due is None:
             self.due = due
         else:
@@ -325,20 +333,15 @@ class Cluster:
         ):
             # Servers of another job: it is refused, and its supervisor starts it again.
             worker.restart()
-        try:
-            member, outputs = coordinator.take(
-                inputs.JoinAsked(worker.name, worker.process, worker.rank), self.now
-            )
-        except JoinRefused as refused:
-            if coordinator.state.stopped is None:
-                raise InvariantViolation(f"{worker.name} may not join: {refused}") from refused
-            return
+        outputs = self.give(inputs.JoinAsked(worker.name, worker.process, worker.rank))
         self.take(outputs)
+        if refused := [each for each in outputs if isinstance(each, Declined)]:
+            expect(coordinator.state.stopped is not None, f"{worker.name} may not join: {refused}")
+            return
+        member = coordinator.state.roster.present[worker.name]
         next_batch = coordinator.state.roster.tally(worker.name).next_batch
         worker.joined((self.name, member.incarnation), next_batch)
-        self.take(
-            coordinator.take(inputs.Connected(worker.name, member.incarnation, worker.process), self.now)
-        )
+        self.take(self.give(inputs.Connected(worker.name, member.incarnation, worker.process)))
 
     def cut(self, worker: Worker, *, noticed: bool = True) -> None:
         """Its stream breaks; server 0 notices at once, or later."""
@@ -347,17 +350,17 @@ class Cluster:
             worker.unnoticed = worker.member
         if worker.unnoticed is not None and noticed and self.coordinator is not None:
             member, worker.unnoticed = worker.unnoticed, None
-            self.take(self.coordinator.take(inputs.Disconnected(worker.name, member[1]), self.now))
+            self.take(self.give(inputs.Disconnected(worker.name, member[1])))
 
     def deliver(self, name: str, member: Member, request: Request, diverted: str = "") -> list[Event]:
         """A request arrives, of a member of this generation: others are refused whatever they ask."""
         assert self.coordinator is not None and member[0] == self.name
-        return self.take(self.coordinator.take(inputs.Asked(name, member[1], request), self.now), diverted)
+        return self.take(self.give(inputs.Asked(name, member[1], request)), diverted)
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
         if self.coordinator is not None:
-            self.take(self.coordinator.take(inputs.Tick(), self.now))
+            self.take(self.give(inputs.Tick()))
 
 
 def _lacks(marks: Mapping[int, tuple[str, int]], about: Manifest) -> str | None:

@@ -8,26 +8,28 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from pslab.verify.invariants import InvariantViolation, expect
 from pslab.verify.schedule import ChoiceSource
 from psserver.coordinator import (
-    CoordinatorState,
+    Coordinator,
+    Declined,
+    Input,
+    JobState,
     JobTerms,
-    JoinDeferred,
-    JoinRefused,
     Output,
     Record,
     Send,
     Trial,
     inputs,
 )
-from psserver.coordinator.progress import Extent
-from psserver.coordinator.state import reopened
+from psserver.coordinator.saving import reopen
+from psserver.coordinator.terms import Extent
 from psserver.policies import build
 from psserver.replication import Config, Disk, Member, Replica, begin, first_config, restart
-from psserver.service.replicas import inputs
-from psserver.service.replicas.inputs import Call, NotedCoordinator
+from psserver.service.replicas import inputs as noting
+from psserver.service.replicas.inputs import Configured, Held, Noted
 from psserver.service.replicas.logs import holders
 from psserver.shard import ShardState
 from psserver.shard_bounds import ShardBounds
@@ -59,7 +61,7 @@ class Saved:
     the server that led."""
 
     entry: int
-    coordinator: CoordinatorState | None = None
+    coordinator: dict[str, Any] | None = None
     shards: dict[int, ShardState] = field(default_factory=dict)
     savers: dict[int, tuple[int, int]] = field(default_factory=dict)
 
@@ -88,7 +90,10 @@ class Server(Holding):
 
     def _run(self, replica: Replica, *, formed: bool) -> None:
         self.hold(replica, formed=formed)
-        self.coordinator: NotedCoordinator | None = None
+        self.coordinator: Coordinator | None = None
+        # What the other copy does not have yet; and what is to happen when an input is noted.
+        self.notes: list[Noted] = []
+        self.noted: Callable[[], None] = lambda: None
         self.bounds: ShardBounds | None = None
         self.deposed = False
         # Whether the log has its first entry.
@@ -147,26 +152,32 @@ class Server(Holding):
         """Make the job, or go on from a checkpoint."""
         self.leads = True
         self.coordinator, self.bounds = self.cluster.new_coordinator()
-        coordinator = self.coordinator
-        coordinator.notes = []
         self.offer(b"b", lambda: None)
         if saved is None:
             self.shard.follow(self.cluster.name, 0, None)
             self.step(self.opening)
             return
         assert saved.coordinator is not None
-        # A server writes it later, too.
-        state = CoordinatorState.from_json(json.loads(json.dumps(saved.coordinator.to_json())))
-        coordinator.restore(reopened(state, coordinator.policy))
+        state = JobState.read(json.loads(json.dumps(saved.coordinator)))
+        reopen(state, self.coordinator.policy)
+        self.coordinator, self.bounds = self.cluster.new_coordinator(state)
+        self.origin = state.now - self.time
         self.shard.follow(self.cluster.name, saved.entry + 1, saved.shards[0])
         self.opened = True
-        self.step(lambda: coordinator.take(inputs.Resumed(self.cluster.undone), self.job_time()))
+        self.step(lambda: self.give(inputs.Resumed(self.cluster.undone)))
+
+    def give(self, given: Input) -> list[Output]:
+        """Give the coordinator an input now."""
+        assert self.coordinator is not None
+        now = self.job_time()
+        self.notes.append((now, given))
+        self.noted()
+        return self.coordinator.take(given, now)
 
     def opening(self) -> list[Output]:
         """Return the log's first entry, unless it has it."""
-        assert self.coordinator is not None
         before, self.opened = self.opened, True
-        return [] if before else self.coordinator.take(inputs.Opened(), 0.0)
+        return [] if before else self.give(inputs.Opened())
 
     def step(
         self,
@@ -176,16 +187,16 @@ class Server(Holding):
         requested: bool = False,
     ) -> None:
         """Decide; what follows is let go when all copies hold the input, behind `first`. `exchange`: brings what its
-        worker is told. `requested`: another copy gets the input before it is decided. Raises JoinRefused."""
-        assert self.coordinator is not None
-        coordinator, outputs, releases = self.coordinator, list[Output](), list[Callable[[], None]]()
+        worker is told. `requested`: another copy gets the input before it is decided."""
+        outputs, releases = list[Output](), list[Callable[[], None]]()
         sent, saver = False, self.saver()
 
         def send() -> None:
             nonlocal sent
             sent = True
-            held = [Call("held", [each.executed for each in self.orders], {})] if self.orders else []
-            data = inputs.encode([*coordinator.taken(), *held], self.job_time())
+            held = [Held([each.executed for each in self.orders])] if self.orders else []
+            notes, self.notes = self.notes, []
+            data = noting.encode([*notes, *held], self.job_time())
 
             def held_by_all() -> None:
                 for release in releases:
@@ -194,11 +205,11 @@ class Server(Holding):
             self.offer(b"i%d " % saver + data, held_by_all)
 
         if requested and len(self.shell.replica.disk.config.members) > 1:
-            coordinator.noted = send
+            self.noted = send
         try:
             outputs = decide()
         finally:
-            coordinator.noted = lambda: None
+            self.noted = lambda: None
             state = self._captured(outputs)
 
             def release() -> None:
@@ -209,12 +220,12 @@ class Server(Holding):
             if not sent:
                 send()
 
-    def _captured(self, outputs: list[Output]) -> CoordinatorState | None:
+    def _captured(self, outputs: list[Output]) -> dict[str, Any] | None:
         assert self.coordinator is not None
         last = outputs[-1] if outputs else None
         ordered = isinstance(last, Record) and isinstance(last.entry, entries.Checkpoint)
         try:
-            return self.coordinator.state() if ordered else None
+            return self.coordinator.saved() if ordered else None
         except StateError:
             # The next update is tried already.
             return None
@@ -222,7 +233,7 @@ class Server(Holding):
     def _release(
         self,
         outputs: list[Output],
-        state: CoordinatorState | None,
+        state: dict[str, Any] | None,
         saver: int,
         exchange: "Exchange | None" = None,
     ) -> None:
@@ -232,13 +243,13 @@ class Server(Holding):
                 self._execute(output, state if output is outputs[-1] else None, saver)
             elif isinstance(output, Trial):
                 self.trial = output.number
-            elif self.leads:
+            elif isinstance(output, Send) and self.leads:
                 self.cluster.tell(self, output, exchange)
         if exchange is not None:
             # During a trial the commit waits, and its exchange with it.
             exchange.arrived, exchange.waits = bool(exchange.answer), not exchange.answer
 
-    def _execute(self, record: Record, state: CoordinatorState | None, saver: int) -> None:
+    def _execute(self, record: Record, state: dict[str, Any] | None, saver: int) -> None:
         self.cluster.happens(self, record)
         self.shard.execute(record)
         self.shard.saves.clear()
@@ -272,11 +283,11 @@ class Server(Holding):
             and self.wanted is not None
             and not self.held
             and self.coordinator
-            and not (self.coordinator.trying or self.coordinator.notes)
+            and not (self.coordinator.trying or self.notes)
             and self.shard.executed
         ):
             to, self.wanted = self.wanted, None
-            state = json.dumps(self.coordinator.state().to_json())
+            state = json.dumps(self.coordinator.saved())
             kept = [list(each.kept) for each in self.orders]
             bounds = None if self.bounds is None else self.bounds.state()
             about = state, bounds, kept, self.job_time()
@@ -291,10 +302,8 @@ class Server(Holding):
 
     def _take_up(self, copy: Copy) -> None:
         state, bounds, kept, now = copy.about
-        known = CoordinatorState.from_json(json.loads(state))
-        self.coordinator, self.bounds = self.cluster.new_coordinator()
-        coordinator = self.coordinator
-        coordinator.restore(known)
+        known = JobState.read(json.loads(state))
+        self.coordinator, self.bounds = self.cluster.new_coordinator(known)
         if self.bounds is not None:
             self.bounds.restore(bounds)
         self.shard.follow(self.cluster.name, known.entries, copy.shard)
@@ -305,7 +314,7 @@ class Server(Holding):
 
     def _hear(self, now: float) -> None:
         """Take the job's time from another server that leads."""
-        self.heard, self.origin = self.time, now - self.time
+        self.heard, self.origin = now, now - self.time
 
     def follow(self, most: int) -> None:
         super().follow(most)
@@ -323,14 +332,16 @@ class Server(Holding):
         else:
             assert self.coordinator is not None
             saver, _, data = rest.partition(b" ")
-            calls, now = inputs.decode(data)
+            noted, now = noting.decode(data)
             self._hear(now)
-            self.opened = self.opened or any(call.name in ("opening", "resume") for call in calls)
-            for call in calls:
-                if call.name == "held":
-                    for orders, count in zip(self.orders, call.given, strict=True):
+            outputs = list[Output]()
+            for each in noted:
+                if isinstance(each, Held):
+                    for orders, count in zip(self.orders, each.entries, strict=True):
                         orders.hold(count)
-            outputs = inputs.take(self.coordinator, [call for call in calls if call.name != "held"])
+                elif not isinstance(each, Configured):
+                    self.opened = self.opened or isinstance(each[1], inputs.Opened | inputs.Resumed)
+                    outputs += self.coordinator.take(each[1], each[0])
             state = self._captured(outputs)
             self._release(outputs, state, int(saver))
 
@@ -341,11 +352,11 @@ class Server(Holding):
             # The first primary was lost before the log began.
             self.ended = True
             return
-        self.leads, coordinator.notes = True, []
+        self.leads, self.notes = True, []
         self.cluster.count_of["takeover"] += 1
         if self.heard is not None:
-            nobody = self.time - self.heard
-            self.step(lambda: coordinator.interrupted(nobody))
+            # Nobody could decide since then, so the job stood still.
+            self._hear(self.heard)
         present = [(each.worker, each.incarnation) for each in coordinator.state.roster.present.values()]
         terms = coordinator.terms
         self.missed = (self.time + terms.worker_timeout - terms.grace, present)
@@ -371,7 +382,7 @@ class Server(Holding):
                 if self.sessions.get(worker) != incarnation:
                     self.disconnect(worker, incarnation)
         self.answer()
-        self.step(lambda: coordinator.take(inputs.Tick(), self.job_time()))
+        self.step(lambda: self.give(inputs.Tick()))
 
     def answer(self) -> None:
         """Tell the coordinator whether the update that it has asked about is finite."""
@@ -379,14 +390,14 @@ class Server(Holding):
         if self.leads and not self.deposed and coordinator is not None and coordinator.trying and number:
             finite = number % 4 != 3
             self.cluster.count_of["update tried"] += 1
-            self.step(lambda: coordinator.take(inputs.Tried(number, finite, 1.0), self.job_time()))
+            self.step(lambda: self.give(inputs.Tried(number, finite, 1.0)))
 
     def disconnect(self, worker: str, incarnation: int) -> None:
         coordinator = self.coordinator
         if self.leads and coordinator is not None:
             if self.sessions.get(worker) == incarnation:
                 del self.sessions[worker]
-            self.step(lambda: coordinator.take(inputs.Disconnected(worker, incarnation), self.job_time()))
+            self.step(lambda: self.give(inputs.Disconnected(worker, incarnation)))
 
 
 class Copies:
@@ -427,7 +438,7 @@ class Copies:
         self.servers = [Server(self, number) for number in range(servers)]
         self.acts(self.servers[0], lambda: self.servers[0].lead_first(None))
 
-    def new_coordinator(self) -> tuple[NotedCoordinator, ShardBounds | None]:
+    def new_coordinator(self, state: JobState | None = None) -> tuple[Coordinator, ShardBounds | None]:
         setting = self.job.setting
         terms = JobTerms(
             self.name,
@@ -443,7 +454,7 @@ class Copies:
         )
         policy = build(setting.policy, setting.knobs, setting.workers)
         bounds = self.extras.bounds(policy)
-        return NotedCoordinator(terms, policy, 0.0, bounds), bounds
+        return Coordinator(terms, policy, bounds, state), bounds
 
     # Promises
 
@@ -484,7 +495,7 @@ class Copies:
         saved.shards[part] = shard
         self.count_of["part saved"] += 1
 
-    def complete(self, entry: int, coordinator: CoordinatorState) -> None:
+    def complete(self, entry: int, coordinator: dict[str, Any]) -> None:
         """The server that leads has its own file of a checkpoint on the disk."""
         self.saved.setdefault(entry, Saved(entry)).coordinator = coordinator
 
@@ -639,15 +650,19 @@ class Copies:
             worker.restart()
 
         def decide() -> list[Output]:
-            now, opening = server.job_time(), server.opening()
-            member, outputs = coordinator.take(inputs.JoinAsked(worker.name, process, worker.rank), now)
+            opening = server.opening()
+            outputs = server.give(inputs.JoinAsked(worker.name, process, worker.rank))
+            for answer in outputs:
+                if isinstance(answer, Declined):
+                    # During a trial it tries again.
+                    may = answer.kind == "deferred" or coordinator.state.stopped is not None
+                    expect(may, f"{worker.name} may not join: {answer}")
+                    return [*opening, *outputs]
+            member = coordinator.state.roster.present[worker.name]
             members.append(member.incarnation)
             server.sessions[worker.name] = member.incarnation
-            return [
-                *opening,
-                *outputs,
-                *coordinator.take(inputs.Connected(worker.name, member.incarnation, process), now),
-            ]
+            connected = server.give(inputs.Connected(worker.name, member.incarnation, process))
+            return [*opening, *outputs, *connected]
 
         def welcome() -> None:
             if not members:
@@ -658,21 +673,11 @@ class Copies:
             self.at[worker.name] = server.number
             if server.leads:
                 # It goes to the other copy with the next input.
-                coordinator.take(inputs.Measured(worker.name, Extent(1, worker.batches)), now)
+                server.give(inputs.Measured(worker.name, Extent(1, worker.batches)))
             next_batch = coordinator.state.roster.tally(worker.name).next_batch
             worker.joined((self.name, members[0]), next_batch)
 
-        def joins() -> None:
-            try:
-                server.step(decide, welcome)
-            except JoinDeferred:
-                # It tries again.
-                return
-            except JoinRefused as refused:
-                stopped = coordinator.state.stopped is not None
-                expect(stopped, f"{worker.name} may not join: {refused}")
-
-        self.acts(server, joins)
+        self.acts(server, lambda: server.step(decide, welcome))
 
     def refuses(self, server: Server, name: str, member: WorkersMember | None) -> bool:
         """It is no member of this generation there."""
@@ -708,9 +713,7 @@ class Copies:
         ordinary = not isinstance(request, Commit) or self.extras.ordinary(request.ticket)
 
         def decide() -> list[Output]:
-            return coordinator.take(
-                inputs.Asked(name, member[1], request, ordinary=ordinary), server.job_time()
-            )
+            return server.give(inputs.Asked(name, member[1], request, ordinary))
 
         self.acts(server, lambda: server.step(decide, exchange=exchange, requested=True))
 

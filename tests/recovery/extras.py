@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
 
-from psserver.coordinator import Output, inputs
+from psserver.coordinator import Coordinator, Output, inputs
 from psserver.coordinator.terms import Planned
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import Policy, PolicyError, build
 from psserver.policies.controllers import Controller
-from psserver.policies.succession import successor, successors
-from psserver.service.replicas.inputs import NotedCoordinator
+from psserver.policies.succession import successors
 from psserver.shard_bounds import ShardBounds
 from pswire.records import to_plain
 from tests.coordinator.settings import Setting
@@ -96,27 +95,22 @@ def intervene(server: "Server", extras: Extras) -> None:
         return
     if coordinator.measures and pick(2):
         # It goes to the other copy with the next input.
-        coordinator.take(inputs.Executed(coordinator.state.version, SQUARES[pick(len(SQUARES))]), now)
+        server.give(inputs.Executed(coordinator.state.version, SQUARES[pick(len(SQUARES))]))
     elif extras.operated:
         server.step(lambda: _operate(server, coordinator))
 
 
-def _operate(server: "Server", coordinator: NotedCoordinator) -> list[Output]:
-    pick, now, terms = server.cluster.choices.pick, server.job_time(), coordinator.terms
+def _operate(server: "Server", coordinator: Coordinator) -> list[Output]:
+    pick, terms = server.cluster.choices.pick, coordinator.terms
     match pick(8):
         case 0 | 1:
-            return coordinator.take(inputs.Noted("somebody was here"), now)
+            return server.give(inputs.Noted("somebody was here"))
         case 2:
-            return coordinator.take(inputs.GivenUp(f"w{pick(terms.workers)}", "somebody said so"), now)
+            return server.give(inputs.GivenUp(f"w{pick(terms.workers)}", "somebody said so"))
         case 3:
-            return coordinator.take(inputs.SaveAsked(), now)
+            return server.give(inputs.SaveAsked())
         case _:
             able = others(coordinator.policy, terms.workers, terms.servers)
             if not able:
                 return []
-            name = able[pick(len(able))]
-            try:
-                policy = successor(coordinator.policy, name, {}, terms.workers, terms.servers)
-                return coordinator.change_policy(policy, now, by="somebody")
-            except PolicyError:
-                return []
+            return server.give(inputs.ChangeAsked(able[pick(len(able))], {}, "somebody"))

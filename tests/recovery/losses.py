@@ -365,7 +365,7 @@ class History:
                 copies.acts(server, lambda server=server: server.follow(10**6))  # type: ignore[misc]
                 if not self.copies.over:
                     copies.notice(server)
-                if not self.copies.over or (server.coordinator is not None and server.coordinator.notes):
+                if not self.copies.over or server.notes:
                     copies.acts(server, server.job_tick)
         for worker in copies.workers:
             if not self.copies.over:
@@ -427,7 +427,7 @@ class History:
         leader = first if first.leads else second
         assert first.coordinator is not None and second.coordinator is not None
         expect(
-            first.coordinator.state().to_json() == second.coordinator.state().to_json(),
+            first.coordinator.saved() == second.coordinator.saved(),
             "the copies' coordinators know different things",
         )
         # A bit that flips behind the last version that copies in sync compared is not found.

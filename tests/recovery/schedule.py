@@ -250,10 +250,10 @@ class Schedule:
         if coordinator is None or coordinator.state.stopped is not None:
             return
         self._fault("SIGTERM")
-        cluster.take(coordinator.take(inputs.SaveAsked(), cluster.now))
+        cluster.take(cluster.give(inputs.SaveAsked()))
         self._catch_up()
         self._write_all()
-        cluster.take(coordinator.take(inputs.Stopping("SIGTERM", False, "SIGTERM"), cluster.now))
+        cluster.take(cluster.give(inputs.Stopping("SIGTERM", False, "SIGTERM")))
         cluster.end()
         for worker in cluster.workers:
             worker.alive = False

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from psserver.checkpoint import (
 )
 from psserver.checkpoint.increments import save_rows, usable
 from psserver.checkpoint.resumption import LATEST
-from psserver.coordinator import CoordinatorState, JobTerms, Record
+from psserver.coordinator import JobState, JobTerms, Record
 from psserver.policies import Policy
 from psserver.shard import ShardState
 from pswire.generations import Generation
@@ -42,8 +43,7 @@ class Due:
     """A checkpoint that the log has ordered. `files`: what is written of it; `missing`: servers without a part."""
 
     record: Record
-    state: CoordinatorState
-    clock: float
+    state: dict[str, Any]
     terms: JobTerms
     policy: Policy
     plan: Plan
@@ -56,7 +56,7 @@ class Due:
         return name_of(self.record.index, self.terms.job)
 
     def manifest(self) -> Manifest:
-        return describe(self.record, self.clock, self.terms, self.policy, self.plan, self.files)
+        return describe(self.record, self.terms, self.policy, self.plan, self.files)
 
 
 class Memory:
@@ -67,7 +67,7 @@ class Memory:
     def __init__(self) -> None:
         self._generation = -1
         self._parts: dict[str, dict[int, ShardState]] = {}
-        self._complete: list[Checkpoint] = []
+        self._complete: list[tuple[Due, dict[int, ShardState]]] = []
 
     def name_job(self, logged: str) -> str:
         self._generation += 1
@@ -82,13 +82,12 @@ class Memory:
 
     def complete(self, due: Due) -> None:
         shards = self._parts.pop(due.name)
-        self._complete = [*self._complete, Checkpoint(due.manifest(), due.state, shards)][-KEEP:]
+        self._complete = [*self._complete, (due, shards)][-KEEP:]
 
     def newest(self, fits: Callable[[Manifest], str | None]) -> Checkpoint | None:
-        for found in reversed(self._complete):
-            if fits(found.manifest) is None:
-                state = CoordinatorState.from_json(found.coordinator.to_json())
-                return Checkpoint(found.manifest, state, found.shards)
+        for due, shards in reversed(self._complete):
+            if fits(due.manifest()) is None:
+                return Checkpoint(due.manifest(), JobState.read(due.state), shards)
         return None
 
     def written(self) -> bool:

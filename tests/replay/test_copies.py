@@ -12,7 +12,7 @@ import pytest
 
 from pslab.verify.schedule import ChoiceSource, Schedule, Seeded
 from pslab.verify.time_limit import TimeLimitedPolicy
-from psserver.coordinator import Output, Record
+from psserver.coordinator import Coordinator, Input, Output, Record
 from psserver.policies import (
     Apply,
     ClearTimer,
@@ -31,8 +31,7 @@ from psserver.policies import (
     build,
     microseconds,
 )
-from psserver.service.replicas import inputs
-from psserver.service.replicas.inputs import Call, NotedCoordinator
+from psserver.service.replicas.inputs import Noted, decode, encode
 from pswire.decisions import entries
 from tests.coordinator.settings import Setting, second_opinion
 from tests.policies.settings import SETTINGS
@@ -131,23 +130,23 @@ class Watched(TimeLimitedPolicy):
             self.due = {tag: at + length for tag, at in self.due.items()}
 
 
-class Copied(NotedCoordinator):
+class Copied(Coordinator):
     """A coordinator whose policy is watched. It notes its inputs."""
 
     policy: Watched
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self.notes = []
+        self.notes: list[Noted] = []
 
-    def _emit(self, now: float) -> list[Output]:
-        outputs = super()._emit(now)
+    def take(self, given: Input, now: float) -> list[Output]:
+        self.notes.append((now, given))
+        return super().take(given, now)
+
+    def _end(self, now: float) -> list[Output]:
+        outputs = super()._end(now)
         self.policy.see(outputs, microseconds(self._driver.time(now)))
         return outputs
-
-    def interrupted(self, seconds: float) -> list[Output]:
-        self.policy.goes_on(microseconds(seconds))
-        return super().interrupted(seconds)
 
 
 class Succeeded(Schedule):
@@ -156,7 +155,6 @@ class Succeeded(Schedule):
     coordinator: Copied
 
     def __init__(self, policy: str, knobs: Mapping[str, object], choices: ChoiceSource, workers: int) -> None:
-        self.calls: list[Call] = []
         self.takeovers = 0
         self.named = policy, knobs, workers
         super().__init__(policy, knobs, choices, workers=workers)
@@ -164,27 +162,26 @@ class Succeeded(Schedule):
             client.batches *= 4
 
     def servers_change(self, servers: int) -> None:
-        """A copy takes over, `servers` times 0.15 seconds later. No checkpoint: it would begin other inputs."""
+        """A copy takes over. No checkpoint: it would begin other inputs."""
         if self.coordinator.state.stopped is None:
-            self.succeed(self.copy(), 0.15 * servers)
+            self.succeed(self.copy())
 
     def copy(self) -> Copied:
         """Return a coordinator that was given all inputs so far, in messages between servers."""
-        calls, _ = inputs.decode(inputs.encode(self.coordinator.taken(), 0.0))
-        self.calls += calls
-        copy = Copied(self.coordinator.terms, Watched(build(*self.named)), 0.0)
-        copy.notes = None
-        outputs = inputs.take(copy, self.calls)
+        noted, _ = decode(encode(self.coordinator.notes, 0.0))
+        copy = Copied(self.coordinator.terms, Watched(build(*self.named)))
+        outputs = list[Output]()
+        for each in noted:
+            assert isinstance(each, tuple)
+            outputs += copy.take(each[1], each[0])
         # As text, in which a loss that is not a number equals itself.
         assert repr([output for output in outputs if isinstance(output, Record)]) == repr(self.log)
         return copy
 
-    def succeed(self, copy: Copied, nobody: float) -> None:
-        """Have a copy go on after some seconds in which nobody decided; all connections are gone."""
-        self.now += nobody
+    def succeed(self, copy: Copied) -> None:
+        """Have a copy go on; all connections are gone."""
         self.takeovers += 1
-        self.coordinator, copy.notes = copy, []
-        self.take(copy.interrupted(nobody))
+        self.coordinator = copy
         for client in self.clients.values():
             self.cut(client)
 

@@ -2,14 +2,14 @@
 
 import math
 from dataclasses import fields, is_dataclass
-from typing import Any, get_args
+from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from psserver.service.replicas.inputs import Call, decode, encode
-from pswire import protocol
-from pswire.messages import EXACT_REQUESTS, LOGGED_REASON, REQUESTS
+from psserver.coordinator.inputs import Asked
+from psserver.service.replicas.inputs import decode, encode
+from pswire.messages import LOGGED_REASON, REQUESTS
 from pswire.v1 import coordinator_pb2 as pb
 from tests.promises import promise
 
@@ -65,11 +65,7 @@ def plain(value: Any) -> Any:
 def test_a_copy_decides_from_the_request_that_was_decided(message: pb.SessionRequest) -> None:
     request = REQUESTS.from_wire(message)
     assert request is not None
-    for _ in range(2):
-        [call], _ = decode(encode([Call("handle", ["w0", request, 1.5], {})], 2.0))
-        assert plain(call.given) == plain(["w0", request, 1.5])
-        request = call.given[1]
-
-
-def test_every_request_has_an_exact_message() -> None:
-    assert set(EXACT_REQUESTS.codecs) == set(REQUESTS.codecs) <= set(get_args(protocol.Request))
+    asked = Asked("w0", 3, request, norm=math.inf)
+    [noted], now = decode(encode([(1.5, asked)], 2.0))
+    assert isinstance(noted, tuple) and noted[0] == 1.5 and now == 2.0
+    assert plain(noted[1]) == plain(asked)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import psworker
+from psserver.coordinator.inputs import Asked
 from psserver.options import Options
 from psserver.replication import Disk, begin, first_config
 from psserver.service.errors import Refused
@@ -244,12 +245,16 @@ def test_a_copy_that_has_decided_otherwise_counts_no_more(
     wait_until(lambda: newest(first) == newest(second), "both copies at one version")
     decode = inputs.decode
 
-    def otherwise(data: bytes) -> tuple[list[inputs.Call], float]:
-        calls, now = decode(data)
-        return [call._replace(given=[_otherwise(given) for given in call.given]) for call in calls], now
+    def otherwise(data: bytes) -> tuple[list[inputs.Noted], float]:
+        noted, now = decode(data)
+        return [_otherwise(each) for each in noted], now
 
-    def _otherwise(given: Any) -> Any:
-        return replace(given, loss=9.0) if isinstance(given, protocol.Commit) else given
+    def _otherwise(noted: inputs.Noted) -> inputs.Noted:
+        if not isinstance(noted, tuple) or not isinstance(noted[1], Asked):
+            return noted
+        request = noted[1].request
+        is_commit = isinstance(request, protocol.Commit)
+        return (noted[0], replace(noted[1], request=replace(request, loss=9.0))) if is_commit else noted
 
     monkeypatch.setattr(inputs, "decode", otherwise)
     train(session, 4)

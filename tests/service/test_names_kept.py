@@ -5,7 +5,7 @@ import pytest
 
 from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import JobState, inputs
-from psserver.coordinator.members.roster import MAX_NAME_BYTES, REMEMBERED_SESSIONS, Tally
+from psserver.coordinator.roster import MAX_NAME_BYTES, REMEMBERED_SESSIONS, Tally
 from psserver.service.guard import room
 from psserver.service.guard.ledger import MIB
 from psserver.service.guard.limits import Limit

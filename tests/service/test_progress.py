@@ -7,8 +7,8 @@ import numpy as np
 import psworker
 from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import inputs
-from psserver.coordinator.progress import Extent
-from psserver.coordinator.work.units import WorkTerms
+from psserver.coordinator.terms import Extent
+from psserver.coordinator.units import WorkTerms
 from psserver.service.job.reports import Progress
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.serving import serving, wait_until

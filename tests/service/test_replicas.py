@@ -9,11 +9,20 @@ from unittest import mock
 
 import pytest
 
-from psserver.coordinator import Coordinator, JobTerms, JoinRefused
-from psserver.coordinator.outputs import Record
-from psserver.coordinator.work.units import WorkTerms
+from psserver.coordinator import Coordinator, Declined, JobTerms, Output, Record
+from psserver.coordinator.inputs import (
+    Asked,
+    ChangeAsked,
+    Connected,
+    Dealt,
+    Executed,
+    JoinAsked,
+    Opened,
+    Tick,
+)
+from psserver.coordinator.units import WorkTerms
 from psserver.options import Options
-from psserver.policies import PolicyError, build
+from psserver.policies import build
 from psserver.replication import Config, Disk, Member, begin, first_config
 from psserver.replication import messages as m
 from psserver.service.errors import Refused
@@ -23,7 +32,7 @@ from psserver.service.life.settings import ServerSettings
 from psserver.service.replicas import inputs, wire
 from psserver.service.replicas.disk import Promises, Remembered
 from psserver.service.replicas.holding import Holding
-from psserver.service.replicas.inputs import NotedCoordinator
+from psserver.service.replicas.inputs import Noted
 from psserver.service.replicas.links import Links
 from psserver.service.replicas.log import FollowersLog, fence
 from psserver.service.replicas.same import (
@@ -159,52 +168,59 @@ def test_the_end_is_that_of_its_generation(tmp_path: Path) -> None:
     assert other.read_end(3) is None
 
 
-def _coordinator(kind: type[Coordinator]) -> Coordinator:
-    return kind(JobTerms("job", {"name": "sgd"}, workers=1, max_workers=1), build("async", {}, 1, 1), 10.0)
+def _coordinator() -> Coordinator:
+    return Coordinator(JobTerms("job", {"name": "sgd"}, workers=1, max_workers=1), build("async", {}, 1, 1))
+
+
+def _followed(noted: list[Noted]) -> tuple[list[Output], Coordinator]:
+    """Return what a follower decides that is given these, and the follower."""
+    follower = _coordinator()
+    found, now = inputs.decode(inputs.encode(noted, 13.5))
+    assert now == 13.5
+    outputs = [
+        output for each in found if isinstance(each, tuple) for output in follower.take(each[1], each[0])
+    ]
+    return outputs, follower
 
 
 def test_a_follower_decides_what_the_primary_decided() -> None:
-    primary, follower = _coordinator(NotedCoordinator), _coordinator(NotedCoordinator)
-    assert isinstance(primary, NotedCoordinator)
-    primary.notes = []
-    decided: list[object] = list(primary.opening())
-    member, outputs = primary.join("w0", "secret", None, 11.0, computes="numpy")
-    decided += outputs
-    decided += primary.declare_work(WorkTerms(4, data="numbers"), 11.0)
-    decided += primary.connect("w0", member.incarnation, "secret", 11.5)
-    with pytest.raises(JoinRefused):
-        primary.join("another", "secret", None, 11.6)
-    for request in (
-        protocol.Ready(),
-        protocol.Commit(1, samples=3, loss=0.1, receipts=(b"r",)),
+    primary = _coordinator()
+    requests = (
+        *(protocol.Ready(), protocol.Commit(1, samples=3, loss=0.1, receipts=(b"r",))),
         protocol.Leave("tired"),
-    ):
-        decided += primary.handle("w0", member.incarnation, request, 12.0, ordinary=False, norm=0.3)
-    decided += primary.tick(13.0)
-    calls, now = inputs.decode(inputs.encode(primary.taken(), 13.5))
-    again = inputs.take(follower, calls)
-    assert now == 13.5
-    assert again == decided and any(isinstance(each, Record) for each in decided)
-    assert primary.taken() == []
+    )
+    noted: list[Noted] = [
+        *((10.0, Opened()), (11.0, JoinAsked("w0", "secret", computes="numpy"))),
+        *((11.0, Dealt(WorkTerms(4, data="numbers"))), (11.5, Connected("w0", 0, "secret"))),
+        (11.6, JoinAsked("another", "secret")),
+        *((12.0, Asked("w0", 0, request, ordinary=False, norm=0.3)) for request in requests),
+        (13.0, Tick()),
+    ]
+    decided = [
+        output for each in noted if isinstance(each, tuple) for output in primary.take(each[1], each[0])
+    ]
+    assert any(isinstance(each, Declined) for each in decided)
+    assert _followed(noted)[0] == decided and any(isinstance(each, Record) for each in decided)
 
 
 def test_a_follower_changes_the_policy_as_the_primary_did() -> None:
-    primary, follower = _coordinator(NotedCoordinator), _coordinator(NotedCoordinator)
-    assert isinstance(primary, NotedCoordinator)
-    primary.notes = []
-    primary.opening()
-    member, _ = primary.join("w0", "secret", None, 11.0)
-    primary.connect("w0", member.incarnation, "secret", 11.0)
-    ready, commit = protocol.Ready(), protocol.Commit(1, samples=3, loss=0.1, receipts=(b"r",))
-    for request in (ready, commit, ready):
-        primary.handle("w0", member.incarnation, request, 11.0, ordinary=True, norm=0.3)
-    primary.change_policy(build("ssp", {"slack": 3}, 1, 1), 11.8, by="admin", why="a try", rate=0.5)
-    primary.measured(1, 2.5)
-    with pytest.raises(PolicyError):
-        primary.change_policy(build("dc-asgd", {}, 1, 1), 11.9, by="admin")
-    inputs.take(follower, inputs.decode(inputs.encode(primary.taken(), 12.0))[0])
+    primary = _coordinator()
+    commit = protocol.Commit(1, samples=3, loss=0.1, receipts=(b"r",))
+    noted: list[Noted] = [
+        *((0.0, Opened()), (11.0, JoinAsked("w0", "secret")), (11.0, Connected("w0", 0, "secret"))),
+        *(
+            (11.0, Asked("w0", 0, request, norm=0.3))
+            for request in (protocol.Ready(), commit, protocol.Ready())
+        ),
+        (11.8, ChangeAsked("ssp", {"slack": 3}, "admin", "a try", 0.5)),
+        (11.8, Executed(1, 2.5)),
+        (11.9, ChangeAsked("dc-asgd", {}, "admin")),
+    ]
+    answers = [primary.take(each[1], each[0]) for each in noted if isinstance(each, tuple)]
+    assert any(isinstance(each, Declined) for each in answers[-1])
+    follower = _followed(noted)[1]
     assert primary.policy.name == follower.policy.name == "ssp" and follower.policy.knobs["slack"] == 3
-    assert follower.state() == primary.state()
+    assert follower.saved() == primary.saved()
 
 
 def _note(number: int) -> Record:

@@ -199,10 +199,10 @@ def test_a_policy_whose_state_is_not_plain(sentences: Recorder) -> None:
 
 def test_a_gate_that_remembers_and_does_not_say_what(sentences: Recorder) -> None:
     from psserver.policies.parts.gates import Immediate
-    from psserver.policies.parts.view import Member, View
+    from psserver.policies.parts.view import Participant, View
 
     class Counting(Immediate):
-        def completed(self, view: View, member: Member, t: float) -> None:
+        def completed(self, view: View, member: Participant, t: float) -> None:
             self.latest = t
 
     with sentences.raises(StateError):

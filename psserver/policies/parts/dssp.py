@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from psserver.policies.parts.gates import Gate, listed
-from psserver.policies.parts.view import Member, View
+from psserver.policies.parts.view import Participant, View
 from psserver.policies.policy import Waiting
 from pswire.records import StateError, from_plain, to_plain
 
 
 @dataclass(slots=True)
-class Pace:
+class WorkerPace:
     """The gate's memory of one membership: times of the last two commits, and its credit."""
 
-    member: Member
+    member: Participant
     latest: float | None = None
     previous: float | None = None
     # Further units that the controller grants beyond the lower slack.
@@ -31,7 +31,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class PaceState:
-    """A `Pace` with the name of its worker. Times in seconds since the job began."""
+    """A `WorkerPace` with the name of its worker. Times in seconds since the job began."""
 
     worker: str
     latest: float | None
@@ -61,9 +61,9 @@ class DynamicSlack(Gate):
         self._upper = upper
         self._literal = literal
         self.bounds_clocks = not literal
-        self._paces: dict[str, Pace] = {}
+        self._paces: dict[str, WorkerPace] = {}
 
-    def completed(self, view: View, member: Member, t: float) -> None:
+    def completed(self, view: View, member: Participant, t: float) -> None:
         pace = self._pace(member)
         pace.previous, pace.latest = pace.latest, t
         if pace.credit > 0:
@@ -75,10 +75,10 @@ class DynamicSlack(Gate):
             pace.credit = self._foresee(view, pace)
             pace.free = pace.credit > 0
 
-    def admits(self, view: View, member: Member) -> bool:
+    def admits(self, view: View, member: Participant) -> bool:
         return member.clock - view.slowest_clock() <= self._limit(member)
 
-    def hold(self, view: View, member: Member) -> Waiting | None:
+    def hold(self, view: View, member: Participant) -> Waiting | None:
         if self.admits(view, member):
             return None
         slowest, limit = view.slowest_clock(), int(self._limit(member))
@@ -112,23 +112,25 @@ class DynamicSlack(Gate):
         if unknown:
             raise StateError(f"gate: expected the paces of members, got those of {', '.join(unknown)}")
         self._paces = {
-            pace.worker: Pace(view.members[pace.worker], pace.latest, pace.previous, pace.credit, pace.free)
+            pace.worker: WorkerPace(
+                view.members[pace.worker], pace.latest, pace.previous, pace.credit, pace.free
+            )
             for pace in saved.paces
         }
 
-    def _limit(self, member: Member) -> float:
+    def _limit(self, member: Participant) -> float:
         if not self._pace(member).free:
             return self._lower
         return float("inf") if self._literal else self._upper
 
-    def _pace(self, member: Member) -> Pace:
+    def _pace(self, member: Participant) -> WorkerPace:
         pace = self._paces.get(member.worker)
         # A worker that left and came back is a new member: its former times do not count.
         if pace is None or pace.member is not member:
-            pace = self._paces[member.worker] = Pace(member)
+            pace = self._paces[member.worker] = WorkerPace(member)
         return pace
 
-    def _foresee(self, view: View, fast: Pace) -> int:
+    def _foresee(self, view: View, fast: WorkerPace) -> int:
         """Algorithm 2: return the number of further units that minimises the fast worker's wait for the slow one."""
         active = (m for m in view.members.values() if not m.done)
         slow = self._pace(min(active, key=lambda m: (m.clock, m.rank)))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from psserver.policies.parts.view import Member, View
+from psserver.policies.parts.view import Participant, View
 from psserver.policies.policy import Waiting
 from pswire.records import StateError
 
@@ -19,15 +19,15 @@ class Gate(Protocol):
     ahead: bool = False
     bounds_clocks: bool = False
 
-    def completed(self, view: View, member: Member, t: float) -> None:
+    def completed(self, view: View, member: Participant, t: float) -> None:
         """Learn that the member has committed, `t` seconds after the job began. Its clock has advanced."""
         return
 
-    def admits(self, view: View, member: Member) -> bool:
+    def admits(self, view: View, member: Participant) -> bool:
         """Whether it may start now."""
         ...
 
-    def hold(self, view: View, member: Member) -> Waiting | None:
+    def hold(self, view: View, member: Participant) -> Waiting | None:
         """Explain why it may not start; None if it may. Not called for every event."""
         ...
 
@@ -62,10 +62,10 @@ class Immediate(Gate):
 
     ahead: bool = True
 
-    def admits(self, view: View, member: Member) -> bool:
+    def admits(self, view: View, member: Participant) -> bool:
         return True
 
-    def hold(self, view: View, member: Member) -> Waiting | None:
+    def hold(self, view: View, member: Participant) -> Waiting | None:
         return None
 
     def stamp(self, view: View) -> object:
@@ -75,10 +75,10 @@ class Immediate(Gate):
 class WaitForUpdate(Gate):
     """A worker that contributed to the coming update waits for it."""
 
-    def admits(self, view: View, member: Member) -> bool:
+    def admits(self, view: View, member: Participant) -> bool:
         return member.worker not in view.contributors()
 
-    def hold(self, view: View, member: Member) -> Waiting | None:
+    def hold(self, view: View, member: Participant) -> Waiting | None:
         if self.admits(view, member):
             return None
         contributed = view.contributors()
@@ -100,10 +100,10 @@ class Slack(Gate):
     slack: int
     bounds_clocks: bool = field(default=True, init=False, repr=False)
 
-    def admits(self, view: View, member: Member) -> bool:
+    def admits(self, view: View, member: Participant) -> bool:
         return member.clock - view.slowest_clock() <= self.slack
 
-    def hold(self, view: View, member: Member) -> Waiting | None:
+    def hold(self, view: View, member: Participant) -> Waiting | None:
         if self.admits(view, member):
             return None
         slowest = view.slowest_clock()

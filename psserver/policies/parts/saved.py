@@ -4,13 +4,13 @@ from collections import deque
 from dataclasses import dataclass
 
 from psserver.policies.parts.times import WINDOW, Pace, Times
-from psserver.policies.parts.view import Contribution, Member, Open, View
+from psserver.policies.parts.view import Contribution, Open, Participant, View
 from pswire.records import StateError, from_plain, to_plain
 
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """A `Member` without the tickets that it holds."""
+    """A `Participant` without the tickets that it holds."""
 
     worker: str
     rank: int
@@ -107,7 +107,7 @@ def restored(data: object) -> View:
             raise StateError(f"view: {what}")
     view = View()
     for member in state.members:
-        view.add_member(Member(member.worker, member.rank, member.clock, member.done, member.granted))
+        view.add_member(Participant(member.worker, member.rank, member.clock, member.done, member.granted))
     saved = state.times
     if saved is not None:
         paces = {worker: Pace(mean, deviation) for worker, mean, deviation in saved.paces}

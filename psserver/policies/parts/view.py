@@ -52,7 +52,7 @@ class Extremes:
 
 
 @dataclass(slots=True)
-class Member:
+class Participant:
     """A worker that takes part."""
 
     worker: str
@@ -97,7 +97,7 @@ class View:
     """
 
     version: int = 0
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, Participant] = field(default_factory=dict)
     open: dict[int, Open] = field(default_factory=dict)
     waiting: dict[str, int] = field(default_factory=dict)
     buffer: list[Contribution] = field(default_factory=list)
@@ -135,7 +135,7 @@ class View:
         assert self.times is not None, "expected a composition with a deadline, or a trigger that is timed"
         return self.times
 
-    def active(self) -> list[Member]:
+    def active(self) -> list[Participant]:
         """Return the members that still have data, by rank. Scans all members, so not for every event."""
         return sorted((m for m in self.members.values() if not m.done), key=attrgetter("rank"))
 
@@ -185,14 +185,14 @@ class View:
         """Add a worker. One that has left or was done comes back at its own clock, but not below the floor: the others
         have gone on without it. A new one starts at the floor."""
         self.forget(worker)
-        self.add_member(Member(worker, rank, clock=max(self.floor, self.left_at.pop(worker, 0))))
+        self.add_member(Participant(worker, rank, clock=max(self.floor, self.left_at.pop(worker, 0))))
         self.peak = max(self.peak, self.active_count)
         if worker in self._contributors:
             self._absent -= 1
         elif self._missing is not None:
             heappush(self._missing, (rank, worker))
 
-    def add_member(self, member: Member) -> None:
+    def add_member(self, member: Participant) -> None:
         """Add a member with the clock that it has."""
         self.members[member.worker] = member
         if not member.done:
@@ -224,7 +224,7 @@ class View:
         if not member.done:
             self._deactivate(member)
 
-    def _deactivate(self, member: Member) -> None:
+    def _deactivate(self, member: Participant) -> None:
         self.left_at[member.worker] = member.clock
         self._clocks.remove(member.clock)
         self.active_count -= 1
@@ -277,7 +277,7 @@ class View:
             self._bases.remove(found.base)
         return found
 
-    def advance(self, member: Member) -> None:
+    def advance(self, member: Participant) -> None:
         """Advance the clock of a member that has completed a unit of work."""
         if not member.done:
             self._clocks.add(member.clock + 1)

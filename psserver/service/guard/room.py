@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 import grpc
 
-from psserver.coordinator.members.roster import MAX_NAME_BYTES
+from psserver.coordinator.roster import MAX_NAME_BYTES
 from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.service.errors import Refused

@@ -13,7 +13,7 @@ import numpy as np
 
 from psserver.codec_rules import check_codec
 from psserver.coordinator import JobTerms
-from psserver.coordinator.work.units import WorkTerms
+from psserver.coordinator.units import WorkTerms
 from psserver.optimizers import Optimizer, OptimizerError, build
 from psserver.policies import Policy, PolicyError
 from psserver.service.errors import precondition

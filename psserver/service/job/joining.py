@@ -10,8 +10,8 @@ import grpc
 from psserver.checkpoint import Checkpoint, CheckpointError, coordinator_of, name_of, plan_of, shards_of
 from psserver.codec_rules import check_rows
 from psserver.coordinator import Declined, Joined, Output, inputs
-from psserver.coordinator.members.roster import Member
-from psserver.coordinator.work.units import WorkTerms
+from psserver.coordinator.roster import Member
+from psserver.coordinator.units import WorkTerms
 from psserver.optimizers import Optimizer, OptimizerError, build
 from psserver.policies import PolicyError
 from psserver.policy_plan import check_measures

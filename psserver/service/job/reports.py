@@ -10,8 +10,8 @@ import grpc
 
 from psserver.coordinator import Coordinator
 from psserver.coordinator.epochs import EpochSums, Report, Totals
-from psserver.coordinator.members.roster import named
 from psserver.coordinator.progress import JobProgress, dealt, measured
+from psserver.coordinator.roster import named
 from psserver.service.errors import Refused
 from psserver.service.job.decider import Decider
 from pswire.logs.events import event

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from psserver.coordinator import Output, Record, Send, Trial
-from psserver.coordinator.members.roster import named
+from psserver.coordinator.roster import named
 from psserver.policies import Policy
 from psserver.service.job.follower import Follower
 from psserver.service.job.outbox import Outboxes

@@ -21,7 +21,7 @@ from pathlib import Path
 import grpc
 
 from psserver.checkpoint.rewind import SUMMARY, UNREADABLE
-from psserver.coordinator.work.units import WorkTerms
+from psserver.coordinator.units import WorkTerms
 from psserver.service.errors import Refused, precondition
 from psserver.service.job.agreement import Named, agreed, planned
 from psserver.service.job.job import Job

@@ -12,7 +12,7 @@ import grpc
 from psserver import receipts
 from psserver.coordinator import inputs
 from psserver.coordinator.epochs import EpochError, Report
-from psserver.coordinator.work.units import MAX_DESCRIPTION, WorkError, WorkTerms
+from psserver.coordinator.units import MAX_DESCRIPTION, WorkError, WorkTerms
 from psserver.policies import LocalRule, PolicyError
 from psserver.policies.policy import config_of
 from psserver.service.errors import Refused, invalid, precondition

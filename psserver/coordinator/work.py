@@ -3,7 +3,7 @@
 from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from psserver.coordinator.work.units import MAX_LOSSES, Rest, UnitPart, WorkTerms
+from psserver.coordinator.units import MAX_LOSSES, Rest, UnitPart, WorkTerms
 
 # Returned parts are dealt after the fresh units of their epoch, unless there are more than this: it bounds memory.
 MAX_RETURNED = 1024

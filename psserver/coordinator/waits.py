@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from psserver.coordinator.driver import PolicyDriver
 from psserver.coordinator.ledger import Ledger
-from psserver.coordinator.members.roster import Member
+from psserver.coordinator.roster import Member
 from psserver.policies import Waiting
 
 # Default limit of a ticket that others wait for, in usual steps.

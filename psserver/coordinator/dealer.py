@@ -3,9 +3,9 @@
 from psserver.coordinator.driver import PolicyDriver
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
-from psserver.coordinator.members.roster import Member
-from psserver.coordinator.work.queue import WorkQueue
-from psserver.coordinator.work.units import WorkTerms
+from psserver.coordinator.roster import Member
+from psserver.coordinator.units import WorkTerms
+from psserver.coordinator.work import WorkQueue
 from psserver.policies import Done, Leave
 from pswire.decisions import entries
 

@@ -1,13 +1,13 @@
 """Membership: joins, connections and departures."""
 
 from psserver.coordinator.driver import PolicyDriver
+from psserver.coordinator.functions import Function, difference, readable, same
 from psserver.coordinator.inputs import JoinAsked
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
-from psserver.coordinator.members.functions import Function, difference, readable, same
-from psserver.coordinator.members.roster import Member
-from psserver.coordinator.members.waits import waits
 from psserver.coordinator.outputs import Declined, Joined, Kind
+from psserver.coordinator.roster import Member
+from psserver.coordinator.waits import waits
 from psserver.policies import Leave
 from pswire import protocol
 from pswire.decisions import entries
@@ -168,7 +168,7 @@ class Membership:
 
     def expire(self, now: float) -> None:
         """Evict members whose connection has been broken for longer than the grace period, and live ones that do not
-        do what the job waits for (`psserver.coordinator.members.waits`)."""
+        do what the job waits for (`psserver.coordinator.waits`)."""
         for wait in list(waits(self._ledger, self._driver, now)):
             if now - wait.since >= wait.limit and wait.member.worker in self._job.roster.present:
                 self.depart(wait.member, f"did not {wait.what} within {wait.limit:g} s", now)

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from psserver.coordinator.members.roster import REMEMBERED_TICKETS
-from psserver.coordinator.work.units import UnitPart
+from psserver.coordinator.roster import REMEMBERED_TICKETS
+from psserver.coordinator.units import UnitPart
 from pswire import protocol
 
 # Limit of open tickets of one worker: the current one and the next.

@@ -4,14 +4,14 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
+from psserver.coordinator.dealer import Dealer
 from psserver.coordinator.driver import PolicyDriver
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
-from psserver.coordinator.members.roster import Member
-from psserver.coordinator.tickets.table import AHEAD, Ticket
-from psserver.coordinator.work.dealer import Dealer
-from psserver.coordinator.work.queue import WorkQueue
-from psserver.coordinator.work.units import UnitPart
+from psserver.coordinator.roster import Member
+from psserver.coordinator.tickets import AHEAD, Ticket
+from psserver.coordinator.units import UnitPart
+from psserver.coordinator.work import WorkQueue
 from psserver.policies import Abandon, Commit, Done
 from pswire import protocol
 from pswire.decisions import entries

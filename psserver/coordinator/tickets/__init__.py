@@ -1,1 +1,0 @@
-"""Tickets: their table, and the requests and commits of members."""
