@@ -20,6 +20,9 @@ from psserver.coordinator.work import WorkQueue
 from psserver.policies import Part
 from pswire.records import StateError, from_plain, to_plain
 
+# Seconds that a job can last: arithmetic with them stays exact to a second.
+LONGEST = 1e15
+
 
 @dataclass(slots=True)
 class Refusals:
@@ -139,6 +142,7 @@ def check(state: JobState) -> None:
     requested = [member.requested for member in present.values() if member.requested is not None]
     held = Counter(ticket.worker for ticket in tickets if ticket.state == "open")
     for holds, what in (
+        (0 <= state.now <= LONGEST, f"now should be seconds from 0 to {LONGEST:g}, got {state.now:g}"),
         (state.entries > 0, "no entry was written: there is nothing to resume from"),
         (all(name == member.worker for name, member in present.items()), "a member has two names"),
         (all(number == ticket.number for number, ticket in live.items()), "a ticket has two numbers"),

@@ -31,7 +31,7 @@ def facts_of(entry: int, server: int) -> dict[str, object]:
 
 def manifest_of(entry: int, files: dict[str, FileFacts]) -> Manifest:
     return Manifest(
-        FORMAT, JOB, entry, entry // 10, entry / 4, 1000.5, SERVERS, 3, 0, "plan",
+        FORMAT, JOB, entry, entry // 10, entry / 4, SERVERS, 3, 0, "plan",
         (VariableSpec("w", (4,)),), [], {"name": "sync"}, {"name": "sgd", "learning_rate": 0.1}, {}, files,
     )  # fmt: skip
 

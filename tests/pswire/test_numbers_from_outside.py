@@ -11,9 +11,11 @@ import pytest
 
 from pslab.runs.folder import RunError, Summary
 from pslab.runs.log import Line, Malformed, read_log
+from pslab.verify.harness import CoordinatorHarness
 from psserver.checkpoint import manifest
 from psserver.checkpoint.disk import CheckpointError
 from psserver.checkpoint.manifest import Manifest, digest_of, parse
+from psserver.coordinator import JobState
 from psserver.policies import PolicyError
 from psserver.service.job.job import Job
 from psserver.weights_file import WeightsFileError, load
@@ -72,18 +74,21 @@ def test_times_of_a_log_are_those_of_a_job() -> None:
     assert isinstance(found, Line | Malformed)
 
 
-@pytest.mark.parametrize("clock", [1e308, -1.0, 2 * MOST_SECONDS])
-def test_the_clock_of_a_checkpoint(clock: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifest, "from_plain", lambda *_: SimpleNamespace(t=0.0, clock=clock))
+@pytest.mark.parametrize("t", [1e308, -1.0, 2 * MOST_SECONDS])
+def test_the_time_of_a_checkpoint(t: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "from_plain", lambda *_: SimpleNamespace(t=t))
     plain = {"format": manifest.FORMAT}
     text = json.dumps({"manifest": plain, "sha256": digest_of(plain)}).encode()
-    with pytest.raises(CheckpointError, match="clock"):
+    with pytest.raises(CheckpointError, match="seconds"):
         parse(tmp_path / "manifest.json", text)
+    saved = CoordinatorHarness().starts().coordinator.saved()
+    with pytest.raises(StateError, match="seconds"):
+        JobState.read({**saved, "now": t})
 
 
 def test_a_float_of_saved_state_is_one() -> None:
     with pytest.raises(StateError):
-        from_plain(Manifest, {"clock": HUGE}, "state")
+        from_plain(Manifest, {"t": HUGE}, "state")
 
 
 @pytest.mark.parametrize("value", ["text", HUGE, True, [], {}], ids=str)
@@ -118,7 +123,7 @@ def test_weights_of_impossible_shapes(shape: list[int], tmp_path: Path) -> None:
 @pytest.mark.parametrize("knobs", ["[" * 100_000, '{"a":' * 100_000, "1" * 5000, "[1]", "nonsense"])
 def test_knobs_of_a_change_that_are_no_object(knobs: str) -> None:
     with pytest.raises(PolicyError, match="JSON object"):
-        Job.changed_policy(None, "async", knobs)  # type: ignore[arg-type]
+        Job.change_policy(None, "async", knobs, "you", "", None)  # type: ignore[arg-type]
 
 
 def test_a_secret_is_text() -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
-from psserver.coordinator.members import waits
 
-from psserver.coordinator import JobTerms
+from psserver.coordinator import JobTerms, waits
 from psserver.service.life import results
 from psserver.service.net.pulls import Outgoing
 from psserver.weights_file import load

@@ -61,7 +61,7 @@ def update(tables: Tables, ids: list[int], seed: int) -> None:
 def about(store: Store, entry: int, files: dict[str, FileFacts]) -> Manifest:
     """A complete checkpoint of these files."""
     found = Manifest(
-        *(FORMAT, JOB, entry, 0, 0.0, 0.0, 1, 1, 0, plan().fingerprint, tuple(plan().variables)),
+        *(FORMAT, JOB, entry, 0, 0.0, 1, 1, 0, plan().fingerprint, tuple(plan().variables)),
         *([], {}, {}, {}, files),
     )
     store.complete(found)
