@@ -78,6 +78,8 @@ class Cluster:
         self.metrics: dict[str, float] = {}
         self.assurance = assurance
         self.coordinator = Coordinator(terms, policy, assurance)
+        # Seconds of the job before this run.
+        self._before = 0.0
         # When the first grant was given.
         self.first_grant: float | None = None
         # Why an update was not finite, after which the store executes nothing; empty while all are.
@@ -130,7 +132,8 @@ class Cluster:
         See `psserver.coordinator.inputs.Resumed`.
         """
         self.coordinator = coordinator
-        self._begin = partial(coordinator.take, inputs.Resumed(rolled_back), self.queue.now)
+        self._before = coordinator.state.now - self.queue.now
+        self._begin = partial(coordinator.take, inputs.Resumed(rolled_back), self.now)
 
     def _strand(self) -> None:
         """End the job when the queue is empty: by its idle timeout, or because it is stuck."""
@@ -157,9 +160,14 @@ class Cluster:
             if isinstance(answer, Declined):
                 raise PolicyError(answer.reason)
 
+    @property
+    def now(self) -> float:
+        """Seconds of the job: those of the virtual clock, and those before a checkpoint from which the run goes on."""
+        return self._before + self.queue.now
+
     def give(self, given: Input) -> list[Output]:
         """Give the coordinator an input now, and carry out what it decides."""
-        outputs = self.coordinator.take(given, self.queue.now)
+        outputs = self.coordinator.take(given, self.now)
         self._route(outputs)
         return outputs
 
@@ -173,7 +181,7 @@ class Cluster:
             # A timer that is due may begin a trial, during which nobody joins.
             self.tick()
         asked = inputs.JoinAsked(worker.name, worker.session, worker.index, self.store.remembers)
-        outputs = self.coordinator.take(asked, self.queue.now)
+        outputs = self.coordinator.take(asked, self.now)
         joined = next((each for each in outputs if isinstance(each, Joined)), None)
         if joined is None:
             worker.die()  # the job is over
@@ -257,7 +265,7 @@ class Cluster:
         read = partial(self.store.read_rows, self.store.version)
         self.metrics = evaluated(worker.trainer, self.store.flats(), read)
         if self.metrics:
-            self.folder.evaluated(self.queue.now, version, worker.name, self.metrics)
+            self.folder.evaluated(self.now, version, worker.name, self.metrics)
 
     def _measure(self, version: int) -> None:
         """Evaluate a version at the moment at which it is made; that takes no virtual time."""
@@ -304,7 +312,7 @@ class Cluster:
         if due != self._timer:
             self._timer = due
             if due is not None:
-                self.queue.at(due, self.tick)
+                self.queue.at(due - self._before, self.tick)
         if self._diverged and self.coordinator.state.stopped is None:
             # After everything that the coordinator has decided in this step.
             self.stop(self._diverged, success=False, cause="diverged")
@@ -319,9 +327,9 @@ class Cluster:
             except NonfiniteError as error:
                 self._diverged = str(error)
             if isinstance(entry, Apply) and self.store.square is not None:
-                self.coordinator.take(inputs.Executed(entry.version, self.store.square), self.queue.now)
+                self.coordinator.take(inputs.Executed(entry.version, self.store.square), self.now)
         if self.first_grant is None and isinstance(entry, Grant):
-            self.first_grant = self.queue.now
+            self.first_grant = self.now
         elif self.every and isinstance(entry, Apply) and entry.version % self.every == 0:
             self._measure(entry.version)
 

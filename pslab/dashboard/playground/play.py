@@ -183,7 +183,7 @@ def _run(cluster: Cluster, listener: Listener, waits: WaitLog, budget: Budget) -
 
     def watch(cluster: Cluster) -> None:
         nonlocal limited
-        waits.look(cluster.coordinator, cluster.queue.now)
+        waits.look(cluster.coordinator, cluster.now)
         if limited or cluster.coordinator.state.stopped is not None:
             return
         if len(listener.records) >= budget.entries:
@@ -194,7 +194,7 @@ def _run(cluster: Cluster, listener: Listener, waits: WaitLog, budget: Budget) -
             cluster.stop(limited, success=True, cause="done")
 
     cluster.run(watch, every=1)
-    waits.end(cluster.queue.now)
+    waits.end(cluster.now)
     cluster.conclude()
     return limited
 
