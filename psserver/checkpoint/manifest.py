@@ -15,6 +15,8 @@ from pswire.records import StateError, from_plain, to_plain
 
 NAME = "manifest.json"
 FORMAT = 3
+# What reads an older format.
+READ_BY = {1: "release 0.2.0", 2: "an unreleased build between 0.2.0 and this one"}
 # A manifest has a few lines for each variable and file.
 LARGEST = 256 << 20
 
@@ -88,7 +90,9 @@ def parse(path: Path, text: bytes) -> Manifest:
         raise CheckpointError(f"{path}: its own digest does not fit: the file was damaged or edited")
     if not isinstance(plain, dict) or plain.get("format") != FORMAT:
         got = plain.get("format") if isinstance(plain, dict) else plain
-        raise CheckpointError(f"{path}: expected format {FORMAT}, got {got!r}: another release wrote it")
+        reads = READ_BY.get(got) if isinstance(got, int) else None
+        able = f"{reads} reads it" if reads else "another release wrote it"
+        raise CheckpointError(f"{path}: expected format {FORMAT}, got {got!r}: {able}")
     try:
         made = from_plain(Manifest, plain, path.name)
     except StateError as error:

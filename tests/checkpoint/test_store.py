@@ -81,10 +81,18 @@ def _half(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:100])
 
 
-def _other_release(folder: Path) -> None:
+def _formatted(folder: Path, number: int) -> None:
     path = folder / "manifest.json"
-    plain = json.loads(path.read_text())["manifest"] | {"format": 99}
+    plain = json.loads(path.read_text())["manifest"] | {"format": number}
     path.write_text(json.dumps({"manifest": plain, "sha256": manifests.digest_of(plain)}))
+
+
+def _later_release(folder: Path) -> None:
+    _formatted(folder, 99)
+
+
+def _former_release(folder: Path) -> None:
+    _formatted(folder, 1)
 
 
 def _deep(folder: Path) -> None:
@@ -104,7 +112,8 @@ def _moved(folder: Path) -> None:
         (_changed, "server-1.safetensors: expected the SHA-256 digest .* damaged or edited"),
         (_edited, "manifest.json: its own digest does not fit"),
         (_half, "manifest.json: is no manifest of a checkpoint"),
-        (_other_release, "expected format 2, got 99: another release wrote it"),
+        (_later_release, "expected format 3, got 99: another release wrote it"),
+        (_former_release, "expected format 3, got 1: release 0.2.0 reads it"),
         (_deep, "manifest.json: is no manifest of a checkpoint"),
         (_moved, "is of entry 10 of job 0a1b2c3d, expected that of its folder"),
     ],
