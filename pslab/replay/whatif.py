@@ -149,7 +149,7 @@ class Counterfactual:
         del self._requested[worker]
         if isinstance(move, s.Depart):
             incarnation = self._incarnations.pop(worker)
-            self._give(inputs.Asked(worker, incarnation, protocol.Leave(move.reason)), move.t)
+            self._give(inputs.Requested(worker, incarnation, protocol.Leave(move.reason)), move.t)
         elif self.coordinator.state.stopped is None:
             session = f"{worker}/{move.incarnation}"
             outputs = self.coordinator.take(inputs.JoinAsked(worker, session, move.rank), move.t)
@@ -174,15 +174,15 @@ class Counterfactual:
             case s.Ask():
                 self._ask(move)
             case s.Done():
-                self._give(inputs.Asked(worker, incarnation, protocol.Done()), now)
+                self._give(inputs.Requested(worker, incarnation, protocol.Done()), now)
             case s.Initialised():
                 commit = protocol.Commit(self._tickets[worker].popleft())
-                self._give(inputs.Asked(worker, incarnation, commit), now)
+                self._give(inputs.Requested(worker, incarnation, commit), now)
             case s.Finish() | s.GiveUp():
                 ticket = self._tickets[worker].popleft()
                 if isinstance(move, s.GiveUp) or ticket not in coordinator.state.tickets.live:
                     reason = move.reason if isinstance(move, s.GiveUp) else "cancelled"
-                    self._give(inputs.Asked(worker, incarnation, protocol.Abandon(ticket, reason)), now)
+                    self._give(inputs.Requested(worker, incarnation, protocol.Abandon(ticket, reason)), now)
                 else:
                     self._commit(move, incarnation, ticket)
                 self._send_ready(worker, now)
@@ -196,14 +196,14 @@ class Counterfactual:
         if self._requested[worker] > 0:
             held = self._tickets[worker]
             holding = held[-1] if held else 0
-            self._give(inputs.Asked(worker, self._incarnations[worker], protocol.Ready(holding)), now)
+            self._give(inputs.Requested(worker, self._incarnations[worker], protocol.Ready(holding)), now)
 
     def _commit(self, move: s.Finish, incarnation: int, ticket: int) -> None:
         # Under a policy that tolerates bad workers, no worker sets the rate.
         rate = move.learning_rate if self.policy.tensors.aggregator == "mean" else None
         times = protocol.Times(*move.times)
         commit = protocol.Commit(ticket, move.batch, move.samples, move.loss, False, times, (), rate)
-        self._give(inputs.Asked(move.worker, incarnation, commit, norm=move.norm), move.t)
+        self._give(inputs.Requested(move.worker, incarnation, commit, norm=move.norm), move.t)
 
     def _give(self, given: Input, now: float) -> list[Output]:
         outputs = self.coordinator.take(given, now)

@@ -123,7 +123,7 @@ class Cluster:
     def _open(self) -> list[Output]:
         outputs = self.coordinator.take(inputs.Opened(), 0.0)
         if self.dealing is not None:
-            outputs += self.coordinator.take(inputs.Dealt(self.dealing.terms), 0.0)
+            outputs += self.coordinator.take(inputs.WorkDeclared(self.dealing.terms), 0.0)
         return outputs
 
     def resume(self, coordinator: Coordinator, rolled_back: int) -> None:
@@ -202,8 +202,8 @@ class Cluster:
             ordinary, norm = self._ordinary(request.ticket), self.store.norm(request.ticket)
             total = worker.own_batches or getattr(worker.trainer, "total_batches", 0)
             if self.terms.plan and total:
-                self.give(inputs.Measured(worker.name, Extent(1, total)))
-        self.give(inputs.Asked(worker.name, incarnation, request, ordinary, norm))
+                self.give(inputs.DataSized(worker.name, Extent(1, total)))
+        self.give(inputs.Requested(worker.name, incarnation, request, ordinary, norm))
         if type(request) in _LAST:
             self.tick_after(self.terms.worker_timeout)
 

@@ -168,12 +168,12 @@ class Adversary:
         who, now = (worker, member.incarnation), self.now
         if self.pick(2):
             outputs = coordinator.take(
-                inputs.Asked(*who, protocol.Commit(ticket.number, samples=5, loss=9.0)), now
+                inputs.Requested(*who, protocol.Commit(ticket.number, samples=5, loss=9.0)), now
             )
             sent = [o.notice for o in outputs if isinstance(o, Send)]
             expect(sent == [ticket.fate], f"{worker} commits {ticket.number} again and receives {sent}")
         else:
-            outputs = coordinator.take(inputs.Asked(*who, protocol.Abandon(ticket.number, "late")), now)
+            outputs = coordinator.take(inputs.Requested(*who, protocol.Abandon(ticket.number, "late")), now)
             expect(outputs == [], f"{worker} abandons {ticket.number}, which is settled: {outputs}")
         expect(coordinator.state.entries == before, "a settled ticket is decided again")
         self.guard.compare(coordinator)
@@ -202,7 +202,7 @@ class Adversary:
                 request = protocol.Abandon(ticket, "lie")
             case _:
                 request = protocol.Commit(ticket, samples=10**6)
-        outputs = coordinator.take(inputs.Asked(worker, incarnation, request), now)
+        outputs = coordinator.take(inputs.Requested(worker, incarnation, request), now)
         refusals = [
             o.notice for o in outputs if isinstance(o, Send) and isinstance(o.notice, protocol.Refusal)
         ]

@@ -68,7 +68,7 @@ class CoordinatorHarness:
         self.coordinator = self._new()
         self.gives(inputs.Opened())
         if self.work is not None:
-            self.gives(inputs.Dealt(self.work))
+            self.gives(inputs.WorkDeclared(self.work))
 
     def _policy(self) -> Policy:
         return self.built(self.policy, self.knobs) if isinstance(self.policy, str) else self.policy
@@ -163,7 +163,7 @@ class CoordinatorHarness:
 
     def asks(self, worker: str, request: protocol.Request, **found: Any) -> list[Output]:
         """Send a request of the worker's process."""
-        return self.gives(inputs.Asked(worker, self.incarnation(worker), request, **found))
+        return self.gives(inputs.Requested(worker, self.incarnation(worker), request, **found))
 
     def ready(self, *workers: str) -> list[Output]:
         outputs: list[Output] = []

@@ -251,7 +251,7 @@ class Schedule:
             request, norm = self._measured(request)
         self._note(client, request, norm)
         outputs = self.coordinator.take(
-            inputs.Asked(client.worker, client.incarnation, request, norm=norm), self.now
+            inputs.Requested(client.worker, client.incarnation, request, norm=norm), self.now
         )
         refused = [o for o in outputs if isinstance(o, Send) and isinstance(o.notice, protocol.Refusal)]
         # Only messages of a connection that was superseded or given up may be refused.
@@ -364,7 +364,7 @@ class Schedule:
             client.hang_up()
             client.gone = True
             self._act(client, "leaves")
-            self.give(inputs.Asked(client.worker, client.incarnation, protocol.Leave("finished")))
+            self.give(inputs.Requested(client.worker, client.incarnation, protocol.Leave("finished")))
 
     def cut(self, client: Client) -> None:
         """Break the connection; the process does not notice at once."""
@@ -388,7 +388,7 @@ class Schedule:
             client.alive = False
             self._act(client, "leaves")
             who, leave = (client.worker, client.incarnation), protocol.Leave("had enough")
-            self.give(inputs.Asked(*who, leave))
+            self.give(inputs.Requested(*who, leave))
 
     def change_policy(self, name: str, knobs: Mapping[str, object]) -> None:
         """Have an operator change the policy, who may be refused."""

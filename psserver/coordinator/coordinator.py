@@ -210,11 +210,11 @@ class Coordinator:
 
     # Handlers: the job
 
-    def _proposed(self, given: inputs.Proposed, now: float) -> None:
+    def _optimizer_named(self, given: inputs.OptimizerNamed, now: float) -> None:
         self._ledger.terms = replace(self.terms, optimizer=given.optimizer)
         self.state.optimizer = to_plain(given.optimizer)
 
-    def _sized(self, given: inputs.Sized, now: float) -> None:
+    def _model_sized(self, given: inputs.ModelSized, now: float) -> None:
         self._ledger.terms = replace(self.terms, transfer=given.transfer)
 
     def _opened(self, given: inputs.Opened, now: float) -> None:
@@ -268,14 +268,14 @@ class Coordinator:
     def _all_absent(self, given: inputs.AllAbsent, now: float) -> None:
         self._membership.dismiss_absent(given.reason, now)
 
-    def _asked(self, given: inputs.Asked, now: float) -> None:
+    def _requested(self, given: inputs.Requested, now: float) -> None:
         member = self._ledger.member(given.worker, given.incarnation)
         if member is not None:
             self._answer(member, given, now)
         elif not isinstance(given.request, protocol.Leave):
             self._ledger.refuse_unknown_session(given.worker, given.incarnation)
 
-    def _answer(self, member: Member, given: inputs.Asked, now: float) -> None:
+    def _answer(self, member: Member, given: inputs.Requested, now: float) -> None:
         contributions, request = self._contributions, given.request
         match request:
             case protocol.Commit():
@@ -294,10 +294,10 @@ class Coordinator:
             case _:
                 assert_never(request)
 
-    def _measured(self, given: inputs.Measured, now: float) -> None:
+    def _data_sized(self, given: inputs.DataSized, now: float) -> None:
         self.state.extents[given.worker] = given.extent
 
-    def _dealt(self, given: inputs.Dealt, now: float) -> None:
+    def _work_declared(self, given: inputs.WorkDeclared, now: float) -> None:
         try:
             if given.terms is not None:
                 given.terms.check()
@@ -341,7 +341,7 @@ class Coordinator:
             reason = f"no worker for {self.terms.idle_timeout:g} s"
             self._ledger.stop(reason, now, success=False, cause="abandoned")
 
-    def _noted(self, given: inputs.Noted, now: float) -> None:
+    def _note_added(self, given: inputs.NoteAdded, now: float) -> None:
         if self.state.stopped is None:
             self._ledger.record(entries.Note(given.text), now)
 
@@ -355,12 +355,12 @@ class Coordinator:
 # Inputs that a trial does not defer.
 _DURING_A_TRIAL: Final = (
     *(inputs.Stopping, inputs.AllAbsent, inputs.Tried, inputs.SaveAsked, inputs.SaveFailed, inputs.Tick),
-    *(inputs.Dealt, inputs.ChangeAsked),
+    *(inputs.WorkDeclared, inputs.ChangeAsked),
 )
 
 HANDLERS: Final[Mapping[type[Input], Callable[[Coordinator, Any, float], None]]] = {
-    inputs.Proposed: Coordinator._proposed,
-    inputs.Sized: Coordinator._sized,
+    inputs.OptimizerNamed: Coordinator._optimizer_named,
+    inputs.ModelSized: Coordinator._model_sized,
     inputs.Opened: Coordinator._opened,
     inputs.Resumed: Coordinator._resumed,
     inputs.Stopping: Coordinator._stopping,
@@ -369,14 +369,14 @@ HANDLERS: Final[Mapping[type[Input], Callable[[Coordinator, Any, float], None]]]
     inputs.Disconnected: Coordinator._disconnected,
     inputs.GivenUp: Coordinator._given_up,
     inputs.AllAbsent: Coordinator._all_absent,
-    inputs.Asked: Coordinator._asked,
-    inputs.Measured: Coordinator._measured,
-    inputs.Dealt: Coordinator._dealt,
+    inputs.Requested: Coordinator._requested,
+    inputs.DataSized: Coordinator._data_sized,
+    inputs.WorkDeclared: Coordinator._work_declared,
     inputs.Tried: Coordinator._tried,
     inputs.Executed: Coordinator._executed,
     inputs.SaveAsked: Coordinator._save_asked,
     inputs.SaveFailed: Coordinator._save_failed,
     inputs.Tick: Coordinator._tick,
-    inputs.Noted: Coordinator._noted,
+    inputs.NoteAdded: Coordinator._note_added,
     inputs.ChangeAsked: Coordinator._change_asked,
 }

@@ -33,14 +33,14 @@ class Fact(Input):
 
 
 @value
-class Proposed(Fact):
+class OptimizerNamed(Fact):
     """The job's optimizer, by name and knobs, if it was not known at the start. Comes before `Opened`."""
 
     optimizer: dict[str, object]
 
 
 @value
-class Sized(Fact):
+class ModelSized(Fact):
     """The seconds that a payload of the model may be under way."""
 
     transfer: float
@@ -134,7 +134,7 @@ class AllAbsent(Input):
 
 
 @value
-class Asked(Input):
+class Requested(Input):
     """A request of this incarnation of a worker. A repeated one is answered again and counts once.
 
     `ordinary`, `norm`: from the receipts of a commit: whether the payload is ordinary (see `Assurance`), and the L2
@@ -154,7 +154,7 @@ class Asked(Input):
 
 
 @value
-class Measured(Fact):
+class DataSized(Fact):
     """How much data a worker has. Only the place of planned changes depends on it."""
 
     worker: str
@@ -162,7 +162,7 @@ class Measured(Fact):
 
 
 @value
-class Dealt(Input):
+class WorkDeclared(Input):
     """How the job's data is dealt; None: it is not. Comes before version 0; repeating it changes nothing."""
 
     terms: WorkTerms | None
@@ -213,7 +213,7 @@ class Tick(Input):
 
 
 @value
-class Noted(Input):
+class NoteAdded(Input):
     """An operator's remark for the log, without further effect. Ignored once the job has stopped."""
 
     text: str
@@ -238,8 +238,30 @@ class ChangeAsked(Input):
 KINDS: Final[Mapping[str, type[Input]]] = {
     kind.__name__: kind
     for kind in (
-        *(Proposed, Sized, Opened, Resumed, Stopping, JoinAsked, Connected, Disconnected, GivenUp, AllAbsent),
-        *(Asked, Measured, Dealt, Tried, Executed, SaveAsked, SaveFailed, Tick, Noted, ChangeAsked),
+        *(
+            OptimizerNamed,
+            ModelSized,
+            Opened,
+            Resumed,
+            Stopping,
+            JoinAsked,
+            Connected,
+            Disconnected,
+            GivenUp,
+            AllAbsent,
+        ),
+        *(
+            Requested,
+            DataSized,
+            WorkDeclared,
+            Tried,
+            Executed,
+            SaveAsked,
+            SaveFailed,
+            Tick,
+            NoteAdded,
+            ChangeAsked,
+        ),
     )
 }
 """Every kind of input by name."""
@@ -250,7 +272,7 @@ _REQUESTS: Final[Mapping[str, Any]] = {kind.__name__: kind for kind in get_args(
 def encode(given: Input) -> dict[str, Any]:
     """Return an input as plain data for JSON."""
     plain: dict[str, Any] = to_plain(given)
-    if isinstance(given, Asked):
+    if isinstance(given, Requested):
         plain["request"] = [type(given.request).__name__, plain["request"]]
     return {"kind": type(given).__name__, **plain}
 
@@ -259,9 +281,9 @@ def decode(data: Mapping[str, Any]) -> Input:
     """Read what `encode` returned. Raises StateError or KeyError for anything else."""
     plain = dict(data)
     kind = KINDS[plain.pop("kind")]
-    if kind is Asked:
+    if kind is Requested:
         name, request = plain.pop("request")
-        return Asked(
+        return Requested(
             **plain | {"request": from_plain(_REQUESTS[name], request, name), "norm": float(plain["norm"])}
         )
     return from_plain(kind, plain, kind.__name__)

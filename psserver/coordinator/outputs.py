@@ -50,7 +50,7 @@ class Joined:
 
 @value
 class Declined:
-    """The answer to a `JoinAsked`, `Dealt` or `ChangeAsked` that cannot be, for this reason. Nothing has changed.
+    """The answer to a `JoinAsked`, `WorkDeclared` or `ChangeAsked` that cannot be, and why. Nothing has changed.
 
     `kind`: "over" for a join after the job has succeeded, which finds nothing to do; "stopped" after it has ended
     without success, and its servers may begin it again; "deferred" during a trial: ask again in a moment.

@@ -42,7 +42,7 @@ def ahead(harness: CoordinatorHarness, worker: str) -> list[int]:
     """It asks for the ticket after the newest that it holds; what it is granted."""
     holding = harness.coordinator.state.tickets.open_of(worker)[-1].number
     outputs = harness.coordinator.take(
-        inputs.Asked(worker, harness.incarnation(worker), protocol.Ready(holding)), harness.now
+        inputs.Requested(worker, harness.incarnation(worker), protocol.Ready(holding)), harness.now
     )
     return granted(harness.take(outputs))
 
@@ -62,7 +62,7 @@ def test_where_the_policy_permits_it_comes_at_once(policy: str, knobs: Mapping[s
     assert harness.entries(entries.Grant)[-1].ahead is True
     assert harness.member("w0").state == "computing"
     # Said again it is the same one; a third there is not.
-    outputs = harness.coordinator.take(inputs.Asked("w0", 0, protocol.Ready(first)), harness.now)
+    outputs = harness.coordinator.take(inputs.Requested("w0", 0, protocol.Ready(first)), harness.now)
     assert granted(harness.take(outputs)) == [second]
     assert ahead(harness, "w0") == []
     kept(harness)

@@ -42,14 +42,18 @@ def test_it_waits_for_nothing_and_is_given_nothing_to_call(file: Path) -> None:
 
 
 EXAMPLES = (
-    *(inputs.Proposed({"name": "sgd"}), inputs.Sized(2.5), inputs.Opened()),
+    *(inputs.OptimizerNamed({"name": "sgd"}), inputs.ModelSized(2.5), inputs.Opened()),
     *(inputs.Resumed(3, frozenset({"w0", "w1"})), inputs.Stopping("enough", True, "done")),
     *(inputs.JoinAsked("w0", "s", None, True, True, 4, "numpy", "f", "p"), inputs.Connected("w0", 1, "s")),
     *(inputs.Disconnected("w0", 1), inputs.GivenUp("w0", "idle"), inputs.AllAbsent("gone")),
-    *(inputs.Asked("w0", 1, protocol.Ready(4), norm=2.0), inputs.Measured("w0", Extent(2, 8))),
-    *(inputs.Dealt(WorkTerms(4, 2, 3, "d", True, 1)), inputs.Dealt(None), inputs.Tried(3, False, 2.0)),
+    *(inputs.Requested("w0", 1, protocol.Ready(4), norm=2.0), inputs.DataSized("w0", Extent(2, 8))),
+    *(
+        inputs.WorkDeclared(WorkTerms(4, 2, 3, "d", True, 1)),
+        inputs.WorkDeclared(None),
+        inputs.Tried(3, False, 2.0),
+    ),
     *(inputs.Executed(4, 0.5), inputs.SaveAsked(), inputs.SaveFailed(4, "full"), inputs.Tick()),
-    *(inputs.Noted("hot"), inputs.ChangeAsked("ssp", {"slack": 3}, "you", "why", 0.5)),
+    *(inputs.NoteAdded("hot"), inputs.ChangeAsked("ssp", {"slack": 3}, "you", "why", 0.5)),
 )
 
 

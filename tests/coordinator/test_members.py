@@ -100,15 +100,15 @@ def test_unknown_and_former_incarnations_are_refused_and_change_nothing(incarnat
     for worker in ("w0", "nobody"):
         asked = (protocol.Ready(), protocol.Commit(ticket), protocol.Abandon(ticket, "lie"), protocol.Done())
         for given in (
-            *(inputs.Asked(worker, incarnation, request) for request in asked),
+            *(inputs.Requested(worker, incarnation, request) for request in asked),
             inputs.Connected(worker, incarnation, "A"),
         ):
             (told,) = notices(c.take(given, now), protocol.Refusal)
             assert told.fatal
             assert told.message.startswith(f"worker {worker!r}, incarnation {incarnation}, is not a member")
-        assert c.take(inputs.Asked(worker, incarnation, protocol.Leave("bye")), now) == []
+        assert c.take(inputs.Requested(worker, incarnation, protocol.Leave("bye")), now) == []
         assert c.take(inputs.Disconnected(worker, incarnation), now) == []
-    refused = c.take(inputs.Asked("w0", incarnation, protocol.Ready()), now)
+    refused = c.take(inputs.Requested("w0", incarnation, protocol.Ready()), now)
     assert "; incarnation 1 is; join again" in refusals(refused)[0]
     assert harness.state() == before
 

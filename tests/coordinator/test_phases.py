@@ -75,7 +75,7 @@ def test_each_phase_deals_work_units_of_its_own() -> None:
     for session in ("A", "B"):
         member = harness.join("w0", session, 0, stays=True)
         for _ in range(2):  # said again, it changes nothing
-            harness.take(harness.coordinator.take(inputs.Dealt(WorkTerms(2, 1, 1)), harness.now))
+            harness.take(harness.coordinator.take(inputs.WorkDeclared(WorkTerms(2, 1, 1)), harness.now))
         harness.connects("w0", session)
         harness.ready("w0")
         if not member.incarnation:

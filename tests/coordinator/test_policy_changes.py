@@ -200,7 +200,7 @@ def test_a_saved_state_names_no_code() -> None:
 def test_a_plan_is_followed_at_its_place(planned: Planned, terms: Mapping[str, Any]) -> None:
     job = CoordinatorHarness("sync", workers=2, terms={**terms, "plan": (planned,)}).starts()
     for worker in ("w0", "w1"):
-        job.coordinator.take(inputs.Measured(worker, Extent(1, 8)), job.now)
+        job.coordinator.take(inputs.DataSized(worker, Extent(1, 8)), job.now)
     for batch in range(6):
         for worker in ("w0", "w1"):
             job.commits(worker, batch=batch)

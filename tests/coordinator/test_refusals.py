@@ -73,7 +73,7 @@ INPUTS: Mapping[str, Callable[[CoordinatorHarness], object]] = {
     "Connected": lambda harness: harness.connects("w1", session="another"),
     "Disconnected": lambda harness: harness.disconnects("w1"),
     "GivenUp": lambda harness: harness.gives(inputs.GivenUp("w1", "idle")),
-    "Noted": lambda harness: harness.gives(inputs.Noted("hot")),
+    "Noted": lambda harness: harness.gives(inputs.NoteAdded("hot")),
     "Leave": lambda harness: harness.leaves("w1", "its own reason"),
     "Ready ahead": lambda harness: harness.asks("w0", protocol.Ready(2)),
     "Commit": lambda harness: harness.commits("w1", samples=3, loss=2.0, norm=7.0),

@@ -60,7 +60,7 @@ class Training:
         harness.passes(1)
         (ticket,) = harness.coordinator.state.tickets.open_of("w0")
         commit = protocol.Commit(ticket.number, ready=True, times=Times(*times))
-        harness.take(harness.coordinator.take(inputs.Asked("w0", 0, commit), harness.now))
+        harness.take(harness.coordinator.take(inputs.Requested("w0", 0, commit), harness.now))
         entry = [record.entry for record in harness.log if isinstance(record.entry, Commit)][-1]
         assert isinstance(entry, Commit)
         return entry

@@ -178,7 +178,7 @@ def test_a_timer_whose_update_is_tried_defers_the_input_that_made_it_fire() -> N
     harness.commits("w0")
     try_every_update(harness.coordinator, Doubtful())
     harness.now += 2.0
-    outputs = harness.take(harness.coordinator.take(inputs.Noted("remark"), harness.now))
+    outputs = harness.take(harness.coordinator.take(inputs.NoteAdded("remark"), harness.now))
     assert [o.entry.kind for o in outputs if isinstance(o, Record)] == ["timer"] and harness.trials
     harness.shards_answer(finite=True)
     assert harness.kinds[-2:] == ["apply", "note"] and harness.verdict().ok

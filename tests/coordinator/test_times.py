@@ -33,14 +33,14 @@ def test_a_commit_that_is_repeated_with_other_times_changes_nothing() -> None:
     coordinator.take(inputs.Opened(), 0.0)
     coordinator.take(inputs.JoinAsked("w0", "s", 0), 0.0)
     coordinator.take(inputs.Connected("w0", 0, "s"), 0.0)
-    coordinator.take(inputs.Asked("w0", 0, protocol.Ready()), 0.0)
-    coordinator.take(inputs.Asked("w0", 0, protocol.Commit(1, ready=True)), 0.0)
+    coordinator.take(inputs.Requested("w0", 0, protocol.Ready()), 0.0)
+    coordinator.take(inputs.Requested("w0", 0, protocol.Commit(1, ready=True)), 0.0)
     (ticket,) = [found.number for found in coordinator.state.tickets.open_of("w0")]
     first = coordinator.take(
-        inputs.Asked("w0", 0, protocol.Commit(ticket, samples=8, times=Times(0.25, 0.5))), 1.0
+        inputs.Requested("w0", 0, protocol.Commit(ticket, samples=8, times=Times(0.25, 0.5))), 1.0
     )
     again = coordinator.take(
-        inputs.Asked("w0", 0, protocol.Commit(ticket, samples=8, times=Times(7.0, 7.0))), 2.0
+        inputs.Requested("w0", 0, protocol.Commit(ticket, samples=8, times=Times(7.0, 7.0))), 2.0
     )
     (told,) = [o.entry for o in first if isinstance(o, Record) and isinstance(o.entry, Commit)]
     assert (told.pull, told.compute, told.before) == (0.25, 0.5, None)
@@ -58,7 +58,7 @@ def tell_times(patch: pytest.MonkeyPatch, seed: int) -> None:
     chance, take = Random(seed), Coordinator.take
 
     def told(coordinator: Coordinator, given: Input, now: float) -> list[Output]:
-        if not (isinstance(given, inputs.Asked) and isinstance(given.request, protocol.Commit)):
+        if not (isinstance(given, inputs.Requested) and isinstance(given.request, protocol.Commit)):
             return take(coordinator, given, now)
         size = chance.choice((0.0, 1e-7, 1.0, 1e300))
         times = Times(size * chance.random(), 9 * size * chance.random(), size * chance.random())

@@ -311,15 +311,17 @@ def test_contributions_that_are_too_few_for_their_rule_end_in_the_end(sentences:
 
 def test_ahead_a_worker_is_dealt_the_next_part() -> None:
     harness = started(units=3)
-    harness.take(harness.coordinator.take(inputs.Asked("w0", 0, protocol.Ready(2)), harness.now))
+    harness.take(harness.coordinator.take(inputs.Requested("w0", 0, protocol.Ready(2)), harness.now))
     assert dealt(harness)[-1] == ("w0", 0, 2, 0)
     # Nothing is left; w1 works, and does not stand by.
-    assert not harness.take(harness.coordinator.take(inputs.Asked("w1", 0, protocol.Ready(3)), harness.now))
+    assert not harness.take(
+        harness.coordinator.take(inputs.Requested("w1", 0, protocol.Ready(3)), harness.now)
+    )
 
 
 def test_a_unit_that_ends_behind_a_part_that_was_granted_ahead(sentences: Recorder) -> None:
     harness = started(units=2, batches=0)
-    harness.take(harness.coordinator.take(inputs.Asked("w0", 0, protocol.Ready(2)), harness.now))
+    harness.take(harness.coordinator.take(inputs.Requested("w0", 0, protocol.Ready(2)), harness.now))
     harness.commits("w0", 2, unit_ends=True, ready=False)
     harness.abandons("w0", reason="the unit has ended", unit_ends=True)
     harness.commits("w1", unit_ends=True)
@@ -353,14 +355,14 @@ def test_memory_does_not_grow_with_the_data(monkeypatch: pytest.MonkeyPatch) -> 
 def test_terms_that_make_no_sense_are_refused(work: dict[str, int], message: str) -> None:
     harness = CoordinatorHarness("async")
     before = harness.state()
-    (refused,) = harness.gives(inputs.Dealt(WorkTerms(**work)))  # type: ignore[arg-type]
+    (refused,) = harness.gives(inputs.WorkDeclared(WorkTerms(**work)))  # type: ignore[arg-type]
     assert isinstance(refused, Declined) and re.search(message, refused.reason)
     assert harness.state() == before
 
 
 def test_other_terms_before_the_beginning_replace_the_first() -> None:
     harness = CoordinatorHarness("async", now=0.0, work=WorkTerms(5))
-    harness.take(harness.coordinator.take(inputs.Dealt(WorkTerms(5)), 0.0))
-    harness.take(harness.coordinator.take(inputs.Dealt(None), 0.0))
+    harness.take(harness.coordinator.take(inputs.WorkDeclared(WorkTerms(5)), 0.0))
+    harness.take(harness.coordinator.take(inputs.WorkDeclared(None), 0.0))
     assert [entry.units for entry in harness.entries(entries.Work)] == [5, 0]
     assert harness.starts().coordinator.state.work is None

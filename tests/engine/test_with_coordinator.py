@@ -102,7 +102,9 @@ class Joined:
 
     def receive_up(self, client: Client) -> None:
         request = client.up.popleft()
-        self.take(self.coordinator.take(inputs.Asked(client.worker, client.incarnation, request), self.now))
+        self.take(
+            self.coordinator.take(inputs.Requested(client.worker, client.incarnation, request), self.now)
+        )
 
     def receive_down(self, client: Client) -> None:
         client.engine.receive(client.down.popleft())
@@ -159,7 +161,7 @@ class Joined:
         if faults and self.random.random() < 0.2:
             client.broken = commit  # the request was lost
             return
-        outputs = self.coordinator.take(inputs.Asked(client.worker, client.incarnation, commit), self.now)
+        outputs = self.coordinator.take(inputs.Requested(client.worker, client.incarnation, commit), self.now)
         answer = self.take(outputs, diverted=client.worker)
         if faults and self.random.random() < 0.2:
             # The answer was lost: what it said comes by the stream.

@@ -355,7 +355,7 @@ class Cluster:
     def deliver(self, name: str, member: Member, request: Request, diverted: str = "") -> list[Event]:
         """A request arrives, of a member of this generation: others are refused whatever they ask."""
         assert self.coordinator is not None and member[0] == self.name
-        return self.take(self.give(inputs.Asked(name, member[1], request)), diverted)
+        return self.take(self.give(inputs.Requested(name, member[1], request)), diverted)
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds

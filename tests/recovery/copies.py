@@ -673,7 +673,7 @@ class Copies:
             self.at[worker.name] = server.number
             if server.leads:
                 # It goes to the other copy with the next input.
-                server.give(inputs.Measured(worker.name, Extent(1, worker.batches)))
+                server.give(inputs.DataSized(worker.name, Extent(1, worker.batches)))
             next_batch = coordinator.state.roster.tally(worker.name).next_batch
             worker.joined((self.name, members[0]), next_batch)
 
@@ -713,7 +713,7 @@ class Copies:
         ordinary = not isinstance(request, Commit) or self.extras.ordinary(request.ticket)
 
         def decide() -> list[Output]:
-            return server.give(inputs.Asked(name, member[1], request, ordinary))
+            return server.give(inputs.Requested(name, member[1], request, ordinary))
 
         self.acts(server, lambda: server.step(decide, exchange=exchange, requested=True))
 

@@ -104,7 +104,7 @@ def _operate(server: "Server", coordinator: Coordinator) -> list[Output]:
     pick, terms = server.cluster.choices.pick, coordinator.terms
     match pick(8):
         case 0 | 1:
-            return server.give(inputs.Noted("somebody was here"))
+            return server.give(inputs.NoteAdded("somebody was here"))
         case 2:
             return server.give(inputs.GivenUp(f"w{pick(terms.workers)}", "somebody said so"))
         case 3:

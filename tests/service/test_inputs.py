@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from psserver.coordinator.inputs import Asked
+from psserver.coordinator.inputs import Requested
 from psserver.service.replicas.inputs import decode, encode
 from pswire.messages import LOGGED_REASON, REQUESTS
 from pswire.v1 import coordinator_pb2 as pb
@@ -65,7 +65,7 @@ def plain(value: Any) -> Any:
 def test_a_copy_decides_from_the_request_that_was_decided(message: pb.SessionRequest) -> None:
     request = REQUESTS.from_wire(message)
     assert request is not None
-    asked = Asked("w0", 3, request, norm=math.inf)
+    asked = Requested("w0", 3, request, norm=math.inf)
     [noted], now = decode(encode([(1.5, asked)], 2.0))
     assert isinstance(noted, tuple) and noted[0] == 1.5 and now == 2.0
     assert plain(noted[1]) == plain(asked)

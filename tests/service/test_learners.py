@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import psworker
-from psserver.coordinator.inputs import Asked
+from psserver.coordinator.inputs import Requested
 from psserver.options import Options
 from psserver.replication import Disk, begin, first_config
 from psserver.service.errors import Refused
@@ -245,12 +245,12 @@ def test_a_copy_that_has_decided_otherwise_counts_no_more(
     wait_until(lambda: newest(first) == newest(second), "both copies at one version")
     decode = inputs.decode
 
-    def otherwise(data: bytes) -> tuple[list[inputs.Noted], float]:
+    def otherwise(data: bytes) -> tuple[list[inputs.NoteAdded], float]:
         noted, now = decode(data)
         return [_otherwise(each) for each in noted], now
 
-    def _otherwise(noted: inputs.Noted) -> inputs.Noted:
-        if not isinstance(noted, tuple) or not isinstance(noted[1], Asked):
+    def _otherwise(noted: inputs.NoteAdded) -> inputs.NoteAdded:
+        if not isinstance(noted, tuple) or not isinstance(noted[1], Requested):
             return noted
         request = noted[1].request
         is_commit = isinstance(request, protocol.Commit)

@@ -21,9 +21,9 @@ def harness(workers: int, **terms: object) -> CoordinatorHarness:
 def test_nothing_is_said_while_one_worker_has_not_said_how_much_data_it_has() -> None:
     job, progress = harness(2), Progress()
     assert progress.measure(job.coordinator, 0.0) is None
-    job.coordinator.take(inputs.Measured("w0", Extent(2, 10)), job.now)
+    job.coordinator.take(inputs.DataSized("w0", Extent(2, 10)), job.now)
     assert progress.measure(job.coordinator, 0.0) is None
-    job.coordinator.take(inputs.Measured("w1", Extent(2, 6)), job.now)
+    job.coordinator.take(inputs.DataSized("w1", Extent(2, 6)), job.now)
     found = progress.measure(job.coordinator, 0.0)
     assert found is not None and (found.epoch, found.epochs, found.done, found.total) == (1, 2, 0, 16)
     assert found.unit == "batches" and math.isnan(found.seconds_left)
@@ -31,7 +31,7 @@ def test_nothing_is_said_while_one_worker_has_not_said_how_much_data_it_has() ->
 
 def test_the_time_that_is_left_follows_from_the_pace() -> None:
     job, progress = harness(1), Progress()
-    job.coordinator.take(inputs.Measured("w0", Extent(2, 10)), job.now)
+    job.coordinator.take(inputs.DataSized("w0", Extent(2, 10)), job.now)
     for second in range(4):
         progress.look(job.coordinator, float(second))
         job.commits("w0", batch=second)
@@ -48,7 +48,7 @@ def test_the_time_that_is_left_follows_from_the_pace() -> None:
 def test_the_job_takes_as_long_as_its_slowest_worker() -> None:
     job, progress = harness(2), Progress()
     for worker in ("w0", "w1"):
-        job.coordinator.take(inputs.Measured(worker, Extent(1, 20)), job.now)
+        job.coordinator.take(inputs.DataSized(worker, Extent(1, 20)), job.now)
     progress.look(job.coordinator, 0.0)
     for second in range(1, 9):
         # w0 has ten batches in the time of one of w1's.
@@ -67,7 +67,7 @@ def test_the_job_takes_as_long_as_its_slowest_worker() -> None:
 def test_nobody_waits_for_the_data_of_one_that_is_lost() -> None:
     job, progress = harness(2), Progress()
     for worker, batches in (("w0", 10), ("w1", 1000)):
-        job.coordinator.take(inputs.Measured(worker, Extent(1, batches)), job.now)
+        job.coordinator.take(inputs.DataSized(worker, Extent(1, batches)), job.now)
     for second in range(6):
         for worker in ("w0", "w1"):
             job.coordinator.state.roster.tally(worker).next_batch = second
@@ -84,10 +84,10 @@ def test_a_limit_of_versions_counts_where_it_comes_first() -> None:
     job.commits("w0", batch=0)
     found = progress.measure(job.coordinator, 1.0)
     assert found is not None and (found.done, found.total, found.unit, found.epochs) == (1, 4, "versions", 0)
-    job.coordinator.take(inputs.Measured("w0", Extent(1, 100)), job.now)
+    job.coordinator.take(inputs.DataSized("w0", Extent(1, 100)), job.now)
     found = progress.measure(job.coordinator, 1.0)
     assert found is not None and found.unit == "versions"
-    job.coordinator.take(inputs.Measured("w0", Extent(1, 2)), job.now)
+    job.coordinator.take(inputs.DataSized("w0", Extent(1, 2)), job.now)
     found = progress.measure(job.coordinator, 1.0)
     assert found is not None and (found.done, found.total, found.unit) == (1, 2, "batches")
 

@@ -11,14 +11,14 @@ import pytest
 
 from psserver.coordinator import Coordinator, Declined, JobTerms, Output, Record
 from psserver.coordinator.inputs import (
-    Asked,
     ChangeAsked,
     Connected,
-    Dealt,
     Executed,
     JoinAsked,
     Opened,
+    Requested,
     Tick,
+    WorkDeclared,
 )
 from psserver.coordinator.units import WorkTerms
 from psserver.options import Options
@@ -191,9 +191,9 @@ def test_a_follower_decides_what_the_primary_decided() -> None:
     )
     noted: list[Noted] = [
         *((10.0, Opened()), (11.0, JoinAsked("w0", "secret", computes="numpy"))),
-        *((11.0, Dealt(WorkTerms(4, data="numbers"))), (11.5, Connected("w0", 0, "secret"))),
+        *((11.0, WorkDeclared(WorkTerms(4, data="numbers"))), (11.5, Connected("w0", 0, "secret"))),
         (11.6, JoinAsked("another", "secret")),
-        *((12.0, Asked("w0", 0, request, ordinary=False, norm=0.3)) for request in requests),
+        *((12.0, Requested("w0", 0, request, ordinary=False, norm=0.3)) for request in requests),
         (13.0, Tick()),
     ]
     decided = [
@@ -209,7 +209,7 @@ def test_a_follower_changes_the_policy_as_the_primary_did() -> None:
     noted: list[Noted] = [
         *((0.0, Opened()), (11.0, JoinAsked("w0", "secret")), (11.0, Connected("w0", 0, "secret"))),
         *(
-            (11.0, Asked("w0", 0, request, norm=0.3))
+            (11.0, Requested("w0", 0, request, norm=0.3))
             for request in (protocol.Ready(), commit, protocol.Ready())
         ),
         (11.8, ChangeAsked("ssp", {"slack": 3}, "admin", "a try", 0.5)),

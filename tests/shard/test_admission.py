@@ -52,7 +52,7 @@ class Barrier:
             self.route(self.coordinator.take(inputs.JoinAsked(worker.name, worker.name, worker.rank), 0.0))
             self.route(self.coordinator.take(inputs.Connected(worker.name, 0, worker.name), 0.0))
         for worker in self.workers:
-            self.route(self.coordinator.take(inputs.Asked(worker.name, 0, protocol.Ready()), 0.0))
+            self.route(self.coordinator.take(inputs.Requested(worker.name, 0, protocol.Ready()), 0.0))
 
     def route(self, outputs: list[Output]) -> None:
         for output in outputs:
@@ -112,7 +112,7 @@ class Barrier:
         assert worker.grant is not None
         ticket, worker.grant = worker.grant.ticket, None
         self.route(
-            self.coordinator.take(inputs.Asked(worker.name, 0, protocol.Commit(ticket, ready=True)), 0.0)
+            self.coordinator.take(inputs.Requested(worker.name, 0, protocol.Commit(ticket, ready=True)), 0.0)
         )
 
     def die(self, worker: Worker) -> None:
@@ -120,7 +120,7 @@ class Barrier:
             self.shards[server].staging.give_up(slot)
         worker.streams.clear()
         worker.grant = None
-        self.route(self.coordinator.take(inputs.Asked(worker.name, 0, protocol.Leave("died")), 0.0))
+        self.route(self.coordinator.take(inputs.Requested(worker.name, 0, protocol.Leave("died")), 0.0))
 
     # Schedules
 

@@ -167,7 +167,7 @@ class Decider:
 
     def agree(self, optimizer: Optimizer) -> None:
         """Tell the coordinator the optimizer."""
-        self.give(inputs.Proposed(optimizer.config))
+        self.give(inputs.OptimizerNamed(optimizer.config))
         advised = advice(self.agreement.policy.name, optimizer.config)
         if advised is not None:
             log.warning("%s", advised, extra=event("advice"))
@@ -197,8 +197,8 @@ class Decider:
         ordinary: bool = True,
         norm: float = math.nan,
     ) -> None:
-        """Take a request of that incarnation of a worker; `ordinary` and `norm` as in `Asked`."""
-        self.input(inputs.Asked(worker, incarnation, request, ordinary, norm))
+        """Take a request of that incarnation of a worker; `ordinary` and `norm` as in `Requested`."""
+        self.input(inputs.Requested(worker, incarnation, request, ordinary, norm))
         if isinstance(request, protocol.Done) and request.ends:
             self._told_to_wait(worker, request.ends)
 

@@ -254,7 +254,7 @@ class Job:
         """Record how much data a member has."""
         member = self.coordinator.state.roster.present.get(worker)
         if member is not None and member.incarnation == incarnation:
-            self.decider.give(inputs.Measured(worker, extent))
+            self.decider.give(inputs.DataSized(worker, extent))
 
     def tell_carriers(self, worker: str, incarnation: int, carriers: Sequence[str]) -> None:
         """Record how a member's payloads travel to each server."""

@@ -79,7 +79,7 @@ class JobModel:
         assert agreement.optimizer is not None
         agreement.plan, decider.assurance.optimizer = plan, agreement.optimizer
         largest = max(shard.nbytes for shard in plan.shards)
-        decider.give(inputs.Sized(transfer(largest, 0.0)))
+        decider.give(inputs.ModelSized(transfer(largest, 0.0)))
         message = shard_pb2.Configure(
             variables=specs_to_wire(plan.variables),
             plan=plan.fingerprint,
@@ -319,7 +319,7 @@ class Joining:
                 if first:
                     self._model.adopt(plan)
                 if first or decider.coordinator.state.undeclared:
-                    outputs += decider.give(inputs.Dealt(work))
+                    outputs += decider.give(inputs.WorkDeclared(work))
             return outputs
 
         decider.step(decide)

@@ -319,7 +319,7 @@ class CoordinatorRpc:
             raise invalid("expected a text, got an empty one")
         if not job.decider.opened or job.stopped() is not None:
             raise precondition("expected a job that goes on: it has not begun yet, or has stopped")
-        job.decider.input(inputs.Noted(request.text))
+        job.decider.input(inputs.NoteAdded(request.text))
         await self._settled()
         return pb.NoteReply()
 

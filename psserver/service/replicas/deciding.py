@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from psserver.coordinator import Coordinator, Input, Output
-from psserver.coordinator.inputs import Disconnected, Opened, Proposed
+from psserver.coordinator.inputs import Disconnected, Opened, OptimizerNamed
 from psserver.coordinator.terms import Stopped
 from psserver.service.job.decider import Decider, Failure, ordered_checkpoint
 from psserver.service.job.log_file import LogError, TakenOverError
@@ -276,7 +276,7 @@ class ReplicatedDecider(Decider):
                     follower.hold(entries)
             else:
                 taken.append(each)
-                if isinstance(each[1], Proposed) and self._deferred:
+                if isinstance(each[1], OptimizerNamed) and self._deferred:
                     self.correct_optimizer(each[1].optimizer)
                 self.opened = self.opened or isinstance(each[1], Opened)
 
