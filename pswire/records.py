@@ -17,6 +17,8 @@ from pswire.domains import in_range
 
 R = TypeVar("R")
 
+# Most values, which are tried first.
+_PLAIN = frozenset({int, str, bool, type(None)})
 # JSON cannot represent these.
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -30,7 +32,8 @@ def to_plain(value: Any) -> Any:
 
     Raises StateError for a value that no field may have.
     """
-    if value is None or isinstance(value, (bool, int, str)):
+    kind: Any = type(value)
+    if kind in _PLAIN or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
@@ -38,8 +41,7 @@ def to_plain(value: Any) -> Any:
         return value.hex()
     if isinstance(value, (list, tuple)):
         return [to_plain(item) for item in value]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        kind: Any = type(value)
+    if hasattr(kind, "__dataclass_fields__"):
         return {name: _plain_field(getattr(value, name)) for name in _fields(kind)}
     if isinstance(value, Mapping):
         return {str(key): to_plain(item) for key, item in value.items()}
@@ -81,6 +83,12 @@ def _fields(kind: Any) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
 
 
+@cache
+def _items(kind: Any) -> tuple[Any, ...]:
+    """Return the types of a named tuple's values."""
+    return tuple(get_type_hints(kind).values())
+
+
 def _value(hint: Any, data: object, where: str) -> object:
     origin = get_origin(hint)
     if hint is object or hint is Any:
@@ -99,7 +107,7 @@ def _value(hint: Any, data: object, where: str) -> object:
         return _table(hint, data, where)
     if isinstance(hint, type) and issubclass(hint, tuple):
         named: Any = hint
-        return named(*_fixed(tuple(get_type_hints(hint).values()), _listed(data, where), where))
+        return named(*_fixed(_items(hint), _listed(data, where), where))
     if dataclasses.is_dataclass(hint):
         return _record(hint, data, where)
     return _scalar(hint, data, where)

@@ -105,8 +105,8 @@ class Coordinator:
         HANDLERS[type(given)](self, given, now)
 
     def _begin(self, given: Input, now: float) -> None:
-        """Fire the timers that are due. What a resumed job writes first is that it has resumed."""
-        if self.state.timers.pending and not isinstance(given, inputs.Resumed):
+        """Fire the timers that are due, but for an input after which the policy decides nothing new."""
+        if self.state.timers.pending and not isinstance(given, _WITHOUT_TIMERS):
             self._driver.fire(now)
 
     def _end(self, now: float) -> list[Output]:
@@ -351,6 +351,9 @@ class Coordinator:
         except PolicyError as error:
             self._ledger.answer(Declined(str(error)))
 
+
+# What a resumed job writes first is that it has resumed, and what is saved or ended is what there is.
+_WITHOUT_TIMERS: Final = (inputs.Resumed, inputs.Stopping, inputs.SaveAsked)
 
 # Inputs that a trial does not defer.
 _DURING_A_TRIAL: Final = (

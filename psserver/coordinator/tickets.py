@@ -123,12 +123,14 @@ class TicketTable:
 
     def open(self, ticket: Ticket) -> None:
         """Add a granted ticket."""
+        assert len(self.open_of(ticket.worker)) < AHEAD, (
+            f"{ticket.worker} holds more than {AHEAD} open tickets"
+        )
         self.live[ticket.number] = ticket
         self._index(ticket)
 
     def _index(self, ticket: Ticket) -> None:
-        opened = self.opened[ticket.worker] = (*self.open_of(ticket.worker), ticket)
-        assert len(opened) <= AHEAD, f"{ticket.worker} holds {len(opened)} open tickets"
+        self.opened[ticket.worker] = (*self.open_of(ticket.worker), ticket)
 
     def commit(self, ticket: Ticket) -> None:
         """Move an open ticket to pending. Raises TicketError."""

@@ -23,6 +23,10 @@ def trained(out: Path, steps: int, *, resume: str | None = None, servers: int = 
     store = Store(out / "checkpoints")
     with serving(servers, policy="sync", out=out, shared=True, resume=resume, overrides=overrides) as cluster:
         with Peer(cluster, "w0") as peer:
+            if resume in store.names():
+                # Epochs count from there, or the first one would seem as long as the job so far.
+                job = cluster.servers[0].probe.job
+                assert job.epochs._sums._ended >= store.manifest(resume).t > 0
             for _ in range(steps):
                 version = peer.step().version
                 wait_until(partial(is_saved, store, peer.job, version), f"version {version} to be saved")

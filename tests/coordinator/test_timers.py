@@ -282,6 +282,16 @@ def test_timers_without_end_are_a_livelock_that_is_named() -> None:
     assert "livelock" in harness.stopped and "'nap'" in harness.stopped and "w0, w1" in harness.stopped
 
 
+def test_a_signal_saves_and_ends_what_there_is_though_a_timer_is_due() -> None:
+    harness, policy = started(("x", 1.0), checkpoint_versions=10)
+    harness.now += 2.0
+    saved = harness.gives(inputs.SaveAsked())
+    assert [record.entry.kind for record in saved if isinstance(record, Record)] == ["checkpoint"]
+    ended = harness.gives(inputs.Stopping("stopped by SIGTERM", False, "SIGTERM"))
+    kinds = [record.entry.kind for record in ended if isinstance(record, Record)]
+    assert kinds[-1] == "stop" and "timer" not in kinds and policy.fired == []
+
+
 def test_a_pause_moves_every_timer_by_its_length() -> None:
     timers = Timers({"a": 10, "b": 20})
     timers.pause(True, 5)

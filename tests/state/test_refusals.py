@@ -42,6 +42,13 @@ def test_a_state_that_fits() -> None:
     assert restored(saved()).saved() == saved()
 
 
+def _three_tickets(state: dict[str, Any]) -> None:
+    live = state["tickets"]["live"]
+    for number in (7, 8):
+        live[str(number)] = {**live["3"], "number": number}
+    state["tickets"]["next_number"] = 9
+
+
 def _twice(table: dict[str, Any], old: str, new: str) -> None:
     table[new] = table[old]
 
@@ -85,6 +92,7 @@ def _twice(table: dict[str, Any], old: str, new: str) -> None:
         (lambda s: s["roster"]["tallies"].pop("w1"), "a worker has no tally"),
         (lambda s: s["tickets"]["live"]["2"].update(base=9), "a ticket started from a version to come"),
         (lambda s: s["tickets"]["live"]["2"].update(number=1), "a ticket has two numbers"),
+        (_three_tickets, "a worker holds more than 2 open tickets"),
         (
             lambda s: s.update(folded={"99": {"ticket": 99, "factor": 1.0, "compensation": 0.0}}),
             "is not pending",

@@ -179,6 +179,8 @@ class Job:
     def go_on(self, checkpoint: Checkpoint, found: ResumePoint) -> None:
         """Resume from a checkpoint; `open` comes next. Raises CheckpointError."""
         resume(self.decider, self._model, checkpoint, found)
+        # Epochs count from where the job goes on.
+        self.epochs = Epochs(self.decider, self.evaluations)
         self._rolled_back, self._expected = found.rolled_back, found.expected
 
     def open(self) -> None:
