@@ -50,6 +50,8 @@ def to_plain(value: Any) -> Any:
 
 def _plain_field(value: object) -> Any:
     """Convert a field, whose type says whether a list stands for a set."""
+    if type(value) in _PLAIN:
+        return value
     return sorted(value) if isinstance(value, (set, frozenset)) else to_plain(value)
 
 
