@@ -57,7 +57,7 @@ def test_a_checkpoint_whose_part_a_newer_one_replaced_is_left_out(
         return save_shard(store, name, state)
 
     def coordinator(store: Store, name: str, state: Any) -> Any:
-        begun.append(state.version)
+        begun.append(state["version"])
         return save_coordinator(store, name, state)
 
     def completed(store: Store, about: Any) -> None:
