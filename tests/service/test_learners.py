@@ -245,11 +245,11 @@ def test_a_copy_that_has_decided_otherwise_counts_no_more(
     wait_until(lambda: newest(first) == newest(second), "both copies at one version")
     decode = inputs.decode
 
-    def otherwise(data: bytes) -> tuple[list[inputs.NoteAdded], float]:
+    def otherwise(data: bytes) -> tuple[list[inputs.Noted], float]:
         noted, now = decode(data)
         return [_otherwise(each) for each in noted], now
 
-    def _otherwise(noted: inputs.NoteAdded) -> inputs.NoteAdded:
+    def _otherwise(noted: inputs.Noted) -> inputs.Noted:
         if not isinstance(noted, tuple) or not isinstance(noted[1], Requested):
             return noted
         request = noted[1].request
