@@ -1,6 +1,7 @@
 """The checkpoints of a run, and what `--resume` would do with each, decided by the code of a resume."""
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,7 +19,7 @@ from psserver.checkpoint import (
     name_of,
     plan_of,
 )
-from psserver.checkpoint.rewind import LogIndex
+from psserver.checkpoint.rewind import UNREADABLE, LogIndex
 from psserver.coordinator import JobTerms
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
@@ -113,6 +114,17 @@ class Shelf:
             return Listed(name, Fate.DAMAGED, looked.about, str(error))
         return Listed(name, Fate.VOID if self.log is not None else Fate.ALONE, looked.about, looked.reason)
 
+    def _controller(self) -> Mapping[str, object]:
+        """Return name and knobs of the job's controller, as the log's first entry has them; empty: it has none."""
+        if self.run is None:
+            return {}
+        try:
+            with (self.run / DECISIONS).open("rb") as file:
+                found = json.loads(file.readline()).get("adapt")
+        except (OSError, *UNREADABLE):
+            return {}
+        return found if isinstance(found, dict) else {}
+
     def _try(self, checkpoint: Checkpoint) -> None:
         """Raise CheckpointError if a resume would fail: valid digests do not prove valid content.
 
@@ -124,7 +136,10 @@ class Shelf:
         try:
             policy = build_policy(str(knobs.pop("name")), knobs, about.workers, about.servers)
             optimizer = build_optimizer(about.optimizer)
-            terms = JobTerms(about.job, optimizer.config, about.servers, about.workers, about.seed)
+            terms = JobTerms(
+                *(about.job, optimizer.config, about.servers, about.workers, about.seed),
+                adapt=self._controller(),
+            )
             coordinator_of(checkpoint, terms, policy, None)
             for server in range(about.servers):
                 state = load_part(self.store, name, about, server)

@@ -125,3 +125,9 @@ def test_those_of_later_jobs_of_the_run_are_listed_too(folder: Path) -> None:
     assert listed == [(root, name) for root in roots for name in names]
     said = ps_lab("checkpoints", folder).out.splitlines()
     assert [line for line in said if line.endswith("checkpoints:")] == [f"{root}:" for root in roots]
+
+
+def test_a_job_with_a_controller_goes_on_from_each(tmp_path: Path) -> None:
+    knobs = {"aggregate": 2, "adapt": {"name": "noise-scale"}}
+    run = play(tmp_path / "run", "k-async", knobs=knobs)
+    assert {fate for fate, _ in fates(run.path).values()} == {"latest", "named"}
