@@ -17,13 +17,13 @@ from pslab.replay.schedule import fold_of, job_of
 from pslab.runs.fold import Fold
 from psserver.coordinator import (
     Coordinator,
-    Declined,
     Input,
     JobTerms,
     Joined,
     Output,
     Record,
     Send,
+    declined,
     inputs,
 )
 from psserver.policies import Policy, PolicyError
@@ -128,9 +128,9 @@ class Counterfactual:
     def change(self, policy: Policy, change: entries.Policy, t: float) -> None:
         """Have another policy take over, as the log has it. Raises PolicyError if it cannot."""
         asked = inputs.ChangeAsked(policy.name, dict(policy.knobs), change.by, change.why, change.rate)
-        for answer in self._give(asked, t):
-            if isinstance(answer, Declined):
-                raise PolicyError(answer.reason)
+        refused = declined(self._give(asked, t))
+        if refused is not None:
+            raise PolicyError(refused.reason)
         while self._unblocked:
             self._advance(self._unblocked.popleft(), t)
 

@@ -17,7 +17,6 @@ from pslab.simulator.worker import Worker
 from pslab.simulator.worker_data import Dealing
 from psserver.coordinator import (
     Coordinator,
-    Declined,
     Input,
     JobTerms,
     Joined,
@@ -25,6 +24,7 @@ from psserver.coordinator import (
     Record,
     Send,
     Trial,
+    declined,
     inputs,
 )
 from psserver.coordinator.assurance import Assurance
@@ -156,9 +156,9 @@ class Cluster:
 
     def change_policy(self, policy: Policy) -> None:
         """Let another policy take over, as by an operator. Raises PolicyError if it cannot."""
-        for answer in self.give(inputs.ChangeAsked(policy.name, dict(policy.knobs), by="you")):
-            if isinstance(answer, Declined):
-                raise PolicyError(answer.reason)
+        refused = declined(self.give(inputs.ChangeAsked(policy.name, dict(policy.knobs), by="you")))
+        if refused is not None:
+            raise PolicyError(refused.reason)
 
     @property
     def now(self) -> float:

@@ -19,6 +19,7 @@ from psserver.coordinator import (
     Record,
     Send,
     Trial,
+    declined,
     inputs,
 )
 from psserver.coordinator.roster import Member
@@ -198,9 +199,9 @@ class CoordinatorHarness:
         """Have an operator change the policy. Raises PolicyError."""
         policy = self.built(name, knobs)
         outputs = self.gives(inputs.ChangeAsked(name, dict(policy.knobs), "operator", why))
-        for answer in outputs:
-            if isinstance(answer, Declined):
-                raise PolicyError(answer.reason)
+        refused = declined(outputs)
+        if refused is not None:
+            raise PolicyError(refused.reason)
         return outputs
 
     def built(self, name: str, knobs: Mapping[str, object]) -> Policy:

@@ -17,13 +17,13 @@ from pslab.verify.invariants import Guard, InvariantViolation, expect
 from pslab.verify.time_limit import TimeLimitedPolicy
 from psserver.coordinator import (
     Coordinator,
-    Declined,
     Input,
     JobState,
     JobTerms,
     Output,
     Record,
     Send,
+    declined,
     inputs,
 )
 from psserver.coordinator.status import report
@@ -315,7 +315,7 @@ class Schedule:
         session, rank = name_of(client.session), int(client.worker[1:])
         asked = inputs.JoinAsked(client.worker, session, rank, stays=self.phases > 1)
         outputs = coordinator.take(asked, self.now)
-        if any(isinstance(each, Declined) for each in outputs):
+        if declined(outputs) is not None:
             # Only a process that the job does not know may be refused, and only after the stop.
             present = coordinator.state.roster.present.get(client.worker)
             known = present is not None and present.session == session

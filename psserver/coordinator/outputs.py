@@ -1,5 +1,6 @@
 """Outputs of the coordinator: append to the log, notify a worker, ask the shards, answer whoever gave the input."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pswire.decisions.entries import Apply, Entry
@@ -62,3 +63,8 @@ class Declined:
 
 Output = Record | Send | Trial | Joined | Declined
 """Any output. The caller carries them out in order."""
+
+
+def declined(outputs: Sequence[Output]) -> Declined | None:
+    """Return the answer that refuses the input; None if there is none."""
+    return next((each for each in outputs if isinstance(each, Declined)), None)

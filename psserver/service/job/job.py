@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from psserver.checkpoint import Checkpoint
 from psserver.codec_rules import check_codec
-from psserver.coordinator import Coordinator, Declined, JobTerms, inputs
+from psserver.coordinator import Coordinator, JobTerms, declined, inputs
 from psserver.coordinator.status import JobReport, report
 from psserver.coordinator.terms import Extent
 from psserver.optimizers import Optimizer
@@ -286,10 +286,9 @@ class Job:
         policy = successor(self.coordinator.policy, name, given, terms.workers, terms.servers)
         if agreement.codec is not None:
             check_codec(agreement.codec, policy, agreement.optimizer)
-        outputs = self.decider.input(inputs.ChangeAsked(policy.name, given, by, why, rate))
-        for answer in outputs:
-            if isinstance(answer, Declined):
-                raise PolicyError(answer.reason)
+        refused = declined(self.decider.input(inputs.ChangeAsked(policy.name, given, by, why, rate)))
+        if refused is not None:
+            raise PolicyError(refused.reason)
         return self.coordinator.change or f"policy {policy.name} decides from now on"
 
     def give_up(self, worker: str, reason: str) -> None:
