@@ -147,6 +147,9 @@ def _first(key: Any, bits: Any, salt: Any) -> Any:
     spread = (key ^ salt) * np.uint64(SPREAD)
     spread ^= spread >> np.uint64(32)
     spread *= salt | np.uint64(1)
+    # Once more: a product alone leaves keys that differ in their first bits in few places, where the salt is unlucky.
+    spread ^= spread >> np.uint64(32)
+    spread *= np.uint64(SPREAD)
     return np.int64(spread >> np.uint64(64 - bits))
 
 

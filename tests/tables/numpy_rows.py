@@ -140,6 +140,8 @@ def _first(part: Words, keys: Keys) -> NDArray[np.int64]:
     spread = (keys ^ kernels.SALT) * SPREAD
     spread ^= spread >> np.uint64(32)
     spread *= kernels.SALT | np.uint64(1)
+    spread ^= spread >> np.uint64(32)
+    spread *= SPREAD
     return (spread >> np.uint64(64 - bits)).astype(np.int64)
 
 
