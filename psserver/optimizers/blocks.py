@@ -40,6 +40,11 @@ def squares(block: Array) -> float:
     return float(np.square(block, dtype=np.float64).sum())
 
 
+def finite(values: Array) -> bool:
+    """Return whether all numbers are finite."""
+    return all(bool(np.isfinite(values[block]).all()) for block in pieces(values.size))
+
+
 def bounded(value: float) -> np.float32:
     """Return the value as float32, at most the largest finite one."""
     return np.float32(min(value, float(LARGEST)))

@@ -2,7 +2,8 @@
 
 Clipping runs in numpy even where the rule is compiled, so that the bits are the same. Norms are summed in float64,
 block by block in order. A gradient within the limit keeps its bits; any other is multiplied by ``limit / norm``,
-rounded once. A norm that is not finite makes the gradient NaN, as in Keras. Clipping never increases a magnitude.
+rounded once. A norm that is not finite makes the gradient NaN, as in Keras, so that the variable, or with a global norm
+everything, is kept back. Clipping never increases a magnitude.
 """
 
 import math

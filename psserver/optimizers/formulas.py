@@ -208,13 +208,13 @@ class Formula:
         factor, scale   the gradient is ``g * factor * scale``
         tiny            slots closer to zero than this are cleared; 0 clears none
 
-        It returns False if a number of `out` or of a slot is not finite. Such a version is never published, and a
-        check inside the loop costs no pass over memory. `spread`: scalars, or "tiny", of which each element has its
-        own, in an array; none that a condition compares.
+        An element whose new weight or a new slot is not finite keeps its slots, and has NaN in `out` as a mark; the
+        loop then returns False. So the check costs no pass over memory. `spread`: scalars, or "tiny", of which each
+        element has its own, in an array; none that a condition compares.
         """
         head = ["x", "g", "out", *self.slots, *self.scalars, "factor", "scale", "tiny"]
         lines = [
-            "zero, one, good = np.float32(0), np.float32(1), True",
+            "zero, one, nan, good = np.float32(0), np.float32(1), np.float32(np.nan), True",
             *self._branches({}, self._conditions, spread),
             "return good",
         ]
@@ -245,12 +245,17 @@ class Formula:
             elif value.op == "array":
                 more = " * factor * scale" if value is self._g else ""
                 lines.append(f"{names[value]} = {value.name}[i]{more}")
-        lines += [f"out[i] = {names[found['x']]}", "good = good & (abs(out[i]) <= LARGEST)"]
-        for slot in self.slots:
-            new = names[found[slot]]
+        results = [names[found[name]] for name in ("x", *self.slots)]
+        lines += [
+            "fine = " + " & ".join(f"(abs({new}) <= LARGEST)" for new in dict.fromkeys(results)),
+            "good = good & fine",
+            f"out[i] = {results[0]} if fine else nan",
+        ]
+        for slot, new in zip(self.slots, results[1:], strict=True):
+            # One conditional expression after the other: nested ones would branch.
             lines += [
-                f"{slot}[i] = zero if abs({new}) < {tiny} else {new}",
-                f"good = good & (abs({new}) <= LARGEST)",
+                f"new = zero if abs({new}) < {tiny} else {new}",
+                f"{slot}[i] = new if fine else {slot}[i]",
             ]
         return ["for i in range(x.size):", *_indented(lines)]
 

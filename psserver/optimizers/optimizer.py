@@ -11,7 +11,7 @@ import numpy as np
 
 from psserver.fast import ALONE, SWEEP_EVERY, Backend, Variant
 from psserver.optimizers import blocks
-from psserver.optimizers.blocks import Array, pieces
+from psserver.optimizers.blocks import Array
 from psserver.optimizers.clipping import Clip
 from psserver.optimizers.reading import OptimizerError, unknown
 from psserver.optimizers.rule import Part, Rule, WholeRule
@@ -189,8 +189,9 @@ class Optimizer:
         advances in place; `gradient` is scratch, with undefined contents afterwards.
 
         The rate is ``schedule(version) * lr_scale``; a step count in the formula (Adam's t) is ``version + 1``.
-        Overflow yields inf or NaN without a warning, as in Keras; finite inputs of ordinary size give finite results.
-        Returns False if a number in `out` or `state` is not finite; the update has happened all the same. Raises
+        An element is kept back if its new weight or a new slot of its would not be finite: its slots stay as they were,
+        and `out` has NaN in its place, as a mark. A `WholeRule`, and clipping by a norm that is not finite, keep back
+        whole variables. Returns False if any element was kept back; finite inputs of ordinary size are not. Raises
         OptimizerError for arrays that do not fit, with nothing changed. Thread-safe on disjoint arrays.
         """
         self._check(x, gradient, out, state)
@@ -245,12 +246,13 @@ class Optimizer:
         out: Array,
         state: Mapping[str, Array],
     ) -> bool:
-        """Update variable by variable. Return False if a number in `out` or `state` is not finite."""
+        """Update variable by variable. Return False if one is kept back, with NaN in `out`."""
         good, step = True, version + 1
         with np.errstate(all="ignore"):
             for part in self._variables(x.size):
                 here = slice(part.start, part.stop)
                 slots = {name: slot[here] for name, slot in state.items()}
+                before = {name: slot.copy() for name, slot in slots.items()}
                 g = gradient[here]
                 for factor in factors:
                     if factor != 1.0:
@@ -258,9 +260,10 @@ class Optimizer:
                 stays = not rule.weight_decay or (part.start, part.stop) in self.undecayed
                 decay = None if stays else np.float32(rule.weight_decay)
                 rule.step_whole(x[here], g, out[here], slots, part.shape, rate=rate, step=step, decay=decay)
-                for written in (out[here], *slots.values()):
-                    finite = all(bool(np.isfinite(written[each]).all()) for each in pieces(written.size))
-                    good = finite and good
+                if not all(map(blocks.finite, (out[here], *slots.values()))):
+                    good, out[here] = False, np.nan
+                    for name, slot in slots.items():
+                        slot[...] = before[name]
                 if step % SWEEP_EVERY == 0:
                     for slot in slots.values():
                         blocks.clear_subnormals(slot, scratch=g)
@@ -281,7 +284,7 @@ class Optimizer:
         state: Mapping[str, Array],
         backend: Backend,
     ) -> bool:
-        """Update elements that share one rule. Return False if a number in `out` or `state` is not finite."""
+        """Update elements that share one rule. Return False if one is kept back, with NaN in `out`."""
         step, sweep = version + 1, (version + 1) % SWEEP_EVERY == 0
         fused = rule.fused(rate, step)
         arrays = (x, gradient, out, *(state[name] for name in rule.slots))

@@ -99,7 +99,7 @@ def test_many_versions(config: dict[str, object], backend: Backend) -> None:
 
 @every_optimizer
 def test_overflow_and_extremes(config: dict[str, object]) -> None:
-    """Where float32 ends: inf, NaN, subnormal numbers and signed zeros come out alike."""
+    """Where float32 ends: subnormal numbers and signed zeros come out alike, and the same elements are kept back."""
     optimizer = build(config)
     edges = np.array([0, 1e-45, 1e-38, 1e-20, 1, 3e19, 3e38, np.inf, np.nan], np.float32)
     edges = np.concatenate([edges, -edges])

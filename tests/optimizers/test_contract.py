@@ -182,7 +182,7 @@ def test_long_zero_gradients_leave_no_subnormals(optimizer: Optimizer) -> None:
     state = optimizer.init(4)
     for name, slot in state.items():
         slot[:] = [1e-40, -1e-40, 0.0, 2e-38]
-        if name == "accumulator":  # a sum of squares
+        if name in ("accumulator", "velocity"):  # of squares
             np.abs(slot, out=slot)
     x, out = np.ones(4, np.float32), np.empty(4, np.float32)
     optimizer.update(x, np.zeros(4, np.float32), out, state, version=63, lr_scale=1.0)

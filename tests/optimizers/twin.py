@@ -10,7 +10,6 @@ from psserver.optimizers import Optimizer
 from psserver.optimizers.formulas import Formula, Value
 from psserver.optimizers.rule import Rule
 
-LARGEST = np.finfo(np.float32).max
 OPERATIONS: dict[str, Any] = {
     "+": np.add,
     "-": np.subtract,
@@ -56,7 +55,9 @@ class NumpyBackend:
             g = g * factor * scale
         inputs = {"x": x, "g": g, **dict(zip(formula.slots, slots, strict=True)), "zero": np.float32(0)}
         found = evaluated(formula, {**inputs, **dict(zip(formula.scalars, own, strict=True))}, x.size)
-        out[...] = found["x"]
+        fine = np.logical_and.reduce([np.isfinite(each) for each in found.values()])
+        out[...] = np.where(fine, found["x"], np.float32(np.nan))
         for name, slot in zip(formula.slots, slots, strict=True):
-            slot[...] = np.where(np.abs(found[name]) < tiny, np.float32(0), found[name])
-        return all(bool((np.abs(each) <= LARGEST).all()) for each in found.values())
+            new = np.where(np.abs(found[name]) < tiny, np.float32(0), found[name])
+            slot[...] = np.where(fine, new, slot)
+        return bool(fine.all())
