@@ -18,7 +18,7 @@ from psserver.coordinator.roster import Tally
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import LocalRule, PolicyError, TensorParts
 from psserver.policies.declarations import from_config
-from psserver.shard import NonfiniteError, ShardError, reshard
+from psserver.shard import ShardError, reshard
 from psserver.shard.payload_checks import same_norm
 from pswire.decisions import entries
 from pswire.model.plan import Plan, make_plan
@@ -164,10 +164,6 @@ class Replay:
                 if isinstance(step.entry, entries.Refuse):
                     self._try_update(step)
                 self.store.execute(step.entry)
-            except NonfiniteError as error:
-                # The run ended with it as well.
-                self.result.diverged = str(error)
-                return self.result
             except ShardError as error:
                 raise DataError(
                     f"entry {step.index}, {step.entry.kind}, cannot be executed: {error}; "

@@ -30,7 +30,6 @@ from psserver.coordinator import (
 from psserver.coordinator.assurance import Assurance
 from psserver.coordinator.terms import Extent
 from psserver.policies import Policy, PolicyError
-from psserver.shard import NonfiniteError
 from pswire import protocol
 from pswire.config.distributions import Draw
 from pswire.decisions.entries import Apply, Checkpoint, Grant
@@ -82,8 +81,6 @@ class Cluster:
         self._before = 0.0
         # When the first grant was given.
         self.first_grant: float | None = None
-        # Why an update was not finite, after which the store executes nothing; empty while all are.
-        self._diverged = ""
         self.folder = Folder(None, record=False)
         # Set from outside, for example by a signal handler: `run` returns before the next action.
         self.halted = False
@@ -302,7 +299,7 @@ class Cluster:
         last = outputs[-1] if outputs else None
         if isinstance(last, Record) and isinstance(last.entry, Checkpoint):
             self.save(last)
-        if trial is not None and not self._diverged:
+        if trial is not None:
             # The shards have executed every record before it. The answer takes no time.
             finite, largest = self.store.try_update(trial.update)
             self.give(inputs.Tried(trial.number, finite, largest))
@@ -313,19 +310,13 @@ class Cluster:
             self._timer = due
             if due is not None:
                 self.queue.at(due - self._before, self.tick)
-        if self._diverged and self.coordinator.state.stopped is None:
-            # After everything that the coordinator has decided in this step.
-            self.stop(self._diverged, success=False, cause="diverged")
 
     def _read(self, record: Record) -> None:
         entry = record.entry
         if self.folder.record:
             self.folder.append(record)
-        if not self.store.empty and not self._diverged:
-            try:
-                self.store.execute(entry)
-            except NonfiniteError as error:
-                self._diverged = str(error)
+        if not self.store.empty:
+            self.store.execute(entry)
             if isinstance(entry, Apply) and self.store.square is not None:
                 self.coordinator.take(inputs.Executed(entry.version, self.store.square), self.now)
         if self.first_grant is None and isinstance(entry, Grant):

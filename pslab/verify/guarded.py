@@ -30,10 +30,8 @@ class StagedShard:
     def __init__(self, *, workers: int, tensors: TensorParts, staging: int = 1) -> None:
         plan = make_plan([VariableSpec("w", (2,))], 1)
         optimizer = build_optimizer({"name": "sgd", "learning_rate": 0.5})
-        # Enough versions that no update waits for readers; weights of any size, because a policy may scale them up.
-        self._shard = Shard(
-            plan, 0, optimizer, versions=2 * workers + 2, staging=staging, tensors=tensors, unchecked=True
-        )
+        # Enough versions that no update waits for readers.
+        self._shard = Shard(plan, 0, optimizer, versions=2 * workers + 2, staging=staging, tensors=tensors)
         self._folded: set[int] = set()
 
     def push(self, ticket: int) -> bool:
@@ -51,9 +49,7 @@ class StagedShard:
     def execute(self, entry: Entry) -> None:
         """Execute one entry. Raises InvariantViolation if the shard cannot."""
         try:
-            # Weights may overflow here.
-            with np.errstate(all="ignore"):
-                self._shard.execute(entry.order(self._folded))
+            self._shard.execute(entry.order(self._folded))
         except Exception as error:
             raise InvariantViolation(
                 f"a shard cannot execute {entry}: {type(error).__name__}: {error}"

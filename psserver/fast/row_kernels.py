@@ -261,15 +261,6 @@ def scatter_parts(
             start = ends[part]
 
 
-@_compiled(*_PLACES, types.int64, types.int64, _READ_SLOTS, types.int64)
-def scatter(addresses: Any, words: int, bits: int, first: int, width: int, slots: Slots, values: int) -> None:
-    mask = (1 << bits) - 1
-    for i in range(slots.size):
-        slot = np.int64(slots[i])
-        row = addresses[slot >> bits] + 4 * (slot & mask) * words
-        copy_words(values + 4 * i * width, row + 4 * first, width)
-
-
 @_compiled(_READ_KEYS, _READ_KEYS, _KEYS, returns=types.int64)
 def union(one: Keys, other: Keys, out: Keys) -> int:
     i, j, n = 0, 0, 0

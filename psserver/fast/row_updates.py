@@ -1,6 +1,6 @@
 """Updates of rows where they lie, compiled by numba: `psserver.fast.rows.RowUpdate`.
 
-A pass goes by blocks of rows that stay in the first-level cache: it saves the rows of a block, tells so, advances their
+A pass goes by blocks of rows that stay in the first-level cache: it saves the values of a block, tells so, advances its
 numbers by the rule's own loop, and writes them back. So each line of a row comes from memory once, and the lines of the
 next rows are on their way meanwhile. Imported when the first is compiled.
 """
@@ -84,14 +84,14 @@ def _call(
     saved: Saved,
     version: int,
     numbers: PassNumbers,
-) -> tuple[bool, NDArray[np.uint32]]:
-    counts = np.empty(slots.size, np.uint32)
+) -> tuple[NDArray[np.uint32], NDArray[np.uint32] | None]:
+    counts, kept = np.empty(slots.size, np.uint32), np.zeros(slots.size, np.uint32)
     good = run(
         *(slots, memory.addresses, memory.words, memory.bits, saved.values.shape[1], g.reshape(-1)),
-        *(saved.values.reshape(-1), saved.others.reshape(-1), saved.filled, counts, np.uint32(version)),
+        *(saved.values.reshape(-1), saved.filled, counts, kept, np.uint32(version)),
         *numbers,
     )
-    return good, counts
+    return counts, None if good else kept
 
 
 def _signature() -> Any:
@@ -101,14 +101,14 @@ def _signature() -> Any:
     floats, whole = array(types.float32), types.int64
     return types.boolean(
         *(array(types.int32), array(whole), whole, whole, whole, floats),
-        *(array(types.float32, written=True), array(types.uint32, written=True)),
-        *(array(whole, written=True), array(types.uint32, written=True), types.uint32),
+        *(array(types.float32, written=True), array(whole, written=True)),
+        *(array(types.uint32, written=True), array(types.uint32, written=True), types.uint32),
         *(floats, types.float32, types.float32, types.float32, floats, floats),
     )
 
 
 _ARGUMENTS = (
-    "slots, chunks, words, bits, dim, g, values, others, filled, counts, version, "
+    "slots, chunks, words, bits, dim, g, values, filled, counts, kept, version, "
     "scalars, factor, scale, tiny, roots, rests"
 )
 
@@ -143,14 +143,12 @@ def _source(wanted: RowPass) -> str:
         if swept:
             tinies[:] = np.float32(0)
             swept = False"""
-    step = "good = loop(dim, m, " if wanted.loop is None else "good = loop("
+    step = "loop(dim, m, " if wanted.loop is None else "loop("
     return f"""
     n, mask, good = slots.size, (1 << bits) - 1, True
-    rest = words - dim
     out = np.empty({_BLOCK} * dim, np.float32)
     {"; ".join(made) or "pass"}
-    to_values, to_others = values.ctypes.data, others.ctypes.data
-    to_out, to_filled = out.ctypes.data, filled.ctypes.data
+    to_values, to_out, to_filled = values.ctypes.data, out.ctypes.data, filled.ctypes.data
     for i in range({AHEAD}):
         expect(chunks, words, bits, slots, i, 0, words)
     for begin in range(0, n, {_BLOCK}):
@@ -162,11 +160,15 @@ def _source(wanted: RowPass) -> str:
             slot = np.int64(slots[i])
             row = chunks[slot >> bits] + 4 * (slot & mask) * words
             copy(row, to_values + 4 * i * dim, dim)
-            copy(row + 4 * dim, to_others + 4 * i * rest, rest)
             {"; ".join(from_row) or "pass"}
             counts[i] = word(row + 4 * (words - 1)) + np.uint32(1)
         tell(to_filled, end){by_age if own else ""}
-        {step}{arguments}) and good{clear if own else ""}
+        if not {step}{arguments}):
+            good = False
+            for k in range(m * dim):
+                if np.isnan(out[k]):
+                    out[k] = values[begin * dim + k]
+                    kept[begin + k // dim] += np.uint32(1){clear if own else ""}
         for k in range(m):
             i = begin + k
             slot = np.int64(slots[i])
@@ -200,8 +202,11 @@ def _rowwise(
     scale: np.float32,
     tiny: np.float32,
 ) -> bool:
-    """Advance rows by row-wise Adagrad. `tiny` is not used: no sum of squares is close to zero for long."""
-    total, good = np.zeros(rows, np.float32), True
+    """Advance rows by row-wise Adagrad; mark those that keep their numbers by NaN in `out`.
+
+    `tiny` is not used: no sum of squares is close to zero for long.
+    """
+    total, sums, good = np.zeros(rows, np.float32), np.empty(rows, np.float32), True
     own, squares = np.empty(rows * dim, np.float32), np.empty(rows * dim, np.float32)
     for k in range(own.size):
         own[k] = g[k] * factor * scale
@@ -211,13 +216,21 @@ def _rowwise(
         for i in range(rows):
             total[i] += squares[i * dim + j]
     for i in range(rows):
-        a[i] += total[i] / np.float32(dim)
-        total[i] = rate / (np.sqrt(a[i]) + epsilon)
-        good = good & (abs(a[i]) <= LARGEST)
+        sums[i] = a[i] + total[i] / np.float32(dim)
+        total[i] = rate / (np.sqrt(sums[i]) + epsilon)
+        good = good & (abs(sums[i]) <= LARGEST)
     for i in range(rows):
         share, at = total[i], i * dim
         for j in range(dim):
             out[at + j] = x[at + j] - own[at + j] * share
     for k in range(out.size):
         good = good & (abs(out[k]) <= LARGEST)
+    for i in range(rows):
+        row, fine = out[i * dim : (i + 1) * dim], True
+        if not good:
+            fine = abs(sums[i]) <= LARGEST and bool(np.isfinite(row).all())
+        if fine:
+            a[i] = sums[i]
+        else:
+            row[:] = np.nan
     return good

@@ -83,13 +83,12 @@ class PassNumbers(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """Rows as they were, for readers and to go back: values, [n, dim]; and all other words, [n, words].
+    """The values of rows as they were, [n, dim], for readers.
 
     `filled`: how many are saved so far. A row is saved, and `filled` says so, before it changes.
     """
 
     values: Floats
-    others: Words
     filled: NDArray[np.int64]
 
 
@@ -98,10 +97,11 @@ class RowUpdate(Protocol):
 
     def __call__(
         self, memory: Memory, slots: Slots, g: Floats, saved: Saved, version: int, numbers: PassNumbers
-    ) -> tuple[bool, NDArray[np.uint32]]:
+    ) -> tuple[NDArray[np.uint32], NDArray[np.uint32] | None]:
         """Update the rows of different slots to `version`: values, slots and ages. `g` is [n, dim].
 
-        Return whether all numbers are finite, and how many updates each row has had now.
+        Return how many updates each row has had now, and how many of its elements kept their old values because a
+        number would not be finite; None if none did.
         """
 
 
@@ -166,12 +166,6 @@ def scatter_parts(memory: Memory, slots: Slots, values: Words, rows: Words) -> N
     """Write rows at different slots: the first part from `values`, [n, words], the others from a flat array."""
     ends, at = np.array(memory.ends), values.ctypes.data
     compiled().scatter_parts(memory.addresses, memory.words, memory.bits, ends, slots, at, rows.ctypes.data)
-
-
-def scatter(memory: Memory, first: int, slots: Slots, values: Words) -> None:
-    """Write words of rows at different slots, from word `first`."""
-    width, at = values.shape[1], values.ctypes.data
-    compiled().scatter(memory.addresses, memory.words, memory.bits, first, width, slots, at)
 
 
 def union(one: Keys, other: Keys) -> Keys:

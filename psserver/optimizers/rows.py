@@ -84,7 +84,8 @@ class RowOptimizer(ABC):
     ) -> bool:
         """Write the new rows, [n, dim], to `out`. `state` ([n, width] by slot) advances in place; `g` is scratch.
 
-        Return False if a number of either is not finite. `counts`: the updates of each row before this one.
+        Return False if elements are kept back, because a number of theirs would not be finite: they keep what is in
+        `state`, and have NaN in `out`. `counts`: the updates of each row before this one.
         """
 
     @abstractmethod
@@ -312,8 +313,13 @@ class WholeRows(RowOptimizer):
                 if factor != 1.0:
                     np.multiply(g, np.float32(factor), out=g)
             a = state["accumulator"].reshape(-1)
+            before = a.copy()
             self._rule.step(x, g, out, a, rate)
-        return all(math.isfinite(kernels.largest(each)) for each in (out.reshape(-1), a))
+        if all(math.isfinite(kernels.largest(each)) for each in (out.reshape(-1), a)):
+            return True
+        bad = ~(np.isfinite(a) & np.isfinite(out).all(axis=1))
+        out[bad], a[bad] = np.nan, before[bad]
+        return False
 
 
 def rows_optimizer(config: Mapping[str, object] | None, job: Optimizer) -> RowOptimizer:

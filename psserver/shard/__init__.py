@@ -4,10 +4,11 @@ This package uses numpy, the plan, saved records, the optimizers and the declara
 no threads, no clock. The same orders and payloads give the same bits.
 """
 
+from psserver.shard.facts import Executed
 from psserver.shard.resharding import reshard
 from psserver.shard.shard import Shard
 from psserver.shard.state import ShardState, copied
-from psserver.shard.updates import NonfiniteError, ShardError
+from psserver.shard.updates import ShardError
 from pswire.decisions.orders import (
     Admit,
     Apply,
@@ -27,9 +28,9 @@ __all__ = [
     "Apply",
     "Discard",
     "Dismiss",
+    "Executed",
     "Fold",
     "Install",
-    "NonfiniteError",
     "Note",
     "Order",
     "Pin",

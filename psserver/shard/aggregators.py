@@ -101,8 +101,9 @@ class Krum:
     """Krum and Multi-Krum (Blanchard et al. 2017, sections 3 and 4) of n gradients, f = `byzantine` of them bad.
 
     The score of i is the sum, in float64, of its n - f - 2 least squared distances |g_i - g_j|^2, j != i. The `select`
-    lowest scores win (at most n - f - 2; ties go to the first in the update). Several winners are added in the
-    update's order and divided by their number. Needs n >= 2 f + 3.
+    lowest scores win (at most n - f - 2; ties go to the first in the update), but none that is not finite. Several
+    winners are added in the update's order and divided by their number; without any the aggregate is NaN, so that all
+    elements are kept back. Needs n >= 2 f + 3.
     """
 
     byzantine: int
@@ -115,7 +116,9 @@ class Krum:
             )
         chosen = self.choose(gradients)
         out = gradients[0]
-        if chosen[0] != 0:
+        if not chosen:
+            out[...] = np.nan
+        elif chosen[0] != 0:
             out[...] = gradients[chosen[0]]
         with np.errstate(all="ignore"):
             for number in chosen[1:]:
@@ -129,8 +132,8 @@ class Krum:
         distances = _squared_distances(gradients)
         # A gradient's distance to itself is 0, so it sorts first in its row.
         scores = np.sort(distances, axis=1)[:, 1 : nearest + 1].sum(axis=1)
-        order = np.argsort(scores, kind="stable")
-        return sorted(int(number) for number in order[: min(self.select, nearest)])
+        order = [int(number) for number in np.argsort(scores, kind="stable") if np.isfinite(scores[number])]
+        return sorted(order[: min(self.select, nearest)])
 
 
 def _squared_distances(gradients: Sequence[Floats]) -> NDArray[np.float64]:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from psserver.shard.facts import Marks
 from pswire.model.groups import Groups, Part
 from pswire.model.plan import ShardLayout
 from pswire.transport.blocks import BlockCodec
-from pswire.transport.codecs import NotFinite
 from pswire.transport.deltas import checksum, encode_change, longest_chain
 
 Floats = NDArray[np.float32]
@@ -53,32 +53,33 @@ class DeltaStream:
         self._changes.clear()
         self._newest = None
 
-    def make(self, before: Floats, out: Floats, base: int = 0) -> bool:
+    def make(self, before: Floats, out: Floats, base: int = 0) -> Marks:
         """Write the next version to `out`, from the version `before` (number `base`) and the weights in `spare`.
 
-        Return False if a change, or a number of the version, is not finite.
+        Return which elements of it keep their old values, because the change or the new number is not finite.
         """
-        try:
-            if self._groups is not None:
-                self._made = (
-                    self._changed_group(self._groups.of(base, self._layout.server), before, out),
-                    None,
-                )
-                return True
-            if self._newest is None:
-                self._newest = checksum(before)
-            self._made = encode_change(self.codec, self._layout, self.spare, before, out)
-        except NotFinite:
-            return False
-        return True
+        if self._groups is not None:
+            payload, kept = self._changed_group(self._groups.of(base, self._layout.server), before, out)
+            self._made = (payload, None)
+            return kept
+        if self._newest is None:
+            self._newest = checksum(before)
+        payload, after, kept = encode_change(self.codec, self._layout, self.spare, before, out)
+        self._made = (payload, after)
+        return kept
 
-    def _changed_group(self, part: Part, before: Floats, out: Floats) -> Octets:
-        """As `make`, where only one group of rows changes: return its change."""
+    def _changed_group(self, part: Part, before: Floats, out: Floats) -> tuple[Octets, Marks]:
+        """As `make`, where only one group of rows changes: return its change too."""
         made = np.empty(part.layout.elements, np.float32)
-        payload, _ = encode_change(self.codec, part.layout, part.take(self.spare), part.take(before), made)
+        wanted, old = part.take(self.spare), part.take(before)
+        payload, _, kept = encode_change(self.codec, part.layout, wanted, old, made)
         out[...] = before
         part.put(out, made)
-        return payload
+        if kept is None:
+            return payload, None
+        whole = np.zeros(out.size, np.float32)
+        part.put(whole, kept.astype(np.float32))
+        return payload, whole > 0
 
     def publish(self, version: int) -> None:
         """Take over what `make` made, as that version."""

@@ -14,6 +14,7 @@ from psserver.policies.declarations import BARE
 from psserver.shard import arithmetic
 from psserver.shard.arena import Allocate, Arena, plain
 from psserver.shard.deltas import DeltaStream
+from psserver.shard.facts import Executed
 from psserver.shard.fragments import Turn, check_fragments
 from psserver.shard.mixing import StateBases
 from psserver.shard.payload_checks import PayloadChecks, ordinary
@@ -52,8 +53,7 @@ class Shard:
     covers the arena and all tables. Not thread-safe; the caller serialises everything but `PendingUpdate.compute` and
     `read_rows`.
 
-    `tensors`: the policy's declarations of what shards compute. `unchecked`: also publish versions that are not finite,
-    for callers to whom only the order of events matters. `measures`: keep the square of each update (`square`).
+    `tensors`: the policy's declarations of what shards compute. `measures`: measure the square of each update (`fact`).
     `keep_bases`: keep the version that an open ticket started from even if `tensors` does not need it. `deltas`: the
     codec of the changes by which versions travel, and of which they are made; None: versions are the optimizer's
     weights.
@@ -72,7 +72,6 @@ class Shard:
         deltas: BlockCodec | None = None,
         backend: Backend = ALONE,
         allocate: Allocate = plain,
-        unchecked: bool = False,
         measures: bool = False,
     ) -> None:
         self.plan = plan
@@ -99,8 +98,8 @@ class Shard:
         self.tables = Tables(plan, server, optimizer, backend, keep_bases=tensors.keep_bases)
         self.bases = StateBases(self.layout)
         self._updates = Updates(
-            *(self.arena, self.staging, self._updater, self.checks, self.stream, self.tables, self.bases),
-            unchecked=unchecked,
+            *(plan, self.layout, self.arena, self.staging),
+            *(self._updater, self.stream, self.tables, self.bases),
         )
         # Member -> incarnation.
         self.members: dict[str, int] = {}
@@ -164,9 +163,9 @@ class Shard:
         return self.version
 
     @property
-    def square(self) -> float | None:
-        """The square of the newest update's weighted sum of gradients, here; None if it is not measured."""
-        return self._updater.square
+    def fact(self) -> Executed | None:
+        """What there is to tell of the newest version; None before the first, and until the next after a restore."""
+        return self._updates.fact
 
     # Payloads
 
@@ -283,6 +282,7 @@ class Shard:
         self.arena.publish(values)
         if self.stream is not None:
             self.stream.begin(values)
+        self._updates.fact = Executed(self.version)
 
     def try_update(self, apply: Apply) -> tuple[bool, float]:
         """Return whether everything that this update changes would be finite, and the largest magnitude in it.

@@ -1,5 +1,6 @@
 """From contributions to the next version: compensator, accumulator, optimizer, and their memory."""
 
+import math
 from collections.abc import Sequence
 from copy import copy
 
@@ -7,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psserver.fast import ALONE, Backend, Variant
-from psserver.optimizers import Optimizer
+from psserver.optimizers import Optimizer, blocks
 from psserver.policies import TensorParts
 from psserver.shard import arithmetic
 from psserver.shard.accumulator import PerWorker, Share, accumulator_for
 from psserver.shard.aggregators import build_aggregator
 from psserver.shard.compensators import Gap, build_compensator
+from psserver.shard.facts import Marks, either
 from psserver.shard.fragments import Turn
 
 Floats = NDArray[np.float32]
@@ -46,6 +48,9 @@ class Updater:
             self.slots[""] = optimizer.init(trainable)
         self._compensator = build_compensator(tensors)
         self.memory = self._compensator.init(trainable) if self._compensator else {}
+        # What has a number per weight in the memory, as it was before the coming update; of use while `_moved`.
+        self._before: dict[str, Floats] = {}
+        self._moved = False
         self.accumulator = accumulator_for(
             build_aggregator(tensors), per_worker=optimizer.per_worker, trainable=trainable
         )
@@ -104,8 +109,26 @@ class Updater:
         arithmetic.scale(payload[self._end :], mixed if factor >= 0 else -mixed)
         if gap is not None and self._compensator is not None:
             gradient = payload[: self._end]
+            self._remember()
             self._compensator.correct(gradient, gap, np.float32(strength), self.memory, self._backend)
         self.accumulator.add(payload, factor, worker, self._backend)
+
+    def _remember(self) -> None:
+        """Copy the compensator's memory before the coming update first changes it."""
+        if self._moved:
+            return
+        for name, array in self.memory.items():
+            if name not in self.constants:
+                np.copyto(self._before.setdefault(name, np.empty_like(array)), array)
+        self._moved = True
+
+    def _overflown(self) -> Marks:
+        """Return the elements whose memory is not finite."""
+        found: Marks = None
+        for name in self._before if self._moved else ():
+            if arithmetic.first_nonfinite(self.memory[name], self._backend) is not None:
+                found = either(found, ~np.isfinite(self.memory[name]))
+        return found
 
     @property
     def kept(self) -> list[Floats]:
@@ -118,12 +141,14 @@ class Updater:
 
     def clear(self) -> list[Floats]:
         """Start the next update. Return the buffers that were kept."""
+        self._moved = False
         return self.accumulator.clear()
 
-    def step(self, now: Floats, out: Floats, version: int, scale: float, lr_scale: float) -> bool:
+    def step(self, now: Floats, out: Floats, version: int, scale: float, lr_scale: float) -> Marks:
         """Write version ``version + 1`` into `out`, from version `version` in `now` and everything added.
 
-        Return False if a number in it, or in the optimizer's slots, is not finite.
+        Where a new weight, a slot or a number of the compensator's memory would not be finite, all of them keep the
+        values from before the update; so does a number of layers' state. Return which elements were so kept back.
         """
         total, end, good = self.accumulator.total(), self._end, True
         if end < now.size:
@@ -136,11 +161,46 @@ class Updater:
         else:
             shares = [Share(total.values, total.pending, "")]
             if self.measures:
-                found = arithmetic.squares(total.values[:end], backend=self._backend)
-                self.square = None if found is None else found * (total.pending * scale) ** 2
-        now, out = now[:end], out[:end]
+                self.square = _square(total.values[:end], total.pending * scale)
+        overflown = self._overflown()
+        if overflown is not None:
+            # So the optimizer keeps these elements back.
+            shares[0].values[:end][overflown] = np.nan
+        # Of several workers one may keep back an element that others have moved.
+        several = {share.worker for share in shares} if len(shares) > 1 else set()
+        before = {
+            worker: {name: slot.copy() for name, slot in self.slots_of(worker).items()} for worker in several
+        }
         if self._turns:
-            return self._step_of_group(now, out, shares[0], version, scale, lr_scale) and good
+            stepped = self._step_of_group(now[:end], out[:end], shares[0], version, scale, lr_scale)
+            marked: Marks = None
+        else:
+            stepped, marked = self._steps(now[:end], out[:end], shares, version, scale, lr_scale)
+        if good and stepped and overflown is None:
+            return None
+        kept = ~np.isfinite(out)
+        for more in (marked, overflown):
+            if more is not None:
+                kept[:end] |= more
+        np.copyto(out, now, where=kept)
+        for worker, slots in before.items():
+            for name, slot in slots.items():
+                np.copyto(self.slots_of(worker)[name], slot, where=kept[:end])
+        for name, array in self._before.items() if self._moved else ():
+            np.copyto(self.memory[name], array, where=kept[:end])
+        return kept
+
+    def _steps(
+        self,
+        now: Floats,
+        out: Floats,
+        shares: Sequence[Share],
+        version: int,
+        scale: float,
+        lr_scale: float,
+    ) -> tuple[bool, Marks]:
+        """Take one step after the other. Return False, and what was kept back before the last step, if anything was."""
+        good, marked = True, None
         spare = np.empty_like(out) if len(shares) > 1 else out
         # One worker's step after another, in the order of the log; the last one ends in `out`.
         for left, share in zip(range(len(shares) - 1, -1, -1), shares, strict=True):
@@ -148,7 +208,7 @@ class Updater:
             # No check: arrays have the plan's sizes and buffers of their own.
             stepped = self._optimizer.advance(
                 now,
-                share.values[:end],
+                share.values[: self._end],
                 target,
                 self.slots_of(share.worker),
                 version=version,
@@ -157,8 +217,10 @@ class Updater:
                 scale=scale,
                 backend=self._backend,
             )
+            if not stepped and left:
+                marked = either(marked, ~np.isfinite(target))
             good, now = good and stepped, target
-        return good
+        return good, marked
 
     def _step_of_group(
         self, now: Floats, out: Floats, share: Share, version: int, scale: float, lr_scale: float
@@ -186,6 +248,7 @@ class Updater:
         other = copy(self)
         other.accumulator = self.accumulator.copy()
         other.memory = {name: array.copy() for name, array in self.memory.items()}
+        other._before, other._moved = {}, False
         if isinstance(self.accumulator, PerWorker):
             keys = {*workers, *(share.worker for share in self.accumulator.shares)}
         else:
@@ -216,3 +279,9 @@ class Updater:
         if key not in self.slots:
             self.slots[key] = self._optimizer.init(self._end)
         return self.slots[key]
+
+
+def _square(values: Floats, factor: float) -> float | None:
+    """Return the sum of the squares of ``values * factor``, block by block in order; None if it is not finite."""
+    found = sum(blocks.squares(values[block]) for block in blocks.pieces(values.size)) * factor * factor
+    return found if math.isfinite(found) else None

@@ -10,20 +10,17 @@ from psserver.shard import arithmetic
 from psserver.shard.arena import Arena
 from psserver.shard.compensators import Gap
 from psserver.shard.deltas import DeltaStream
+from psserver.shard.facts import Executed, either, executed
 from psserver.shard.mixing import Kept, StateBases, weight
-from psserver.shard.payload_checks import PayloadChecks
 from psserver.shard.staging import Staging
 from psserver.shard.tables import Tables
 from psserver.shard.tables.group import largest_of, nbytes_of
 from psserver.shard.updater import Updater
 from pswire.decisions.orders import Apply, Fold
+from pswire.model.plan import Plan, ShardLayout
 from pswire.values import value
 
 Floats = NDArray[np.float32]
-
-
-class NonfiniteError(RuntimeError):
-    """An order would make an update that is not finite: it is not published, and the job cannot continue."""
 
 
 class ShardError(RuntimeError):
@@ -47,30 +44,29 @@ def need(staging: Staging, ticket: int) -> None:
 class Updates:
     """The open sum and the workers in it. Not thread-safe but for `PendingUpdate.compute`.
 
-    `stream`: makes the published versions from the optimizer's weights; None publishes these. `unchecked`: also publish
-    versions that are not finite.
+    `stream`: makes the published versions from the optimizer's weights; None publishes these. `fact`: of the newest
+    version; None before the first, and after a restore.
     """
 
     def __init__(
         self,
+        plan: Plan,
+        layout: ShardLayout,
         arena: Arena,
         staging: Staging,
         updater: Updater,
-        checks: PayloadChecks,
         stream: DeltaStream | None,
         tables: Tables,
         bases: StateBases,
-        *,
-        unchecked: bool,
     ) -> None:
+        self._plan, self._layout = plan, layout
         self._arena = arena
         self._staging = staging
         self._updater = updater
-        self._checks = checks
         self._stream = stream
         self._tables = tables
         self._bases = bases
-        self._unchecked = unchecked
+        self.fact: Executed | None = None
         # The workers whose contributions are in the open sum.
         self.summed: list[str] = []
         # Workers that left while a contribution may still be applied; their slots are dropped afterwards.
@@ -183,7 +179,7 @@ class Updates:
     def apply(self, apply: Apply) -> PendingUpdate:
         """Add the last contributions and make the version. Raises ShardError, with nothing changed.
 
-        `compute` of the result raises NonfiniteError.
+        Elements that would not be finite keep their old values, and `fact` tells of them.
         """
         self._check_apply(apply)
         tickets = len(self._staging.tickets)
@@ -195,25 +191,20 @@ class Updates:
         now, target = (newest, out) if stream is None else (stream.exact, stream.spare)
         tables = self._tables if self._tables else None
         bases, started = self._bases, self.started if self._bases else set()
-        kept: dict[int, Kept] = {}
+        replaced: dict[int, Kept] = {}
+        fact = Executed(apply.version)
 
         def compute() -> None:
-            nonlocal kept
-            for fold in folds:
-                fold.compute()
-            # `step` reports an overflow.
+            nonlocal replaced, fact
             with np.errstate(all="ignore"):
-                finite = self._updater.step(now, target, base, apply.scale, apply.lr_scale)
-            if not (finite or self._unchecked):
-                raise NonfiniteError(self._unfit(apply.version, target, workers))
-            if stream is not None and not stream.make(newest, out, base):
-                raise NonfiniteError(self._unfit(apply.version, target, workers))
-            if tables is not None:
-                wrong = tables.advance(apply.scale, apply.lr_scale, unchecked=self._unchecked)
-                if wrong:
-                    found = f"rows of {', '.join(wrong[:3])}"
-                    raise NonfiniteError(_unfit_because(apply.version, found, workers))
-            kept = bases.replaced(newest, out, started)
+                for fold in folds:
+                    fold.compute()
+                kept = self._updater.step(now, target, base, apply.scale, apply.lr_scale)
+                if stream is not None:
+                    kept = either(kept, stream.make(newest, out, base))
+                rows = {} if tables is None else tables.advance(apply.scale, apply.lr_scale)
+            fact = executed(apply.version, self._plan, self._layout, kept, rows, self._updater.square)
+            replaced = bases.replaced(newest, out, started)
 
         def finish() -> None:
             for fold in folds:
@@ -225,8 +216,9 @@ class Updates:
             self.summed.clear()
             if self.left:
                 self._forget_left(workers)
-            bases.keep(kept)
+            bases.keep(replaced)
             self._arena.publish(out)
+            self.fact = fact
             if stream is not None:
                 stream.publish(apply.version)
 
@@ -271,7 +263,7 @@ class Updates:
                 updater.add(payload, part.factor, opened.worker, gap, part.compensation, mixed)
         out = np.empty(now.size, np.float32)
         with np.errstate(all="ignore"):
-            finite = updater.step(weights, out, self._arena.newest, apply.scale, apply.lr_scale)
+            kept = updater.step(weights, out, self._arena.newest, apply.scale, apply.lr_scale)
         found = [arithmetic.largest(each) for each in (out, *updater.arrays, *self._bases.arrays)]
         more = [
             (
@@ -281,19 +273,6 @@ class Updates:
             for part in apply.parts
         ]
         finite_rows, largest = largest_of(self._tables.compute(more, apply.scale, apply.lr_scale))
-        if not (finite and finite_rows and all(map(math.isfinite, found))):
+        if not (kept is None and finite_rows and all(map(math.isfinite, found))):
             return False, math.inf
         return True, max(*found, largest)
-
-    def _unfit(self, version: int, values: Floats, workers: list[str]) -> str:
-        """Say why a version is not published."""
-        found = self._checks.nonfinite(values) or "numbers beyond float32 in what the optimizer remembers"
-        return _unfit_because(version, found, workers)
-
-
-def _unfit_because(version: int, found: str, workers: list[str]) -> str:
-    gradients = ", ".join(dict.fromkeys(workers))
-    return (
-        f"version {version} would not be finite ({found}); its gradients came from {gradients}, and were finite: "
-        "the learning rate may be too high, or one of these workers sends what it should not"
-    )

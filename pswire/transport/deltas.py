@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pswire.model.plan import ShardLayout
 from pswire.transport.blocks import BlockCodec, Run, kernels, runs
-from pswire.transport.codecs import NotFinite, WireDtypeError
+from pswire.transport.codecs import WireDtypeError
 
 Floats = NDArray[np.float32]
 Octets = NDArray[np.uint8]
@@ -29,28 +29,51 @@ TOGETHER = 1 << 15
 
 def encode_change(
     codec: BlockCodec, layout: ShardLayout, weights: Floats, before: Floats, out: Floats
-) -> tuple[Octets, int]:
-    """Encode what leads from the version `before` to `weights`, and write the version that this makes to `out`.
+) -> tuple[Octets, int, NDArray[np.bool_] | None]:
+    """Encode what leads from the version `before` to the finite `weights`, and write the version that this makes to
+    `out`.
 
-    Return the change and the new version's checksum. Raises NotFinite if a change or a new number overflows.
+    Return the change, the new version's checksum, and which elements keep their old values, because their change or new
+    number would not be finite; None if none does.
     """
     payload, total = np.empty(codec.size(layout), np.uint8), 0
+    kept: NDArray[np.bool_] | None = None
     for run, part, data in _groups(codec, layout):
         wanted, old, new, change = weights[part], before[part], out[part], payload[data]
         if run.coded:
             left = np.empty(new.size, np.float32)
-            bad = codec.encode_rows(wanted, -old, run.width, change, left)
-            if bad >= 0:
-                raise NotFinite(f"the change of element {part.start + bad} is not finite")
-            codec.decode_rows(change, run.width, left)
-            np.add(old, left, out=new)
+            if not _encoded(codec, run, wanted, old, change, new, left):
+                kept = np.zeros(out.size, np.bool_) if kept is None else kept
+                kept[part] = _guarded(codec, run, wanted, old, change, new, left)
         else:
             change.view("<f4")[...] = wanted
             new[...] = wanted
-        if not np.isfinite(new).all():
-            raise NotFinite(f"a weight among elements {part.start} to {part.stop} is not finite")
         total += _weighted(new, part.start)
-    return payload, total % 2**64
+    return payload, total % 2**64, kept
+
+
+def _encoded(
+    codec: BlockCodec, run: Run, wanted: Floats, old: Floats, change: Octets, new: Floats, left: Floats
+) -> bool:
+    """Encode a change of rows, and write what it makes of `old` to `new`. Return whether all of it is finite."""
+    if codec.encode_rows(wanted, -old, run.width, change, left) >= 0:
+        return False
+    codec.decode_rows(change, run.width, left)
+    with np.errstate(over="ignore"):
+        np.add(old, left, out=new)
+    return bool(np.isfinite(new).all())
+
+
+def _guarded(
+    codec: BlockCodec, run: Run, wanted: Floats, old: Floats, change: Octets, new: Floats, left: Floats
+) -> NDArray[np.bool_]:
+    """Encode as `_encoded` does, with a change of zero for elements that would not be finite; return these."""
+    with np.errstate(over="ignore"):
+        kept: NDArray[np.bool_] = ~np.isfinite(wanted - old)
+    while not _encoded(codec, run, np.where(kept, old, wanted), old, change, new, left):
+        # Without them the blocks have other scales.
+        kept |= ~np.isfinite(new)
+    return kept
 
 
 def add_change(codec: BlockCodec, layout: ShardLayout, change: Octets, values: Floats) -> int:

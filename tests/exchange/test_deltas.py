@@ -25,7 +25,7 @@ from pswire.decisions import entries
 from pswire.decisions.orders import Apply, Fold, Install, Pin
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.transport.blocks import INT4, INT8, TOP_K, BlockCodec, runs
-from pswire.transport.codecs import NotFinite, WireDtypeError
+from pswire.transport.codecs import WireDtypeError
 from pswire.transport.deltas import Adding, add_change, checksum, encode_change
 from pswire.transport.wire import wire_named
 from pswire.v1 import shard_pb2
@@ -87,7 +87,7 @@ def test_what_a_change_leaves_out_comes_with_the_next(codec: BlockCodec, seed: i
     for step in range(4):
         exact = exact + drawn(seed + step, exact.size, scale)
         published = np.empty_like(shown)
-        change, found = encode_change(codec, LAYOUT, exact, shown, published)
+        change, found, _ = encode_change(codec, LAYOUT, exact, shown, published)
         assert add_change(codec, LAYOUT, change, reader) == found == checksum(published)
         assert reader.tobytes() == published.tobytes() == twin(codec, change, shown).tobytes()
         before, shown = np.abs(exact - shown).max(), published
@@ -125,13 +125,46 @@ def test_a_checksum_tells_places_and_signs_apart() -> None:
     assert checksum(values) == sum((2 * i + 1) * int(each) for i, each in enumerate(bits)) % 2**64
 
 
-def test_a_change_that_overflows_is_refused_and_publishes_nothing() -> None:
-    stream = DeltaStream(INT8, LAYOUT)
-    most = np.full(LAYOUT.elements, np.finfo(np.float32).max)
-    stream.spare[...] = -most
-    assert not stream.make(most, np.empty_like(most))
-    with pytest.raises(NotFinite):
-        encode_change(INT8, LAYOUT, -most, most, np.empty_like(most))
+@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: str(codec.name))
+def test_elements_whose_change_overflows_keep_their_published_values(codec: BlockCodec) -> None:
+    """The others are encoded as if these had not changed, and a reader adds the same change."""
+    stream, most = DeltaStream(codec, LAYOUT), np.finfo(np.float32).max
+    before, out = drawn(3, LAYOUT.elements), np.empty(LAYOUT.elements, np.float32)
+    before[::7] = most
+    wanted = drawn(4, LAYOUT.elements)
+    wanted[::7] = -most
+    stream.begin(before)
+    stream.spare[...] = wanted
+    kept = stream.make(before, out)
+    assert kept is not None
+    coded = np.zeros(LAYOUT.elements, bool)
+    for run in runs(LAYOUT):
+        coded[run.start : run.start + run.rows * run.width] = run.coded
+    bad = (np.arange(LAYOUT.elements) % 7 == 0) & coded
+    assert kept.tolist() == bad.tolist()
+    assert (out[bad] == before[bad]).all() and np.isfinite(out).all()
+    tame = np.where(bad, before, wanted)
+    change, total, none = encode_change(codec, LAYOUT, tame, before, again := np.empty_like(out))
+    assert none is None and again.tobytes() == out.tobytes()
+    stream.publish(1)
+    reader = before.copy()
+    (sent,) = stream.chain(0, checksum(before), 1) or ()
+    assert sent.tobytes() == change.tobytes()
+    assert add_change(codec, LAYOUT, sent, reader) == total and reader.tobytes() == out.tobytes()
+
+
+def test_a_published_number_that_rounding_makes_infinite_stays() -> None:
+    """The change is finite, and its nearest level is larger than it: the sum would be infinite."""
+    most = np.finfo(np.float32).max
+    before, wanted, out = (np.zeros(LAYOUT.elements, np.float32) for _ in range(3))
+    first = next(run.start for run in runs(LAYOUT) if run.coded)
+    second = first + 1
+    # Beside a change of the largest number, int8 sends 0 or 1 / 127 of it.
+    wanted[[first, second]] = most
+    before[second] = most - most / np.float32(127) * np.float32(0.6)
+    _, _, kept = encode_change(INT8, LAYOUT, wanted, before, out)
+    assert kept is not None and np.flatnonzero(kept).tolist() == [second]
+    assert out[second] == before[second] and out[first] == pytest.approx(most)
 
 
 def test_a_stream_knows_few_changes_and_whose_base_is_its_own() -> None:
@@ -141,7 +174,7 @@ def test_a_stream_knows_few_changes_and_whose_base_is_its_own() -> None:
     for version in range(1, 7):
         stream.spare[...] = stream.exact + drawn(version, LAYOUT.elements)
         out = np.empty_like(shown)
-        assert stream.make(shown, out)
+        assert stream.make(shown, out) is None
         stream.publish(version)
         shown = out
         sums.append(checksum(shown))

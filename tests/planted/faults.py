@@ -200,9 +200,9 @@ FAULTS: Final = (
         ("service/test_bad_payloads.py", "shard/test_nonfinite.py"),
     ),
     Fault(
-        "a version that is not finite is published",
-        "if not («finite or» self._unchecked)",
-        "True or",
+        "an element of a version is not finite",
+        "«np.copyto(out, now, where=kept)» for worker",
+        "pass",
         ("shard/test_nonfinite.py", "shard/test_refusals.py"),
     ),
     Fault(
@@ -607,7 +607,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a shard measures an update before it is scaled",
-        "found * («total.pending * scale») ** 2",
+        "_square(total.values[:end], «total.pending * scale»)",
         "1.0",
         ("service/test_controllers.py",),
     ),

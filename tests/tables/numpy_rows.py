@@ -86,11 +86,6 @@ def scatter_parts(memory: Memory, slots: Slots, values: Words, rows: Words) -> N
         first += part.shape[1]
 
 
-def scatter(memory: Memory, first: int, slots: Slots, values: Words) -> None:
-    for chunk, here, rows in _by_chunk(memory, slots):
-        chunk[rows, first : first + values.shape[1]] = values[here]
-
-
 def union(one: Keys, other: Keys) -> Keys:
     return np.union1d(one, other)
 

@@ -22,7 +22,6 @@ KERNELS = (
     "gather",
     "gather_parts",
     "scatter_parts",
-    "scatter",
     "union",
     "spread",
 )

@@ -40,7 +40,7 @@ def test_a_table_has_the_bits_of_a_dense_variable(name: str, servers: int) -> No
             wide[np.searchsorted(KEYS, keys)] = rows
             dense.add(wide.reshape(-1), factor, "w", None, 0.0)
         out = np.empty_like(now)
-        assert dense.step(now, out, version, 1 / count, lr_scale)
+        assert dense.step(now, out, version, 1 / count, lr_scale) is None
         dense.clear()
         now = out
         for each, here in zip(

@@ -164,7 +164,7 @@ def test_states_that_do_not_fit_are_refused() -> None:
         ours.restore(state, 1)
 
 
-def test_an_update_that_is_not_finite_is_known_before_anything_changes() -> None:
+def test_a_computed_update_tells_whether_it_is_finite_and_changes_nothing() -> None:
     ours = table({"name": "sgd", "learning_rate": 1e30})
     keys, rows, _ = gradient([1, 2], 0)
     found = compute([(ours, [(keys, rows * np.float32(1e20), 1.0)])], 1.0, 1.0)

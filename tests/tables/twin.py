@@ -8,7 +8,8 @@ import numpy as np
 
 from psserver.optimizers import build
 from psserver.optimizers.rows import rows_optimizer
-from psserver.shard.tables import Advance, Contribution, Table
+from psserver.shard.tables import Contribution, Table
+from psserver.shard.tables import advance as advance_store
 from pswire.model.tables import TableSpec, initial_rows, mix
 
 SGD: dict[str, object] = {"name": "sgd", "learning_rate": 0.25}
@@ -26,8 +27,8 @@ def gradient(ids: list[int], seed: int, factor: float = 1.0, dim: int = 3) -> Co
     return keys, rows, factor
 
 
-def update(table: Table, *contributions: Contribution, keep: bool = False) -> None:
-    advance(table, contributions, 1.0 / max(len(contributions), 1), keep=keep)
+def update(table: Table, *contributions: Contribution, keep: bool = False) -> int:
+    return advance(table, contributions, 1.0 / max(len(contributions), 1), keep=keep)
 
 
 def advance(
@@ -37,8 +38,9 @@ def advance(
     lr_scale: float = 1.0,
     *,
     keep: bool = False,
-) -> None:
-    Advance([(table, contributions)], scale, lr_scale, keep=keep).finish()
+) -> int:
+    """Return how many elements were kept back."""
+    return sum(advance_store([(table, contributions)], scale, lr_scale, keep=keep).values())
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 
 from psserver.service.net.loop import LARGE_PASS, HeavyWork, Owner
 from psserver.service.store.state import SharedShard
-from psserver.shard import Apply, Install, NonfiniteError, Order, Release, Seal, Shard
+from psserver.shard import Apply, Install, Order, Release, Seal, Shard
 from psserver.shard.updates import PendingUpdate
 from pswire import running
 from pswire.decisions.orders import Save, Writing
@@ -121,12 +121,8 @@ class Executor:
 
     def _failed(self, index: int, error: BaseException) -> None:
         fields = event("entry_failed", entry=index)
-        if isinstance(error, NonfiniteError):
-            log.error("%s", error, extra=fields)
-            self._state.fail(str(error), diverged=True)
-        else:
-            log.error("entry %d of the decision log cannot be executed", index, exc_info=error, extra=fields)
-            self._state.fail(f"server {self._server} cannot execute entry {index}: {error}")
+        log.error("entry %d of the decision log cannot be executed", index, exc_info=error, extra=fields)
+        self._state.fail(f"server {self._server} cannot execute entry {index}: {error}")
 
     def _execute(self, index: int, order: Submitted) -> bool:
         state, shard, kind = self._state, self._state.shard, type(order)
@@ -195,8 +191,9 @@ class Executor:
             self.timed(order, time.perf_counter() - began)
         work.finish()
         shard = self._state.shard
-        if shard is not None and shard.square is not None and isinstance(order, Apply):
-            self.measured(order.version, shard.square)
+        fact = None if shard is None else shard.fact
+        if fact is not None and fact.square is not None and isinstance(order, Apply):
+            self.measured(fact.version, fact.square)
         self._state.admission.freed()
         self._state.finish(index)
 

@@ -3,16 +3,16 @@
 from psserver.shard.tables.group import TABLE_KINDS, Tables
 from psserver.shard.tables.snapshot import TableState
 from psserver.shard.tables.table import Contribution, Table
-from psserver.shard.tables.updates import Advance, Update, commit, compute
+from psserver.shard.tables.updates import Update, advance, commit, compute
 
 __all__ = [
     "TABLE_KINDS",
-    "Advance",
     "Contribution",
     "Table",
     "TableState",
     "Tables",
     "Update",
+    "advance",
     "commit",
     "compute",
 ]

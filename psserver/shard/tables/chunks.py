@@ -52,7 +52,3 @@ class Chunks:
         """Write rows at different slots: the first part from `values`, [n, width], the others from `rows`."""
         words = np.ascontiguousarray(values).view(np.uint32)
         kernels.scatter_parts(self._memory, slots, words, rows)
-
-    def put(self, first: int, slots: Slots, words: Words) -> None:
-        """Write words of rows at different slots, [n, width], from word `first`."""
-        kernels.scatter(self._memory, first, slots, words)

@@ -29,7 +29,7 @@ from psserver.shard.tables.saved import SavedRows, waiting_names
 from psserver.shard.tables.snapshot import TableState
 from psserver.shard.tables.store import RowStore
 from psserver.shard.tables.table import Table, read
-from psserver.shard.tables.updates import Advance, Contributions, Update, compute
+from psserver.shard.tables.updates import Contributions, Update, advance, compute
 from pswire.model.adjacent import joined
 from pswire.model.plan import Plan
 from pswire.model.rows import CutRows, Rows, WantedRows, keys_of, values_of
@@ -107,7 +107,6 @@ class Tables:
         """The memory of rows, indexes, undo records and contributions."""
         return (
             sum(table.nbytes + table.undo_bytes + table.saved_bytes for table in self.tables)
-            + sum(self.tables[family[0]].store.spare_bytes for family in self._families)
             + self._added_bytes
         )
 
@@ -210,27 +209,16 @@ class Tables:
         """Compute the coming version of all tables, store by store, from what was added and `more`; changes nothing."""
         return [compute(each, scale, lr_scale) for each in self._by_store(more)]
 
-    def advance(self, scale: float, lr_scale: float, *, unchecked: bool) -> list[str]:
+    def advance(self, scale: float, lr_scale: float) -> dict[str, int]:
         """Make the coming version of all tables from what was added.
 
-        Return names of tables whose numbers would not be finite; then nothing has changed. `unchecked`: make it all the
-        same. Older versions stay readable until `committed`.
+        Return how many elements of tables kept their old values, by the table's name. Older versions stay readable
+        until `committed`.
         """
-        made: list[Advance] = []
-        try:
-            for each in self._by_store(()):
-                made.append(Advance(each, scale, lr_scale, keep=True, rows=self._single))
-        except BaseException:
-            for each_made in made:
-                each_made.back()
-            raise
-        wrong = [] if unchecked else [name for each in made if not each.finite for name in each.names]
-        for each_made in made:
-            if wrong:
-                each_made.back()
-            else:
-                each_made.finish()
-        return wrong
+        kept: dict[str, int] = {}
+        for each in self._by_store(()):
+            kept |= advance(each, scale, lr_scale, keep=True, rows=self._single)
+        return kept
 
     @property
     def _single(self) -> CutRows | None:

@@ -37,7 +37,6 @@ class RowStore:
         self.count = 0
         self._free = np.zeros(0, np.int32)
         # Ends of the values, of each of the optimizer's slots, and of the age.
-        self._spare = np.zeros(0, np.uint32)
         widths = [dim, *(width or dim for width in optimizer.widths.values()), 2]
         self._rows = Chunks(tuple(accumulate(widths)))
 
@@ -50,11 +49,6 @@ class RowStore:
     def give(self, slots: Slots) -> None:
         """Take slots back whose rows are gone. Readers of older versions lay undo records over what follows."""
         self._free = np.concatenate([self._free, slots])
-
-    @property
-    def spare_bytes(self) -> int:
-        """The memory that is kept for rows as they were before an update."""
-        return self._spare.nbytes
 
     @property
     def row_bytes(self) -> int:
@@ -88,19 +82,24 @@ class RowStore:
             words, values.view(np.float32), {name: slot.view(np.float32) for name, slot in named}, ages
         )
 
-    def step(self, rows: "WholeRows", gradients: Floats, numbers: RowStep) -> tuple[Floats, bool]:
-        """Return the values after an update, and whether these and the slots, which advance, are finite.
+    def step(self, rows: "WholeRows", gradients: Floats, numbers: RowStep) -> tuple[Floats, Counts | None]:
+        """Return the values after an update, and how many elements of each row kept theirs; None if none did.
 
-        `gradients` are overwritten. Goes by blocks that stay in the cache from one pass to the next.
+        The slots in `rows` advance; `gradients` are overwritten. Goes by blocks that stay in the cache from one pass to
+        the next.
         """
-        after, finite = np.empty_like(rows.values), True
+        after, kept = np.empty_like(rows.values), None
         for start in range(0, len(after), _BLOCK):
             part = slice(start, start + _BLOCK)
             state = {name: slot[part] for name, slot in rows.state.items()}
             own = rows.values[part], gradients[part], after[part]
             counts = rows.ages[part, 1]
-            finite = self.optimizer.step(*own, state, counts, numbers, self.backend) and finite
-        return after, finite
+            if not self.optimizer.step(*own, state, counts, numbers, self.backend):
+                kept = np.zeros(len(after), np.uint32) if kept is None else kept
+                marked = np.isnan(after[part])
+                np.copyto(after[part], rows.values[part], where=marked)
+                kept[part] = marked.sum(axis=1)
+        return after, kept
 
     def largest(self, values: Floats, rows: "WholeRows") -> float:
         """Return the largest magnitude of values and of slots; NaN or infinite if one is."""
@@ -122,24 +121,13 @@ class RowStore:
         wanted = self.optimizer.one_pass
         return None if wanted is None else update_of(wanted)
 
-    def save_to(self, values: Floats) -> Saved:
-        """Return room to save rows, with `values` for theirs. What was saved before is gone, but for its values."""
-        n, width = len(values), self._rows.ends[-1] - self.dim
-        if self._spare.size < n * width:
-            self._spare = np.empty(n * width, np.uint32)
-        return Saved(values, self._spare[: n * width].reshape(n, width), np.zeros(1, np.int64))
-
     def advance(
         self, run: RowUpdate, slots: Slots, gradients: Floats, saved: Saved, numbers: RowStep
-    ) -> tuple[bool, Counts]:
-        """Update rows where they lie, and return whether all numbers are finite, and each row's number of updates."""
+    ) -> tuple[Counts, Counts | None]:
+        """Update rows where they lie. Return each row's number of updates, and how many of its elements kept their old
+        values; None if none did."""
         passed = self.optimizer.pass_numbers(numbers)
         return run(self._rows.memory, slots, gradients, saved, numbers.version + 1, passed)
-
-    def put_back(self, slots: Slots, saved: Saved) -> None:
-        """Write saved rows back."""
-        self._rows.put(0, slots, saved.values.view(np.uint32))
-        self._rows.put(self.dim, slots, saved.others)
 
     def make(self, values: Floats) -> Slots:
         """Add rows that no update has touched, and return their slots."""

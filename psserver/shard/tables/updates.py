@@ -1,8 +1,8 @@
 """Updates of tables of one store: computed beside the rows, or written where they lie.
 
 `advance` makes the coming version: in place, saving each row before it changes, or for a rule that has no such pass by
-`compute` and `commit`. Both give the same bits. If it turns out that a number is not finite, or that tables of another
-store cannot follow, `back` leaves the rows as they were.
+`compute` and `commit`. Both give the same bits. An element that would not be finite keeps its old value and slots; of a
+rule that sees whole rows, the row does. Ages and counts advance.
 """
 
 import math
@@ -47,7 +47,7 @@ class Update:
     """The coming version of rows of several tables of one store, computed and not yet there.
 
     `slots`: -1 for rows that do not exist yet. `rows`: their values before; the optimizer's slots and the ages
-    afterwards. `after`: the values, [n, dim]. `finite`: whether all numbers of rows and slots are.
+    afterwards. `after`: the values, [n, dim]. `kept`: how many elements of each row kept theirs; None if none did.
     """
 
     version: int
@@ -55,7 +55,12 @@ class Update:
     slots: Slots
     rows: WholeRows
     after: Floats
-    finite: bool
+    kept: Counts | None
+
+    @property
+    def finite(self) -> bool:
+        """Whether no element would keep its old values."""
+        return self.kept is None
 
     @property
     def largest(self) -> float:
@@ -147,10 +152,10 @@ def compute(contributions: Contributions, scale: float, lr_scale: float) -> Upda
     rows = store.whole(asked.slots)
     fresh([part.table for part in asked.parts], [part.keys for part in asked.parts], asked.slots, rows.values)
     # Copied, because the step overwrites them.
-    after, finite = store.step(rows, asked.totals.copy(), asked.step(scale, lr_scale))
+    after, kept = store.step(rows, asked.totals.copy(), asked.step(scale, lr_scale))
     rows.ages[:, 0] = version + 1
     rows.ages[:, 1] += np.uint32(1)
-    return Update(version + 1, asked.parts, asked.slots, rows, after, finite)
+    return Update(version + 1, asked.parts, asked.slots, rows, after, kept)
 
 
 def commit(update: Update, *, keep: bool) -> None:
@@ -195,85 +200,56 @@ def _take_up(
             table.forget(version)
 
 
-class Advance:
-    """The coming version of tables of one store, until `finish` makes it known or `back` takes it back.
+def advance(
+    contributions: Contributions,
+    scale: float,
+    lr_scale: float,
+    *,
+    keep: bool,
+    rows: CutRows | None = None,
+) -> dict[str, int]:
+    """Make the coming version of tables of one store. Return how many elements each table kept back, by name.
 
-    `finite`: whether all numbers of rows and slots are. Others may read older versions meanwhile if `keep` is set.
+    `keep`: others may read older versions meanwhile and afterwards. `rows`: those of all contributions, if these are
+    one payload.
     """
-
-    def __init__(
-        self,
-        contributions: Contributions,
-        scale: float,
-        lr_scale: float,
-        *,
-        keep: bool,
-        rows: CutRows | None = None,
-    ) -> None:
-        """`rows`: those of all contributions, if these are one payload."""
-        self._keep = keep
-        store = contributions[0][0].store
-        run = store.in_place
-        self._written = None
-        if run is None:
-            self._computed = compute(contributions, scale, lr_scale)
-            self.finite, self.parts = self._computed.finite, self._computed.parts
-        else:
-            asked = _asked(contributions, rows)
-            self._written = _Written(run, asked, asked.step(scale, lr_scale), keep=keep)
-            self.finite, self.parts = self._written.finite, asked.parts
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the tables."""
-        return [part.table.spec.name for part in self.parts]
-
-    def back(self) -> None:
-        """Leave all rows as they were."""
-        if self._written is not None:
-            self._written.back()
-
-    def finish(self) -> None:
-        """Move the tables on to the version."""
-        if self._written is None:
-            commit(self._computed, keep=self._keep)
-        else:
-            self._written.finish()
+    run = contributions[0][0].store.in_place
+    if run is None:
+        update = compute(contributions, scale, lr_scale)
+        commit(update, keep=keep)
+        parts, kept = update.parts, update.kept
+    else:
+        asked = _asked(contributions, rows)
+        parts, kept = asked.parts, _write(run, asked, asked.step(scale, lr_scale), keep=keep)
+    if kept is None:
+        return {}
+    return {part.table.spec.name: int(kept[part.start : part.stop].sum()) for part in parts}
 
 
-class _Written:
-    """An update in place. Until `finish` no reader is told of its version, and none finds its new rows."""
+def _write(run: RowUpdate, asked: _Asked, step: RowStep, *, keep: bool) -> Counts | None:
+    """Update in place. Return how many elements of each row kept their old values; None if none did.
 
-    def __init__(self, run: RowUpdate, asked: _Asked, step: RowStep, *, keep: bool) -> None:
-        store = self._store = asked.store
-        self._asked, self._keep = asked, keep
-        self._made, self._slots = np.flatnonzero(asked.slots < 0), asked.slots
-        _save(asked.parts, asked.slots)
-        self._saved: Saved = store.save_to(np.empty((asked.slots.size, store.dim), np.float32))
-        if self._made.size:
-            self._slots = asked.slots.copy()
-            self._make()
-        if keep:
-            for part in asked.parts:
-                rows = self._saved.values[part.start : part.stop]
-                record = Undo(asked.version + 1, part.keys, rows, self._saved.filled, part.start)
-                part.table.publish(record)
-        self.finite, self._counts = store.advance(run, self._slots, asked.totals, self._saved, step)
+    Until the end no reader is told of the version, and none finds its new rows.
+    """
+    store, parts, slots = asked.store, asked.parts, asked.slots
+    made = np.flatnonzero(slots < 0)
+    _save(parts, slots)
+    saved = Saved(np.empty((slots.size, store.dim), np.float32), np.zeros(1, np.int64))
+    if made.size:
+        slots = slots.copy()
+        _make(asked, made, slots)
+    if keep:
+        for part in parts:
+            rows = saved.values[part.start : part.stop]
+            part.table.publish(Undo(asked.version + 1, part.keys, rows, saved.filled, part.start))
+    counts, kept = store.advance(run, slots, asked.totals, saved, step)
+    _take_up(asked.version + 1, parts, slots, made, counts, keep=keep)
+    return kept
 
-    def _make(self) -> None:
-        """Make rows that do not exist yet, of which nobody knows."""
-        parts = self._asked.parts
-        bounds = np.searchsorted(self._made, [0, *(part.stop for part in parts)]).tolist()
-        for part, begin, end in zip(parts, bounds, bounds[1:], strict=False):
-            for at in in_blocks(self._made[begin:end], part.table.spec.dim):
-                rows = initial_rows(part.table.spec, part.keys[at - part.start])
-                self._slots[at] = self._store.make(rows)
 
-    def back(self) -> None:
-        # The records stay: what they have are rows of the version that goes on.
-        self._store.put_back(self._slots, self._saved)
-        self._store.give(self._slots[self._made])
-
-    def finish(self) -> None:
-        version, parts = self._asked.version + 1, self._asked.parts
-        _take_up(version, parts, self._slots, self._made, self._counts, keep=self._keep)
+def _make(asked: _Asked, made: Places, slots: Slots) -> None:
+    """Make rows that do not exist yet, of which nobody knows, and write their slots to `slots`."""
+    bounds = np.searchsorted(made, [0, *(part.stop for part in asked.parts)]).tolist()
+    for part, begin, end in zip(asked.parts, bounds, bounds[1:], strict=False):
+        for at in in_blocks(made[begin:end], part.table.spec.dim):
+            slots[at] = asked.store.make(initial_rows(part.table.spec, part.keys[at - part.start]))
