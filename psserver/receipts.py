@@ -3,8 +3,8 @@
 A shard answers a complete push with a keyed digest of (job, ticket, shard); only servers know the key. A commit carries
 the receipts of all shards, so a worker that skips a push or reuses another's is refused before anything is decided. The
 digest need not cover the payload: a shard accepts one payload for a ticket and no other, so a receipt can mean no
-other. A receipt also says whether the payload is ordinary (`psserver.shard.payload_checks`), and the sum of the squares
-of its gradient: facts by which the coordinator or a policy decides without having to trust the worker.
+other. A receipt also says the sum of the squares of the payload's gradient: a fact by which a policy decides without
+having to trust the worker.
 
 The same key proves memberships: every server can compute the token that Join gives a worker. One token serves for all
 servers, because all have the key; the log says which memberships are current.
@@ -30,15 +30,13 @@ def new_secret() -> bytes:
     return secrets.token_bytes(32)
 
 
-def receipt(
-    secret: bytes, job: str, ticket: int, server: int, *, ordinary: bool = True, squares: float = 0.0
-) -> bytes:
+def receipt(secret: bytes, job: str, ticket: int, server: int, squares: float = 0.0) -> bytes:
     """Return a shard's receipt. `squares`: the finite sum of the squares of the payload's gradient."""
-    return _receipt(secret, job, ticket, server, ordinary, _SQUARES.pack(squares))
+    return _receipt(secret, job, ticket, server, _SQUARES.pack(squares))
 
 
-def _receipt(secret: bytes, job: str, ticket: int, server: int, ordinary: bool, squares: bytes) -> bytes:
-    text = f"{job}/{ticket}/{server}/{'ordinary' if ordinary else 'large'}/".encode() + squares
+def _receipt(secret: bytes, job: str, ticket: int, server: int, squares: bytes) -> bytes:
+    text = f"{job}/{ticket}/{server}/".encode() + squares
     return hashlib.blake2b(text, key=secret, digest_size=LENGTH).digest() + squares
 
 
@@ -70,31 +68,25 @@ class Claim(NamedTuple):
 class Examined:
     """The facts in the receipts of a commit.
 
-    `missing`: the servers without a valid one. `ordinary`: all payloads are. `norm`: the L2 norm of the whole gradient,
-    in six digits.
+    `missing`: the servers without a valid one. `norm`: the L2 norm of the whole gradient, in six digits.
     """
 
     missing: list[int]
-    ordinary: bool
     norm: float
 
 
 def examine(secret: bytes, job: str, ticket: int, servers: int, receipts: Sequence[bytes]) -> Examined:
     """Check the receipts of a commit, which are in task order."""
-    missing, ordinary, sums = [], True, []
+    missing, sums = [], []
     for server in range(servers):
         got = receipts[server] if server < len(receipts) else b""
         squares = got[LENGTH:]
-        if hmac.compare_digest(got, _receipt(secret, job, ticket, server, True, squares)):
-            pass
-        elif hmac.compare_digest(got, _receipt(secret, job, ticket, server, False, squares)):
-            ordinary = False
+        if hmac.compare_digest(got, _receipt(secret, job, ticket, server, squares)):
+            # Trusted: the digest proves that the server wrote it.
+            sums.append(_SQUARES.unpack(squares)[0])
         else:
             missing.append(server)
-            continue
-        # Trusted: the digest proves that the server wrote it.
-        sums.append(_SQUARES.unpack(squares)[0])
-    return Examined(missing, ordinary, norm_of(sums))
+    return Examined(missing, norm_of(sums))
 
 
 def missing_receipts(ticket: int, missing: Sequence[int]) -> str:

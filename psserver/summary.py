@@ -49,6 +49,7 @@ def summarise(
             for worker, tally in sorted(tallies.items())
         },
         **({"uncounted": said} if (said := _uncounted(coordinator)) else {}),
+        **({"kept_back": said} if (said := coordinator.state.kept_back.sentence()) else {}),
         "weights_sha256": sha256,
         **({"tables": found} if (found := [each.to_json() for each in together(tables)]) else {}),
     }

@@ -172,11 +172,6 @@ def pretend_strategy(model: Any, strategy: object) -> None:
     model._distribute_strategy = strategy
 
 
-def try_every_update(coordinator: Any, assurance: object) -> None:
-    """Let `assurance` say from now on whether an update is certain to be finite."""
-    coordinator._driver._assurance = assurance
-
-
 def leave_fit(job: Any, reason: str) -> None:
     """Let the worker of a distributed model leave its job."""
     job._steps.leave(reason)

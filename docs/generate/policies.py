@@ -100,8 +100,6 @@ SILENT = """## What the papers leave open
   `most_samples`.
 - **An update of too few** is not made by `trimmed-mean` and `krum`, which need 2 b + 1 and 2 f + 3
   contributions.
-- **A refused update** (not finite) changes only the fate of its contributions. In `ssp` the work still
-  counts as a clock.
 - **`dssp` as printed** does not keep its upper bound; ours does, unless `literal` asks for the printed
   form.
 - **A newcomer** under `ssp` starts with the clock of the slowest worker.

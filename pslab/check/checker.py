@@ -15,7 +15,7 @@ from pslab.check.members import Members, Rates, WorkersTimes
 from pslab.check.ordering import Clock, Frame, Indices, Resumptions, Timers
 from pslab.check.run_files import MetricsAgree, SummaryAgrees, WeightsAgree
 from pslab.check.tickets import Accounting, OneAtATime, TicketLife, WorkUnits
-from pslab.check.updates import Folds, Refusals, Staleness, Turns, Versions, Weights
+from pslab.check.updates import Folds, KeptBack, Staleness, Turns, Versions, Weights
 from pslab.runs.fold import Fold
 from pslab.runs.folder import WEIGHTS, Run, RunError, Summary
 from pslab.runs.log import Line, Malformed
@@ -58,7 +58,7 @@ def log_checks() -> list[LogCheck]:
         Weights(),
         Folds(),
         Turns(),
-        Refusals(),
+        KeptBack(),
         Resumptions(),
         Changes(),
         Controllers(),

@@ -64,8 +64,6 @@ class Deadlines(LogCheck):
                 self._fired = False
                 for part in update.parts:
                     self.waste.missed.pop(part.worker, None)
-            case e.Refuse():
-                self._fired = False
             case e.Cancel(worker, ticket, reason) if reason.startswith("version "):
                 yield from self._cancel(worker, ticket, limits or Limits())
 

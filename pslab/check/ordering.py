@@ -65,7 +65,6 @@ class Frame(LogCheck):
                     | e.Commit()
                     | e.Fold()
                     | e.Apply()
-                    | e.Refuse()
                     | e.Drop()
                     | e.Timer()
                     | e.Policy()

@@ -125,7 +125,7 @@ class Sizes(LogCheck):
 
 
 # Why contributions are dropped, by a policy or whatever it is.
-REASONS = ("stale", "too few", "no samples", "stopped", e.NONFINITE, e.REPLACED)
+REASONS = ("stale", "too few", "no samples", "stopped", e.REPLACED)
 
 
 @dataclass
@@ -219,8 +219,7 @@ class Barrier(LogCheck):
 
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
         match entry.fact:
-            case e.Drop(worker, _, _, reason) if reason != e.NONFINITE:
-                # A worker whose update was refused contributes to the next one.
+            case e.Drop(worker):
                 self._dropped.add(worker)
             case e.Apply() as update:
                 yield from self._missing(update, state)

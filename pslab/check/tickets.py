@@ -57,7 +57,7 @@ class TicketLife(LogCheck):
                 yield from _move(entry.kind, number, worker, state)
             case e.Cancel(worker, number) | e.Abandon(worker, number):
                 yield from _move(entry.kind, number, worker, state)
-            case e.Apply(_, _, _, parts) | e.Refuse(_, _, _, parts):
+            case e.Apply(_, _, _, parts):
                 numbers = [part.ticket for part in parts]
                 for number in sorted({n for n in numbers if numbers.count(n) > 1}):
                     yield f"ticket {number} appears {numbers.count(number)} times in one update"

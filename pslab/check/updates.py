@@ -1,4 +1,4 @@
-"""Checks of updates: versions, staleness, weights, the order of their sums, and refused updates."""
+"""Checks of updates: versions, staleness, weights, the order of their sums, and elements that were kept back."""
 
 import math
 from collections.abc import Iterator
@@ -32,9 +32,6 @@ class Versions(LogCheck):
                     yield f"version {version} is made before any values were installed"
                 elif version != current + 1:
                     yield f"the update should make version {current + 1}, got {version}"
-            case e.Refuse(version):
-                if current is None or version != current + 1:
-                    yield f"version {version} is refused, but {current} is current"
             case e.Stop(_, version):
                 if version != (current or 0):
                     yield f"the job stops at version {version}, but the last version made is {current or 0}"
@@ -47,7 +44,7 @@ class Staleness(LogCheck):
 
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
         match entry.fact:
-            case e.Apply(version, _, _, parts) | e.Refuse(version, _, _, parts):
+            case e.Apply(version, _, _, parts):
                 for part in parts:
                     yield from self._part(version, part, state)
             case e.Drop(_, number, staleness):
@@ -75,7 +72,7 @@ class Weights(LogCheck):
     name = "weights"
 
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
-        if not isinstance(entry.fact, e.Apply | e.Refuse):
+        if not isinstance(entry.fact, e.Apply):
             return
         for part in entry.fact.parts:
             expected = part.factor * entry.fact.scale
@@ -106,7 +103,7 @@ class Folds(LogCheck):
             case e.Drop(_, number):
                 if any(fold.ticket == number for fold in self._open):
                     yield f"ticket {number} is dropped although it was already folded into the open sum"
-            case e.Apply(version, _, _, parts) | e.Refuse(version, _, _, parts):
+            case e.Apply(version, _, _, parts):
                 yield from self._compare(version, parts)
                 self._open.clear()
 
@@ -149,7 +146,7 @@ class Turns(LogCheck):
                 first = member is not None and not member.granted
                 # The first workers of a job are no newcomers: their grants come before any commit.
                 self._newcomer |= first and bool(state.committed)
-            case e.Apply(version, _, _, parts) | e.Refuse(version, _, _, parts):
+            case e.Apply(version, _, _, parts):
                 tickets = [state.tickets.get(part.ticket) for part in parts]
                 turns = [t.turn for t in tickets if t is not None and t.turn is not None]
                 falls = any(later <= earlier for earlier, later in zip(turns, turns[1:], strict=False))
@@ -160,41 +157,25 @@ class Turns(LogCheck):
                 self._unsettled = isinstance(entry.fact, e.Policy)
 
 
-class Refusals(LogCheck):
-    """The parts of a refused update, and nothing else, are dropped as "nonfinite update", at once and in order."""
+class KeptBack(LogCheck):
+    """Elements are kept back of versions that were made, once of each and in their order, and at least one."""
 
-    name = "refused updates"
+    name = "kept back"
 
     def __init__(self) -> None:
-        # Parts of the last refused update that are not dropped yet.
-        self._left: list[e.Part] = []
-        self._version = 0
+        self._newest = 0
 
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
         match entry.fact:
-            case e.Drop(worker, ticket, _, e.NONFINITE):
-                if not self._left:
-                    yield f"ticket {ticket} of {worker} is dropped as {e.NONFINITE!r}, but no update of it was refused"
-                else:
-                    expected = self._left.pop(0)
-                    if (worker, ticket) != (expected.worker, expected.ticket):
-                        yield (
-                            f"ticket {ticket} of {worker} is dropped as {e.NONFINITE!r}; next of the refused version "
-                            f"{self._version} is ticket {expected.ticket} of {expected.worker}"
-                        )
-                return
-            case e.Refuse(version, _, _, parts):
-                yield from self._unsettled(f"version {version} is refused")
-                self._left, self._version = list(parts), version
-            case _:
-                yield from self._unsettled(f"a {entry.kind} entry comes")
-
-    def finish(self, state: Fold) -> Iterator[str]:
-        if state.stop is not None:
-            yield from self._unsettled("the log ends")
-
-    def _unsettled(self, event: str) -> Iterator[str]:
-        if self._left:
-            tickets = ", ".join(str(part.ticket) for part in self._left)
-            self._left = []
-            yield f"{event} before tickets {tickets} of the refused version {self._version} are dropped"
+            case e.Nonfinite(version, kept):
+                if not self._newest < version <= (state.version or 0):
+                    yield (
+                        f"elements of version {version} are kept back; expected a version that was made, and a later "
+                        f"one than {self._newest}"
+                    )
+                if kept < 1:
+                    yield f"{kept} elements of version {version} are kept back; expected at least one"
+                self._newest = max(self._newest, version)
+            case e.Restore(_, version):
+                # What came behind the checkpoint is void.
+                self._newest = min(self._newest, version)

@@ -45,6 +45,8 @@ def outcome_text(finished: FinishedRun) -> Text:
         text.append(f"did not count: {summary.uncounted}\n", style="yellow")
     if summary is not None and summary.unreached:
         text.append(f"not reached by all: {summary.unreached}\n", style="yellow")
+    if summary is not None and summary.kept_back:
+        text.append(f"warning: {summary.kept_back}\n", style="yellow")
     if summary is not None and (sentence := stale_text(summary)):
         text.append(f"warning: {sentence}\n", style="yellow")
     if finished.result.ok:

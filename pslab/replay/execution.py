@@ -60,23 +60,22 @@ class Replayed:
     """How far a replay got, and its result.
 
     `computed`: contributions computed again; `agreed`: those with the logged loss and norm. `skipped`: contributions
-    that nothing depends on. `refused`: updates that were refused, and would be refused here. `first`: the first
-    difference. `proven`: the newest version from which a contribution was computed in agreement with the log, before
+    that nothing depends on. `kept`: elements that were kept back, here as in the log. `first`: the first difference.
+    `proven`: the newest version from which a contribution was computed in agreement with the log, before
     any difference. `loss`: the mean finite loss of the parts of `version`. `rate`: the learning rate that was set last,
-    or None. `diverged`: why the replay ended at a version that would not be finite, or empty.
+    or None.
     """
 
     version: int = -1
     computed: int = 0
     agreed: int = 0
     skipped: int = 0
-    refused: int = 0
+    kept: int = 0
     first: Difference | None = None
     proven: int = -1
     loss: float = math.nan
     finished: bool = False
     rate: float | None = None
-    diverged: str = ""
 
 
 @dataclass
@@ -96,6 +95,8 @@ class Replay:
     # How many batches a worker that comes back skips.
     _tallies: dict[str, Tally] = field(init=False, default_factory=dict)
     _log: Fold = field(init=False, default_factory=Fold)
+    # Version -> how many elements are kept back here, and the variable with most of them.
+    _kept: dict[int, tuple[int, str]] = field(init=False, default_factory=dict)
     # Open ticket -> its part of a work unit, if the job deals them.
     _parts: dict[int, UnitPart | None] = field(init=False, default_factory=dict)
 
@@ -161,8 +162,6 @@ class Replay:
         for step in self.steps:
             try:
                 self._prepare(step.entry)
-                if isinstance(step.entry, entries.Refuse):
-                    self._try_update(step)
                 self.store.execute(step.entry)
             except ShardError as error:
                 raise DataError(
@@ -170,8 +169,12 @@ class Replay:
                     "ps-lab check shows whether the log was edited"
                 ) from error
             self._log.see(step.entry, step.t)
+            if isinstance(step.entry, entries.Nonfinite):
+                self._check_kept(step, step.entry)
             if isinstance(step.entry, entries.Install | entries.Apply):
-                self.result.version = step.entry.version
+                fact, self.result.version = self.store.fact, step.entry.version
+                if fact.kept:
+                    self._kept[fact.version] = fact.kept, fact.variable
                 if isinstance(step.entry, entries.Apply):
                     loss = self._log.pending.loss
                     self.result.loss = math.nan if loss is None else loss
@@ -206,18 +209,16 @@ class Replay:
             case _:
                 pass
 
-    def _try_update(self, step: Record) -> None:
-        """Raise DataError if a refused update would be finite here."""
-        refused = step.entry
-        assert isinstance(refused, entries.Refuse)
-        update = entries.Apply(refused.version, refused.scale, refused.lr_scale, refused.parts)
-        finite, _ = self.store.try_update(update)
-        if finite:
+    def _check_kept(self, step: Record, logged: entries.Nonfinite) -> None:
+        """Raise DataError if other elements of that version are kept back here."""
+        kept, variable = self._kept.pop(logged.version, (0, ""))
+        if (kept, variable) != (logged.kept, logged.variable):
+            here = f"{kept}, most of {variable}" if kept else "none"
             raise DataError(
-                f"entry {step.index} refuses version {refused.version} as not finite, but it would be finite here: "
-                "the data have changed, or the log was edited"
+                f"entry {step.index}: {logged.kept} elements of version {logged.version} were kept back, most of "
+                f"{logged.variable}; here {here}: the data have changed, or the log was edited"
             )
-        self.result.refused += 1
+        self.result.kept += kept
 
     def _join(self, worker: str, rank: int) -> None:
         job = job_of(self.steps)
@@ -331,7 +332,5 @@ def _versions(steps: Iterable[Record]) -> dict[int, int]:
 def _needed(steps: Iterable[Record]) -> set[int]:
     """Return the tickets whose payloads the shards use."""
     needed = set(_versions(steps))
-    refused = (step.entry for step in steps if isinstance(step.entry, entries.Refuse))
-    needed |= {part.ticket for entry in refused for part in entry.parts}
     # Some are summed, and dropped at the stop.
     return needed | {step.entry.ticket for step in steps if isinstance(step.entry, entries.Fold)}

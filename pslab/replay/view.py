@@ -26,8 +26,8 @@ def replayed_lines(replayed: Replayed, proof: Proof | None) -> list[str]:
     ]
     if replayed.skipped:
         lines.append(f"{replayed.skipped} were left out: nothing depends on them")
-    if replayed.refused:
-        lines.append(f"{replayed.refused} refused updates would not be finite here either")
+    if replayed.kept:
+        lines.append(f"{replayed.kept} elements were kept back, because they would not be finite here either")
     if replayed.first is not None:
         lines.append(f"first difference: {replayed.first}")
         if replayed.proven >= 0:

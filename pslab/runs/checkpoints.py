@@ -140,7 +140,7 @@ class Shelf:
                 *(about.job, optimizer.config, about.servers, about.workers, about.seed),
                 adapt=self._controller(),
             )
-            coordinator_of(checkpoint, terms, policy, None)
+            coordinator_of(checkpoint, terms, policy)
             for server in range(about.servers):
                 state = load_part(self.store, name, about, server)
                 deltas = deltas_named(state.deltas)

@@ -103,6 +103,8 @@ class Summary:
     tables: tuple[TableFigures, ...] = ()
     # Workers whose work did not count, as a sentence; empty if there is none.
     uncounted: str = ""
+    # Elements that versions left as they were, as a sentence; empty if there are none.
+    kept_back: str = ""
     # Trained variables that some or all workers did not reach, as a sentence; empty if there are none.
     unreached: str = ""
 
@@ -167,6 +169,7 @@ class Summary:
                 reason=str(record["reason"]),
                 missing=dict(record.get("missing", {})),
                 uncounted=str(record.get("uncounted", "")),
+                kept_back=str(record.get("kept_back", "")),
                 unreached=str(record.get("unreached", "")),
                 began_with=dict(record.get("began_with", {})),
                 tables=tuple(map(TableFigures.from_json, record.get("tables", ()))),

@@ -23,7 +23,6 @@ from psserver.policies import Policy
 from psserver.policies import build as build_policy
 from psserver.policies.controllers import CONTROLLERS
 from psserver.policy_plan import adapt_of, check_measures, plan_of
-from psserver.shard_bounds import ShardBounds
 from pswire.config.distributions import LARGEST, Delay, DelayError, Draw, parse, stream
 from pswire.config.experiment import Experiment
 from pswire.config.sections import Fault, Join
@@ -82,7 +81,6 @@ def build(
         evaluate=simulation.evaluate,
         until_accuracy=simulation.until_accuracy,
         # In a simulation of time only, every update is finite.
-        assurance=ShardBounds(policy.tensors, optimizer) if any(made.values()) else None,
     )
     # Perfect links draw nothing, so ten thousand workers can share one generator.
     chance = stream(experiment.run.seed, 0, "messages")

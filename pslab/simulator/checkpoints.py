@@ -87,7 +87,7 @@ def resume(cluster: Cluster, folder: Path, which: str, disk: Disk | None = None)
     about, terms, policy = checkpoint.manifest, cluster.terms, cluster.policy
     check_same_job(about, policy, terms.optimizer, terms.workers, terms.seed)
     states = shards_of(checkpoint, cluster.store.plan)
-    coordinator = coordinator_of(checkpoint, terms, policy, cluster.assurance)
+    coordinator = coordinator_of(checkpoint, terms, policy)
     try:
         cluster.store.restore([states[server] for server in sorted(states)], tuple(coordinator.state.folded))
     except StateError as error:

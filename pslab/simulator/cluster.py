@@ -23,16 +23,14 @@ from psserver.coordinator import (
     Output,
     Record,
     Send,
-    Trial,
     declined,
     inputs,
 )
-from psserver.coordinator.assurance import Assurance
 from psserver.coordinator.terms import Extent
 from psserver.policies import Policy, PolicyError
 from pswire import protocol
 from pswire.config.distributions import Draw
-from pswire.decisions.entries import Apply, Checkpoint, Grant
+from pswire.decisions.entries import Apply, Checkpoint, Grant, Install
 from psworker.engine import Commit, Done, Leave, Request
 from psworker.local import LocalWork, Trainer, evaluated
 from psworker.local import build as build_local
@@ -65,7 +63,6 @@ class Cluster:
         interrupt: bool = False,
         evaluate: int = 0,
         until_accuracy: float = 0.0,
-        assurance: Assurance | None = None,
     ) -> None:
         self.queue, self.network, self.store = queue, network, store
         self.terms, self.policy = terms, policy
@@ -75,8 +72,7 @@ class Cluster:
         self.every, self.until_accuracy = evaluate, until_accuracy
         self.workers: dict[str, Worker] = {}
         self.metrics: dict[str, float] = {}
-        self.assurance = assurance
-        self.coordinator = Coordinator(terms, policy, assurance)
+        self.coordinator = Coordinator(terms, policy)
         # Seconds of the job before this run.
         self._before = 0.0
         # When the first grant was given.
@@ -194,20 +190,15 @@ class Cluster:
 
     def receive(self, worker: Worker, incarnation: int, request: Request) -> None:
         """Receive a request of this incarnation."""
-        ordinary, norm = True, math.nan
+        norm = math.nan
         if isinstance(request, Commit):
-            ordinary, norm = self._ordinary(request.ticket), self.store.norm(request.ticket)
+            norm = self.store.norm(request.ticket)
             total = worker.own_batches or getattr(worker.trainer, "total_batches", 0)
             if self.terms.plan and total:
                 self.give(inputs.DataSized(worker.name, Extent(1, total)))
-        self.give(inputs.Requested(worker.name, incarnation, request, ordinary, norm))
+        self.give(inputs.Requested(worker.name, incarnation, request, norm))
         if type(request) in _LAST:
             self.tick_after(self.terms.worker_timeout)
-
-    def _ordinary(self, ticket: int) -> bool:
-        """Return what the receipts say of an open ticket's payload; True for any other ticket."""
-        found = self.coordinator.state.tickets.live.get(ticket)
-        return found is None or found.state != "open" or self.store.ordinary(ticket)
 
     def closed(self, ticket: int) -> bool:
         """Return True if the shards take no payload for this ticket any more."""
@@ -283,7 +274,7 @@ class Cluster:
     def _route(self, outputs: list[Output]) -> None:
         # A timing-only run that writes no log needs no records.
         read = self.folder.record or not self.store.empty or self.first_grant is None
-        trial: Trial | None = None
+        facts: list[inputs.Executed] = []
         for output in outputs:
             if isinstance(output, Send):
                 notice = output.notice
@@ -292,17 +283,14 @@ class Cluster:
                     self.store.remembers and notice.fate == "dropped"
                 ):
                     self._post(self.workers[output.worker], output.incarnation, notice)
-            elif isinstance(output, Trial):
-                trial = output
             elif isinstance(output, Record) and read:
-                self._read(output)
+                facts += self._read(output)
         last = outputs[-1] if outputs else None
         if isinstance(last, Record) and isinstance(last.entry, Checkpoint):
             self.save(last)
-        if trial is not None:
-            # The shards have executed every record before it. The answer takes no time.
-            finite, largest = self.store.try_update(trial.update)
-            self.give(inputs.Tried(trial.number, finite, largest))
+        # Telling takes no time.
+        for fact in facts:
+            self.give(fact)
         if read:
             self.store.admit_waiting()
         due = self.coordinator.due
@@ -311,18 +299,20 @@ class Cluster:
             if due is not None:
                 self.queue.at(due - self._before, self.tick)
 
-    def _read(self, record: Record) -> None:
-        entry = record.entry
+    def _read(self, record: Record) -> list[inputs.Executed]:
+        """Write the entry and execute it. Return the fact about a version that it makes."""
+        entry, facts = record.entry, list[inputs.Executed]()
         if self.folder.record:
             self.folder.append(record)
         if not self.store.empty:
             self.store.execute(entry)
-            if isinstance(entry, Apply) and self.store.square is not None:
-                self.coordinator.take(inputs.Executed(entry.version, self.store.square), self.now)
+            if isinstance(entry, Apply | Install):
+                facts.append(self.store.fact)
         if self.first_grant is None and isinstance(entry, Grant):
             self.first_grant = self.now
         elif self.every and isinstance(entry, Apply) and entry.version % self.every == 0:
             self._measure(entry.version)
+        return facts
 
     def _post(self, worker: Worker, incarnation: int, notice: protocol.Event) -> None:
         """Send a notice to the process of that incarnation, if it is alive."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from psserver.coordinator.inputs import Executed
+from psserver.facts import together
 from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.shard import Shard, ShardError, ShardState, arithmetic
@@ -35,8 +37,6 @@ class Store:
 
     empty = True
     remembers = False
-    # The square of the L2 norm of the newest update's weighted sum of gradients; None if it is not measured.
-    square: float | None = None
     sizes_down: Sequence[int]
 
     def __init__(self, servers: int, nbytes: int, fragments: int = 1) -> None:
@@ -89,17 +89,14 @@ class Store:
         ticket `dropped` is dropped."""
         return None
 
-    def ordinary(self, ticket: int) -> bool:
-        """Return True if the ticket's staged payload is an ordinary one on every server."""
-        return True
-
     def norm(self, ticket: int) -> float:
         """Return the norm of the ticket's staged gradient, as receipts have it; NaN without arrays."""
         return math.nan
 
-    def try_update(self, update: entries.Apply) -> tuple[bool, float]:
-        """Return whether the update would be finite on every server, and its largest magnitude."""
-        return True, 0.0
+    @property
+    def fact(self) -> Executed:
+        """What the shards tell about the newest version. Not for a store without arrays."""
+        raise NotImplementedError
 
 
 class SizedStore(Store):
@@ -248,25 +245,22 @@ class ShardStore(SizedStore):
             problem = shard.checks.nonfinite(payload)
             codec = row_codec(self._wire.up)
             own = tuple((keys, _decoded(codec, each)) for keys, each in several)
-            squares, ordinary = shard.checks.measure_rows(own)
-            if problem is not None or not math.isfinite(squares):
+            squares = shard.checks.measure_rows(own)
+            if problem is not None or squares is None:
                 return problem or "a number that is not finite in rows"
             slot = shard.begin(ticket)
             shard.checks.copy_in(slot, payload, 0)
-            slot.rows, slot.squares, slot.ordinary = own, slot.squares + squares, slot.ordinary and ordinary
+            slot.rows, slot.squares = own, slot.squares + squares
             shard.staging.finish(slot)
         return None
-
-    def ordinary(self, ticket: int) -> bool:
-        return all(shard.staging.ordinary(ticket) for shard in self._shards)
 
     def norm(self, ticket: int) -> float:
         return norm_of(shard.staging.squares(ticket) for shard in self._shards)
 
-    def try_update(self, update: entries.Apply) -> tuple[bool, float]:
-        order = update.update(self._folded)
-        found = [shard.try_update(order) for shard in self._shards]
-        return all(finite for finite, _ in found), max(largest for _, largest in found)
+    @property
+    def fact(self) -> Executed:
+        facts = [shard.fact for shard in self._shards]
+        return together(facts[0].version, facts, len(facts), self.plan)
 
     def encode(self, ticket: int, flats: Sequence[Floats]) -> float:
         """Encode a payload that matters only to its worker's encoders. Return its norm, as `norm` does."""

@@ -178,10 +178,10 @@ def possible(harness: GuardedHarness, line: str) -> bool:
     """Return True if an honest worker can do that now. A commit's payload is staged first, as by a real worker."""
     who, verb, *rest = line.split()
     member = harness.coordinator.state.roster.present.get(who)
-    if verb in ("seconds", "joins", "becomes", "measure"):
+    if verb in ("seconds", "joins", "becomes", "make"):
         return True
     if verb in ("restart", "takes"):
-        return harness.coordinator.state.stopped is None and not harness.coordinator.trying
+        return harness.coordinator.state.stopped is None
     if member is None:
         return False
     if verb in ("leaves", "reconnects"):

@@ -18,7 +18,6 @@ from psserver.coordinator import (
     Output,
     Record,
     Send,
-    Trial,
     declined,
     inputs,
 )
@@ -46,8 +45,8 @@ class JoinError(ValueError):
 class CoordinatorHarness:
     """A coordinator whose time stands still until `passes`. Workers are w0, w1, ... with that rank.
 
-    `work`: of a job that deals work units. `outputs`: everything in order; `log`, `told` and `trials`: the same by
-    kind: log entries, messages to workers, questions to shards. `generation`: how often the servers have crashed;
+    `work`: of a job that deals work units. `outputs`: everything in order; `log` and `told`: the same by kind:
+    log entries, messages to workers. `generation`: how often the servers have crashed;
     `saved`: the newest checkpoint.
     """
 
@@ -60,7 +59,6 @@ class CoordinatorHarness:
     outputs: list[Output] = field(default_factory=list)
     log: list[Record] = field(default_factory=list)
     told: list[Send] = field(default_factory=list)
-    trials: list[Trial] = field(default_factory=list)
     coordinator: Coordinator = field(init=False)
     generation: int = 0
     saved: dict[str, Any] | None = None
@@ -92,7 +90,6 @@ class CoordinatorHarness:
         self.outputs += outputs
         self.log += [output for output in outputs if isinstance(output, Record)]
         self.told += [output for output in outputs if isinstance(output, Send)]
-        self.trials += [output for output in outputs if isinstance(output, Trial)]
         if outputs and isinstance(outputs[-1], Record) and isinstance(outputs[-1].entry, Checkpoint):
             self.saved = self.coordinator.saved()
         return outputs
@@ -176,14 +173,14 @@ class CoordinatorHarness:
         """Commit `ticket`, or the one that it holds. Ask for more unless `ready=False` is among the facts."""
         ready = facts.pop("ready", True)
         facts = {"samples": 8, "loss": 0.5} | facts
-        found = {"ordinary": facts.pop("ordinary", True), "norm": facts.pop("norm", 1.0)}
+        norm = facts.pop("norm", 1.0)
         ticket = self.holds(worker) if ticket is None else ticket
         assert ticket is not None, f"{worker} holds nothing"
-        return self.asks(worker, protocol.Commit(ticket, ready=ready, **facts), **found)
+        return self.asks(worker, protocol.Commit(ticket, ready=ready, **facts), norm=norm)
 
-    def shards_answer(self, *, finite: bool, largest: float = 1.0) -> list[Output]:
-        """Answer the newest question to the shards."""
-        return self.gives(inputs.Tried(self.trials[-1].number, finite, largest))
+    def shards_make(self, version: int, **fact: Any) -> list[Output]:
+        """Tell the fact about a version, with the fields of `Executed`."""
+        return self.gives(inputs.Executed(version, **fact))
 
     def abandons(
         self, worker: str, ticket: int | None = None, reason: str = "test", *, unit_ends: bool = False

@@ -276,8 +276,8 @@ class Schedule:
 
     def measure(self, version: int, square: float) -> None:
         """Have the shards tell the square of an update."""
-        self.acts.append(f"shards measure {version} {square!r}")
-        self.give(inputs.Executed(version, square))
+        self.acts.append(f"shards make {version} square={square!r}")
+        self.give(inputs.Executed(version, square=square))
 
     def _note(self, client: Client, request: Request, norm: float) -> None:
         """Add the request to the acts if the policy sees it."""

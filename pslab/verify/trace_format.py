@@ -9,12 +9,12 @@ comment. A replay reads only the head and the acts:
     w0 joins B              in this session; "joins-to-stay" of a worker that trains again later, "knocks" without one
     w0 commits              its ticket, and asks for more; "commits-its-last" does not ask
     w0 commits 7 loss=nan   this ticket, with this loss; also norm, samples, batch
-    w0 commits large        an extraordinary payload: the shards are asked about the update ("-> shards")
-    shards answer finite    or nonfinite: the answer to that
     w0 commits ends         and "w0 abandons ends": the work unit has no more parts; the head then has
                             "work: units=3 epochs=2 batches=4"
     policy becomes async    or "policy becomes bounded max_staleness=2": an operator changes it while the job runs
-    shards measure 3 0.5    the square of the update of version 3, for the controller that "adapt" in the head names
+    shards make 3           version 3; "kept=2 elements=100 of w": of its 100 elements two keep their old values, most
+                            of them of w, also "whole"; "square=0.5": its measure, for the controller that "adapt" in
+                            the head names
     servers crash           all restart from the newest checkpoint; the log after it is void, and workers join again;
                             "servers crash w0 w1": these only are waited for
     checkpoint fails 3      that of version 3 could not be written
@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from pslab.verify.harness import CoordinatorHarness, JoinError
-from psserver.coordinator import Record, Send, Trial, inputs
+from psserver.coordinator import Record, Send, inputs
 from psserver.coordinator.status import explain, report
 from psserver.coordinator.units import WorkTerms
 from psserver.policies import PolicyError
@@ -97,7 +97,7 @@ def act(harness: CoordinatorHarness, line: str) -> Iterator[str]:
     before = len(harness.outputs)
     yield from _do(harness, line)
     for output in harness.outputs[before:]:
-        if isinstance(output, Record | Send | Trial):
+        if isinstance(output, Record | Send):
             yield _written(output)
 
 
@@ -118,11 +118,9 @@ def _do(harness: CoordinatorHarness, line: str) -> Iterator[str]:
             harness.asks(who, protocol.Ready(newest))
         case "commits" | "commits-its-last", [*facts]:
             ticket = next((int(fact) for fact in facts if fact.isdigit()), None)
-            about = {"unit_ends": "ends" in facts, "ordinary": "large" not in facts}
+            about = {"unit_ends": "ends" in facts}
             numbers = _knobs(fact for fact in facts if "=" in fact)
             harness.commits(who, ticket, ready=verb == "commits", **about, **numbers)
-        case "answer", ["finite" | "nonfinite" as answer]:
-            harness.shards_answer(finite=answer == "finite")
         case "abandons", ["ends"]:
             harness.abandons(who, unit_ends=True)
         case "abandons", [*ticket]:
@@ -144,8 +142,10 @@ def _do(harness: CoordinatorHarness, line: str) -> Iterator[str]:
                 harness.changes_policy(name, _knobs(knobs))
             except PolicyError as refusal:
                 yield f"refused: {refusal}"
-        case "measure", [version, square]:
-            harness.gives(inputs.Executed(int(version), float(square)))
+        case "make", [version, *facts]:
+            numbers = _knobs(fact for fact in facts if "=" in fact)
+            variable = facts[facts.index("of") + 1] if "of" in facts else ""
+            harness.shards_make(int(version), variable=variable, whole="whole" in facts, **numbers)
         case "crash", [*expected]:
             harness.servers_crash(expected)
         case "fails", [version]:
@@ -174,14 +174,12 @@ def _status(harness: CoordinatorHarness) -> Iterator[str]:
         yield f"{state}: {worker.waiting_for}" if worker.waiting_for else state
 
 
-def _written(output: Record | Send | Trial) -> str:
+def _written(output: Record | Send) -> str:
     match output:
         case Record(index, t, entry):
             return f"{index:3} {t:g}s {_entry(entry)}"
         case Send(worker, _, notice):
             return f"-> {worker}: {_notice(notice)}"
-        case Trial(_, update):
-            return f"-> shards: is this finite? {_entry(update)}"
 
 
 def _entry(entry: Entry) -> str:

@@ -19,7 +19,6 @@ from psserver.checkpoint.manifest import Manifest
 from psserver.checkpoint.rewind import LogIndex, Mark
 from psserver.checkpoint.store import Store
 from psserver.coordinator import Coordinator, JobTerms
-from psserver.coordinator.assurance import Assurance
 from psserver.coordinator.saving import reopen
 from psserver.policies import Policy
 from psserver.policies.policy import config_of
@@ -83,12 +82,7 @@ def mark_of(index: LogIndex, checkpoint: Checkpoint) -> Mark:
     return replace(mark, job=about.job, pending=known)
 
 
-def coordinator_of(
-    checkpoint: Checkpoint,
-    terms: JobTerms,
-    policy: Policy,
-    assurance: Assurance | None,
-) -> Coordinator:
+def coordinator_of(checkpoint: Checkpoint, terms: JobTerms, policy: Policy) -> Coordinator:
     """Return a coordinator in the saved state, which becomes its own; the input `Resumed` is next.
 
     Raises CheckpointError.
@@ -97,7 +91,7 @@ def coordinator_of(
     try:
         reopen(state, policy)
         state.servers = terms.servers
-        return Coordinator(terms, policy, assurance, state)
+        return Coordinator(terms, policy, state)
     except StateError as error:
         raise CheckpointError(f"the checkpoint of version {checkpoint.manifest.version}: {error}") from error
 

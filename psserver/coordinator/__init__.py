@@ -7,7 +7,7 @@ time is an argument; no I/O, no threads, no tensors. Each input answers with out
 
 from psserver.coordinator.coordinator import Coordinator, JobTerms
 from psserver.coordinator.inputs import Input
-from psserver.coordinator.outputs import Declined, Joined, Output, Record, Send, Trial, declined
+from psserver.coordinator.outputs import Declined, Joined, Output, Record, Send, declined
 from psserver.coordinator.state import JobState
 
 __all__ = [
@@ -20,6 +20,5 @@ __all__ = [
     "Record",
     "Declined",
     "Send",
-    "Trial",
     "declined",
 ]

@@ -133,9 +133,7 @@ class Contributions:
             self._driver.request(member, now)
         self._driver.check_deadlock(now)
 
-    def commit(
-        self, member: Member, commit: protocol.Commit, ordinary: bool, norm: float, now: float
-    ) -> None:
+    def commit(self, member: Member, commit: protocol.Commit, norm: float, now: float) -> None:
         """Handle a commit: the ticket's payload is on every shard."""
         ledger, number = self._ledger, commit.ticket
         ticket = ledger.own(member, number, "commit")
@@ -143,7 +141,6 @@ class Contributions:
             if ticket.state != "open":
                 ledger.notify(member, ticket.fate or protocol.Disposition(number, "pending"))
             elif ticket.initialise:
-                ticket.ordinary = ordinary
                 self._lifecycle.install(member, ticket, now)
             else:
                 refusal = member.residual_refusal(commit.residual) or rate_refusal(
@@ -154,7 +151,6 @@ class Contributions:
                 if refusal is not None:
                     ledger.refuse(member, refusal, number)
                     return
-                ticket.ordinary = ordinary
                 self._contribute(member, ticket, commit, norm, now)
             if commit.ready and member.requested is None and member.state != "done":
                 self.ready(member, number, now)

@@ -1,12 +1,10 @@
 """The coordinator: a deterministic state machine that takes one input at a time and answers with outputs in order."""
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, assert_never
 
 from psserver.coordinator import inputs
-from psserver.coordinator.assurance import Assurance, Certain
 from psserver.coordinator.changes import Change
 from psserver.coordinator.contributions import Contributions, present_rate
 from psserver.coordinator.dealer import Dealer
@@ -26,7 +24,7 @@ from psserver.policies import Policy, PolicyError, microseconds
 from psserver.policies.policy import config_of
 from pswire import protocol
 from pswire.decisions import entries
-from pswire.records import StateError, to_plain
+from pswire.records import to_plain
 
 __all__ = ["Coordinator", "JobTerms"]
 
@@ -40,35 +38,21 @@ class Coordinator:
 
     `state`: read only, between two inputs. `given`: the state of another process to continue from; it belongs to this
     coordinator from then on. The same inputs then lead to the same outputs as before. Members are as they were; give
-    `Disconnected` for each whose connection is gone. `assurance` knows which updates are certain to be finite. For any
-    other update the outputs contain a `Trial`. Until `Tried` answers it, inputs are deferred; they are then taken in
-    order.
+    `Disconnected` for each whose connection is gone.
 
     Raises StateError for a state that does not fit the terms or the policy with which the job began.
     """
 
-    def __init__(
-        self,
-        terms: JobTerms,
-        policy: Policy,
-        assurance: Assurance | None = None,
-        given: JobState | None = None,
-    ) -> None:
-        self._assurance = assurance or Certain()
+    def __init__(self, terms: JobTerms, policy: Policy, given: JobState | None = None) -> None:
         self.state = job = given or JobState.new(terms, policy.name, to_plain(policy.knobs))
         present = policy if given is None else resumed(given, terms, policy)
         self._ledger = Ledger(terms, job)
-        self._driver = PolicyDriver(policy, self._ledger, self._assurance)
+        self._driver = PolicyDriver(policy, self._ledger)
         self._driver.go_on(present)
-        self._lifecycle = Lifecycle(self._ledger, self._driver, self._assurance)
+        self._lifecycle = Lifecycle(self._ledger, self._driver)
         self._membership = Membership(self._ledger, self._driver, self._lifecycle)
         self._dealer = Dealer(self._ledger, self._driver, self._lifecycle)
         self._contributions = Contributions(self._ledger, self._driver, self._lifecycle, self._dealer)
-        # Inputs that arrived during a trial.
-        self._deferred: deque[Input] = deque()
-        if job.initialised:
-            # The state has no bounds on the shards' numbers: the first update is tried.
-            self._assurance.installed(False)
 
     # The one way in
 
@@ -77,44 +61,20 @@ class Coordinator:
 
         Inputs of an unknown or superseded incarnation are answered by a fatal refusal and change nothing.
         """
+        handler = HANDLERS[type(given)]
         if given.told:
-            self._take(given, now)
+            self.state.now = now
+            handler(self, given, now)
             return []
-        self._begin(given, now)
-        if self.trying and not isinstance(given, _DURING_A_TRIAL):
-            if isinstance(given, inputs.JoinAsked):
-                self._ledger.answer(
-                    Declined(
-                        "a trial of an update is under way; expected the Join again in a moment", "deferred"
-                    )
-                )
-            else:
-                self._deferred.append(given)
-            return self._ledger.emit()
-        self._take(given, now)
-        outputs = self._end(now)
-        while self._deferred and not self.trying:
-            self._begin(self._deferred[0], now)
-            if not self.trying:
-                self._take(self._deferred.popleft(), now)
-            outputs += self._end(now)
-        return outputs
-
-    def _take(self, given: Input, now: float) -> None:
-        self.state.now = now
-        HANDLERS[type(given)](self, given, now)
-
-    def _begin(self, given: Input, now: float) -> None:
-        """Fire the timers that are due, but for an input after which the policy decides nothing new."""
-        if self.state.timers.pending and not isinstance(given, _WITHOUT_TIMERS):
-            self._driver.fire(now)
-
-    def _end(self, now: float) -> list[Output]:
-        """End an input that may have returned a work unit to the queue."""
+        # Not before an input after which the policy decides nothing new.
         timers = self.state.timers
-        if not self.trying:
-            self._dealer.resume_standby(now)
-            self._driver.step_over(now)
+        if timers.pending and not isinstance(given, _WITHOUT_TIMERS):
+            self._driver.fire(now)
+        self.state.now = now
+        handler(self, given, now)
+        # A work unit may have returned to the queue.
+        self._dealer.resume_standby(now)
+        self._driver.step_over(now)
         if timers.pending or timers.paused_since is not None:
             self._driver.pause_timers(now)
         return self._ledger.emit()
@@ -130,11 +90,6 @@ class Coordinator:
     def policy(self) -> Policy:
         """The policy that decides at present."""
         return self._driver.policy
-
-    @property
-    def trying(self) -> bool:
-        """Whether a trial of an update is under way. No worker can join meanwhile."""
-        return self._driver.trial is not None
 
     @property
     def missing(self) -> int:
@@ -195,12 +150,8 @@ class Coordinator:
     def saved(self) -> dict[str, Any]:
         """Return all that it and its policy remember, as data for `json.dumps(..., allow_nan=False)`.
 
-        `JobState.read` reads it. Raises StateError for a policy that cannot be saved, and during a trial.
+        `JobState.read` reads it. Raises StateError for a policy that cannot be saved.
         """
-        if self.trying:
-            raise StateError(
-                "a trial of an update is under way: expected saved() after the answer of the shards"
-            )
         job, controller = self.state, self._driver.controller
         job.policy.remembers = policy_state(self.policy)
         if controller is not None:
@@ -236,10 +187,10 @@ class Coordinator:
 
     def _resumed(self, given: inputs.Resumed, now: float) -> None:
         self.state.expected = given.expected
+        self.state.kept_back.go_on(self.state.version)
         self._membership.resume(given.rolled_back, now)
 
     def _stopping(self, given: inputs.Stopping, now: float) -> None:
-        self._driver.drop_trial()
         self._ledger.stop(given.reason, now, success=given.success, cause=given.cause)
 
     # Handlers: members
@@ -279,7 +230,7 @@ class Coordinator:
         contributions, request = self._contributions, given.request
         match request:
             case protocol.Commit():
-                contributions.commit(member, request, given.ordinary, given.norm, now)
+                contributions.commit(member, request, given.norm, now)
             case protocol.Ready(holding):
                 contributions.ready(member, holding, now)
             case protocol.Abandon(ticket, reason, ends):
@@ -308,22 +259,22 @@ class Coordinator:
 
     # Handlers: versions
 
-    def _tried(self, given: inputs.Tried, now: float) -> None:
-        pending = self._driver.trial
-        if pending is None or pending.number != given.trial:
-            return
-        self._driver.settle_trial(given.finite, given.largest, now)
-        if not self.trying:
-            self._lifecycle.finish_when_done(now)
-            self._driver.check_deadlock(now)
-
     def _executed(self, given: inputs.Executed, now: float) -> None:
-        if self._driver.controller is not None:
-            self._driver.controller.evidence.measured(given.version, given.square)
+        kept, controller = self.state.kept_back, self._driver.controller
+        if given.version <= kept.told:
+            return
+        if controller is not None and given.square is not None:
+            controller.evidence.measured(given.version, given.square)
+        entry = kept.take(given)
+        if entry is not None:
+            self._ledger.record(entry, now)
+            reason = kept.diverged(self.terms.nonfinite_limit)
+            if reason and self.state.stopped is None:
+                self._ledger.stop(reason, now, success=False, cause="diverged")
 
     def _save_asked(self, given: inputs.SaveAsked, now: float) -> None:
         job = self.state
-        if job.stopped is None and not self.trying and job.initialised and job.version > job.saved_version:
+        if job.stopped is None and job.initialised and job.version > job.saved_version:
             self._ledger.checkpoint(now)
 
     def _save_failed(self, given: inputs.SaveFailed, now: float) -> None:
@@ -332,8 +283,6 @@ class Coordinator:
     # Handlers: time and people
 
     def _tick(self, given: inputs.Tick, now: float) -> None:
-        if self.trying:
-            return
         self._membership.expire(now)
         self._lifecycle.start_when_complete(now)
         self._lifecycle.finish_when_done(now)
@@ -355,12 +304,6 @@ class Coordinator:
 # What a resumed job writes first is that it has resumed, and what is saved or ended is what there is.
 _WITHOUT_TIMERS: Final = (inputs.Resumed, inputs.Stopping, inputs.SaveAsked)
 
-# Inputs that a trial does not defer.
-_DURING_A_TRIAL: Final = (
-    *(inputs.Stopping, inputs.AllAbsent, inputs.Tried, inputs.SaveAsked, inputs.SaveFailed, inputs.Tick),
-    *(inputs.WorkDeclared, inputs.ChangeAsked),
-)
-
 HANDLERS: Final[Mapping[type[Input], Callable[[Coordinator, Any, float], None]]] = {
     inputs.OptimizerNamed: Coordinator._optimizer_named,
     inputs.ModelSized: Coordinator._model_sized,
@@ -375,7 +318,6 @@ HANDLERS: Final[Mapping[type[Input], Callable[[Coordinator, Any, float], None]]]
     inputs.Requested: Coordinator._requested,
     inputs.DataSized: Coordinator._data_sized,
     inputs.WorkDeclared: Coordinator._work_declared,
-    inputs.Tried: Coordinator._tried,
     inputs.Executed: Coordinator._executed,
     inputs.SaveAsked: Coordinator._save_asked,
     inputs.SaveFailed: Coordinator._save_failed,

@@ -2,16 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
-from psserver.coordinator import outputs
-from psserver.coordinator.assurance import Assurance
 from psserver.coordinator.changes import PLAN, Change
 from psserver.coordinator.checks import check_apply, check_fold, check_grant, check_list, check_reason
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.progress import measured
 from psserver.coordinator.roster import REMEMBERED_TICKETS, Member, named
-from psserver.coordinator.state import PresentPolicy, Refusals
+from psserver.coordinator.state import PresentPolicy
 from psserver.coordinator.terms import Planned
 from psserver.coordinator.tickets import Ticket, TicketError
 from psserver.coordinator.timers import IDLE_LIMIT
@@ -30,7 +27,6 @@ from psserver.policies import (
     Policy,
     PolicyError,
     Ready,
-    Refused,
     SetTimer,
     Stop,
     Timer,
@@ -47,30 +43,12 @@ from pswire.records import to_plain
 MOST_RATE = 1e6
 
 
-@dataclass(slots=True)
-class PendingTrial:
-    """An update that the shards are asked about.
-
-    `update` is recorded if it is finite. `tickets`: those of its parts. `remaining`: the policy's decisions after the
-    update. `held`: events of the same input that the policy has not received yet.
-    """
-
-    number: int
-    update: entries.Apply
-    tickets: list[Ticket]
-    remaining: list[Decision]
-    held: list[Event] = field(default_factory=list)
-
-
 class PolicyDriver:
     """Owns the policy and the folded part of the coming update; changes the ledger as the policy decides."""
 
-    def __init__(self, policy: Policy, ledger: Ledger, assurance: Assurance) -> None:
+    def __init__(self, policy: Policy, ledger: Ledger) -> None:
         self.policy = policy
         self._ledger, self._job = ledger, ledger.job
-        self._assurance = assurance
-        # During a trial the policy receives no events.
-        self.trial: PendingTrial | None = None
         # Read once: a policy's declarations are constant.
         self._tensors, self._lists = policy.tensors, policy.tensors.lists
         # Whether the policy accepts a Ready from a worker that holds a ticket.
@@ -128,14 +106,6 @@ class PolicyDriver:
         """
         if self._job.stopped is not None:
             return
-        if self.trial is not None:
-            self.trial.held.append(event)
-            return
-        self._hear(event, now)
-        self.step_over(now)
-
-    def _hear(self, event: Event, now: float) -> None:
-        """Have the policy take one step."""
         self._now = event.t
         try:
             decisions = self.policy.step(event)
@@ -143,82 +113,17 @@ class PolicyDriver:
                 raise PolicyError(
                     f"its step returned {decisions!r}; expected a list of decisions, [] for none"
                 )
-            self._carry_out(decisions, now)
+            for decision in decisions:
+                self._execute(decision, now)
         except (Exception, SystemExit) as error:  # a policy must not end the server silently
             # PolicyError and TicketError explain a broken contract; any other is the policy's own.
             self._failed(f"on {event}", error, now)
+        self.step_over(now)
 
     def _failed(self, where: str, error: BaseException, now: float) -> None:
         kind = "" if isinstance(error, PolicyError | TicketError) else f"{type(error).__name__}: "
         reason = f"policy {self.policy.name} failed {where}: {kind}{error}"
         self._ledger.stop(reason, now, success=False, cause="policy")
-
-    def _carry_out(self, decisions: Sequence[Decision], now: float) -> None:
-        """Execute decisions in order. Those after an update under trial remain for later."""
-        for number, decision in enumerate(decisions, start=1):
-            self._execute(decision, now)
-            if self.trial is not None:
-                self.trial.remaining = list(decisions[number:])
-                return
-
-    # Trials
-
-    def settle_trial(self, finite: bool, largest: float, now: float) -> None:
-        """Make or refuse the update as the shards answered, then continue with the decisions and events that waited."""
-        trial, self.trial = self.trial, None
-        self._ledger.trying = False
-        assert trial is not None
-        if finite:
-            self._make(trial.update, trial.tickets, now)
-            self._assurance.measured(largest)
-            try:
-                self._carry_out(trial.remaining, now)
-            except (Exception, SystemExit) as error:
-                self._failed(f"after version {trial.update.version}", error, now)
-        else:
-            self._refuse(trial, now)
-        for number, event in enumerate(trial.held):
-            if self.trial is not None:
-                self.trial.held += trial.held[number:]
-                return
-            if self._job.stopped is None:
-                self._hear(event, now)
-        # Not before: a policy that takes over knows of all who wait.
-        self.step_over(now)
-
-    def drop_trial(self) -> None:
-        """Forget the trial, because the job stops."""
-        self.trial = None
-        self._ledger.trying = False
-
-    def _refuse(self, trial: PendingTrial, now: float) -> None:
-        ledger, update = self._ledger, trial.update
-        ledger.record(entries.Refuse(update.version, update.scale, update.lr_scale, update.parts), now)
-        self._job.folded.clear()
-        for ticket in trial.tickets:
-            ledger.drop(ticket, entries.NONFINITE, now)
-        refused = self._job.refused
-        refused.count += 1
-        refused.workers = list(dict.fromkeys([*refused.workers, *[part.worker for part in update.parts]]))
-        limit = ledger.terms.nonfinite_limit
-        if refused.count >= limit or not self.policy.retracts:
-            ledger.stop(self._diverged(), now, success=False, cause="diverged")
-            return
-        self._hear(Refused(tuple([part.ticket for part in update.parts]), self.time(now)), now)
-
-    def _diverged(self) -> str:
-        count, limit = self._job.refused.count, self._ledger.terms.nonfinite_limit
-        updates = "an update" if count == 1 else f"{count} updates in a row"
-        allowed = (
-            f"{limit} are the limit"
-            if self.policy.retracts
-            else f"policy {self.policy.name} cannot go on without"
-        )
-        return (
-            f"{updates} would not be finite ({allowed}); the gradients, which were finite, came from "
-            f"{named(self._job.refused.workers)}: the learning rate may be too high, or one of these workers sends "
-            "what it should not"
-        )
 
     def check_deadlock(self, now: float) -> None:
         """Stop the job if all workers wait for the policy and no event can release them."""
@@ -226,12 +131,7 @@ class PolicyDriver:
             return
         ledger = self._ledger
         # A worker that holds a ticket does not wait. This avoids a scan of all members at each message.
-        if (
-            self._job.tickets.opened
-            or self._job.stopped is not None
-            or not self._job.started
-            or self.trial is not None
-        ):
+        if self._job.tickets.opened or self._job.stopped is not None or not self._job.started:
             return
         if waiting := self._all_waiting():
             reason = f"policy {self.policy.name} deadlocked: {waiting} wait and no ticket is open"
@@ -247,13 +147,9 @@ class PolicyDriver:
     # Timers
 
     def fire(self, now: float) -> None:
-        """Send the policy every timer that is due, up to a trial or the stop of the job. Called before each input."""
+        """Send the policy every timer that is due, up to the stop of the job. Called before each input."""
         t, ledger = self.time(now), self._ledger
-        while (
-            self._job.stopped is None
-            and self.trial is None
-            and (found := self._job.timers.take_due(microseconds(t))) is not None
-        ):
+        while self._job.stopped is None and (found := self._job.timers.take_due(microseconds(t))) is not None:
             tag, at = found
             ledger.record(entries.Timer(tag, at), now)
             self.decide(Timer(tag, t), now)
@@ -263,7 +159,7 @@ class PolicyDriver:
     def _check_livelock(self, tag: str, now: float) -> None:
         """Stop the job if timers fire again and again while all workers wait."""
         ledger, timers = self._ledger, self._job.timers
-        waiting = "" if self._job.tickets.opened or self.trial is not None else self._all_waiting()
+        waiting = "" if self._job.tickets.opened else self._all_waiting()
         timers.idle = timers.idle + 1 if waiting else 0
         if timers.idle >= IDLE_LIMIT:
             reason = (
@@ -273,8 +169,8 @@ class PolicyDriver:
             ledger.stop(reason, now, success=False, cause="policy")
 
     def pause_timers(self, now: float) -> None:
-        """Let job time stand still while the policy cannot decide or no worker is present. Called after each input."""
-        paused = not self._job.started or self.trial is not None or not self._job.roster.present
+        """Let job time stand still before the job starts and while no worker is present. Called after each input."""
+        paused = not self._job.started or not self._job.roster.present
         self._job.timers.pause(paused, microseconds(self.time(now)))
 
     # Changes of the policy
@@ -288,12 +184,12 @@ class PolicyDriver:
         """Let the change take effect once no contribution waits for an update.
 
         If another change waits already, this one takes its place at once: the contributions that wait are dropped.
-        During a trial it waits for the answer, after which none is left. Raises PolicyError, with nothing changed.
+        Raises PolicyError, with nothing changed.
         """
         changes = self._job.changes
         self._check_change(self.named(change.name, change.knobs), change.rate)
         replaces, changes.waiting = changes.waiting is not None, change
-        if not replaces or self.trial is not None:
+        if not replaces:
             return
         for ticket in self._job.tickets.in_state("pending"):
             self._ledger.drop(ticket, entries.REPLACED, now)
@@ -320,7 +216,7 @@ class PolicyDriver:
         changes, plan = self._job.changes, self._ledger.terms.plan
         if changes.idle(plan) and self.controller is None:
             return
-        if self._job.stopped is not None or self.trial is not None:
+        if self._job.stopped is not None:
             return
         self._settle(now)
         if not self._job.started or not self.policy.rests:
@@ -519,14 +415,12 @@ class PolicyDriver:
         part = Part(number, fold.factor, fold.compensation)
         check_fold(part, self._job.folded, self._tensors)
         if self._tensors.compensator is not None:
-            # A compensator's memory must not change if the update is refused: it folds with the apply, to the same
-            # bits.
+            # An element that is kept back has its memory as before the update: all folds of one are part of the apply.
             return
         self._ledger.record(entries.Fold(number, fold.factor, fold.compensation), now)
         self._job.folded[number] = part
 
     def _apply(self, apply: Apply, now: float) -> None:
-        ledger = self._ledger
         check_apply(apply, self._job.folded.values(), self._tensors)
         tickets = [self._job.tickets.allowing("apply", part.ticket) for part in apply.parts]
         if self._lists:
@@ -547,15 +441,7 @@ class PolicyDriver:
         ]
         rate = apply.lr_scale * self._job.lr_scale * self._job.changes.rate
         update = entries.Apply(version + 1, scale, rate, tuple(listed))
-        ordinary = True
-        for ticket in tickets:
-            ordinary = ordinary and ticket.ordinary
-        if ordinary and self._assurance.certain(update):
-            self._make(update, tickets, now)
-            return
-        self._job.trials += 1
-        self.trial = PendingTrial(self._job.trials, update, tickets, [])
-        ledger.ask(outputs.Trial(self._job.trials, update))
+        self._make(update, tickets, now)
 
     def _make(self, update: entries.Apply, tickets: Sequence[Ticket], now: float) -> None:
         """Record the update, which makes the next version."""
@@ -563,8 +449,7 @@ class PolicyDriver:
         ledger.record(update, now)
         # Only after it is recorded: every version is in the log.
         self._job.folded.clear()
-        if self._job.refused.count:
-            self._job.refused = Refusals()
+        self._job.kept_back.made(version, [part.worker for part in update.parts])
         ledger.made(version, now)
         if self.controller is not None:
             weighted = [(p.weight, t.norm) for p, t in zip(update.parts, tickets, strict=True)]

@@ -6,7 +6,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, get_args
+from typing import Any, Final, get_args
 
 from psserver.coordinator.terms import Extent
 from psserver.coordinator.units import WorkTerms
@@ -16,17 +16,24 @@ from pswire.values import value
 
 
 class Input:
-    """The base of all inputs. `told`: whether it only tells the coordinator a fact, and decides nothing by itself."""
+    """The base of all inputs."""
 
     __slots__ = ()
-    told: ClassVar[bool] = False
+
+    @property
+    def told(self) -> bool:
+        """Whether it only tells the coordinator a fact, and decides nothing by itself."""
+        return False
 
 
 class Fact(Input):
     """An input that decides nothing by itself: what follows from it, follows at the next input."""
 
     __slots__ = ()
-    told = True
+
+    @property
+    def told(self) -> bool:
+        return True
 
 
 # The job
@@ -137,8 +144,8 @@ class AllAbsent(Input):
 class Requested(Input):
     """A request of this incarnation of a worker. A repeated one is answered again and counts once.
 
-    `ordinary`, `norm`: from the receipts of a commit: whether the payload is ordinary (see `Assurance`), and the L2
-    norm of the gradient, NaN if there is none. Ready asks for the next ticket: the worker is idle, or works on ticket
+    A commit comes behind the `Executed` of its ticket's version. `norm`: from the receipts of a commit, the L2 norm of
+    the gradient, NaN if there is none. Ready asks for the next ticket: the worker is idle, or works on ticket
     `holding` and asks ahead. If it already holds a later ticket, it is sent that one again. A policy that does not
     grant ahead ignores the request. Abandon of a settled ticket, such as a cancelled one, changes nothing. After Done
     a worker has no more data: barriers shrink, and the job ends when all workers are done, or at once if `ends` gives a
@@ -149,7 +156,6 @@ class Requested(Input):
     worker: str
     incarnation: int
     request: protocol.Request
-    ordinary: bool = True
     norm: float = math.nan
 
 
@@ -172,28 +178,29 @@ class WorkDeclared(Input):
 
 
 @value
-class Tried(Input):
-    """The shards' answer to a `Trial`: whether the update is finite on every one. An outdated answer is ignored.
+class Executed(Input):
+    """All shards have made `version`. Each version has one, in their order; another one changes nothing.
 
-    `largest`: the largest magnitude on any shard after the update, in weights and slots.
+    `kept`: the number of elements that keep their old values, because their new ones would not be finite. `elements`:
+    how many the update could change. `variable`: the one with most of `kept`. `whole`: a whole variable is kept.
+    `square`: the square of the L2 norm of the weighted sum of gradients; None if nobody asks for it.
     """
 
-    trial: int
-    finite: bool
-    largest: float
-
-
-@value
-class Executed(Fact):
-    """What an update was like: the square of the L2 norm of the weighted sum of gradients that made `version`."""
-
     version: int
-    square: float
+    kept: int = 0
+    elements: int = 0
+    variable: str = ""
+    whole: bool = False
+    square: float | None = None
+
+    @property
+    def told(self) -> bool:
+        return not self.kept
 
 
 @value
 class SaveAsked(Input):
-    """A checkpoint of the newest version is wanted, unless it is saved or under trial: a signal ends the job."""
+    """A checkpoint of the newest version is wanted, unless it is saved: a signal ends the job."""
 
 
 @value
@@ -254,7 +261,6 @@ KINDS: Final[Mapping[str, type[Input]]] = {
             Requested,
             DataSized,
             WorkDeclared,
-            Tried,
             Executed,
             SaveAsked,
             SaveFailed,

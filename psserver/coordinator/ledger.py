@@ -1,7 +1,7 @@
 """The changes of a job's state that write log entries, and the outputs of the present input."""
 
 from psserver.coordinator.functions import Function
-from psserver.coordinator.outputs import Declined, Joined, Output, Record, Send, Trial
+from psserver.coordinator.outputs import Declined, Joined, Output, Record, Send
 from psserver.coordinator.roster import Member
 from psserver.coordinator.state import JobState
 from psserver.coordinator.terms import JobTerms, Stopped
@@ -22,9 +22,8 @@ class Ledger:
 
     def __init__(self, terms: JobTerms, job: JobState) -> None:
         self.terms, self.job = terms, job
-        # A checkpoint is due. None is taken during a trial, which `trying` says.
+        # A checkpoint is due.
         self._due = False
-        self.trying = False
         # The time of the newest entry.
         self._newest = job.now
         self._outputs: list[Output] = []
@@ -33,7 +32,7 @@ class Ledger:
 
     def emit(self) -> list[Output]:
         """Return the outputs since the last call, in order. Ends an input: a due checkpoint comes last."""
-        if self._due and not self.trying:
+        if self._due:
             self.checkpoint(self._newest)
         out, self._outputs = self._outputs, []
         return out
@@ -44,11 +43,6 @@ class Ledger:
         self._outputs.append(Record(index, now, entry))
         self.job.entries += 1
         return index
-
-    def ask(self, trial: Trial) -> None:
-        """Begin a trial."""
-        self.trying = True
-        self._outputs.append(trial)
 
     def answer(self, answer: Joined | Declined) -> None:
         """Answer whoever gave the input."""

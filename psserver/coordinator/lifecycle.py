@@ -1,6 +1,5 @@
 """The phases of a job: initialisation, start, end of the work."""
 
-from psserver.coordinator.assurance import Assurance
 from psserver.coordinator.driver import PolicyDriver
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.roster import Member, named
@@ -13,10 +12,9 @@ from pswire.decisions import entries
 class Lifecycle:
     """Moves a job to its next phase when its members have done their part."""
 
-    def __init__(self, ledger: Ledger, driver: PolicyDriver, assurance: Assurance) -> None:
+    def __init__(self, ledger: Ledger, driver: PolicyDriver) -> None:
         self._ledger, self._job = ledger, ledger.job
         self._driver = driver
-        self._assurance = assurance
 
     def offer_initialisation(self, now: float) -> None:
         """Let the first worker that asks, by rank, install version 0; one at a time."""
@@ -37,7 +35,6 @@ class Lifecycle:
     def install(self, member: Member, ticket: Ticket, now: float) -> None:
         """Make the payload of an initialising ticket version 0."""
         ledger = self._ledger
-        self._assurance.installed(ticket.ordinary)
         self._job.initialised = True
         member.enter("joined", now)
         ledger.record(entries.Install(member.worker, ticket.number), now)
@@ -88,8 +85,8 @@ class Lifecycle:
         roster = self._job.roster
         if self._job.stopped is not None or not (self._job.started or self._all_came()):
             return
-        if self._job.tickets.opened or self._driver.trial is not None:
-            return  # a holder is not done, or a trial is under way
+        if self._job.tickets.opened:
+            return  # a holder is not done
         if self._job.work is not None and self._job.work.standby and self._job.work.available > 0:
             return  # a worker on standby takes the work that came back
         if self._job.resting and roster.expected():

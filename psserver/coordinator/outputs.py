@@ -1,13 +1,13 @@
-"""Outputs of the coordinator: append to the log, notify a worker, ask the shards, answer whoever gave the input."""
+"""Outputs of the coordinator: append to the log, notify a worker, answer whoever gave the input."""
 
 from collections.abc import Sequence
 from typing import Literal
 
-from pswire.decisions.entries import Apply, Entry
+from pswire.decisions.entries import Entry
 from pswire.protocol import Event
 from pswire.values import value
 
-Kind = Literal["refused", "over", "stopped", "deferred"]
+Kind = Literal["refused", "over", "stopped"]
 
 
 @value
@@ -29,18 +29,6 @@ class Send:
 
 
 @value
-class Trial:
-    """Ask every shard whether the result of `update` is finite; the answer is the input `Tried`.
-
-    Until then the policy decides nothing. `number` identifies the trial. A shard must first execute all entries
-    recorded before it.
-    """
-
-    number: int
-    update: Apply
-
-
-@value
 class Joined:
     """The answer to a `JoinAsked`: the worker is this member."""
 
@@ -54,14 +42,14 @@ class Declined:
     """The answer to a `JoinAsked`, `WorkDeclared` or `ChangeAsked` that cannot be, and why. Nothing has changed.
 
     `kind`: "over" for a join after the job has succeeded, which finds nothing to do; "stopped" after it has ended
-    without success, and its servers may begin it again; "deferred" during a trial: ask again in a moment.
+    without success, and its servers may begin it again.
     """
 
     reason: str
     kind: Kind = "refused"
 
 
-Output = Record | Send | Trial | Joined | Declined
+Output = Record | Send | Joined | Declined
 """Any output. The caller carries them out in order."""
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from psserver.coordinator.changes import Changes
+from psserver.coordinator.finite import KeptBack
 from psserver.coordinator.functions import Function
 from psserver.coordinator.roster import Roster
 from psserver.coordinator.terms import Extent, JobTerms, Stopped
@@ -22,14 +23,6 @@ from pswire.records import StateError, from_plain, to_plain
 
 # Seconds that a job can last: arithmetic with them stays exact to a second.
 LONGEST = 1e15
-
-
-@dataclass(slots=True)
-class Refusals:
-    """Updates refused since the last successful one, and the workers of their contributions, in order."""
-
-    count: int = 0
-    workers: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -103,9 +96,7 @@ class JobState:
     folded: dict[int, Part] = field(default_factory=dict)
     timers: Timers = field(default_factory=Timers)
     changes: Changes = field(default_factory=Changes)
-    refused: Refusals = field(default_factory=Refusals)
-    # The number of updates that the shards were asked about.
-    trials: int = 0
+    kept_back: KeptBack = field(default_factory=KeptBack)
 
     @property
     def over(self) -> bool:

@@ -72,7 +72,7 @@ def report(coordinator: Coordinator, now: float) -> JobReport:
         loss=coordinator.state.loss,
         mean_staleness=sum(s * count for s, count in histogram) / applied if applied else 0.0,
         max_staleness=max((s for s, _ in histogram), default=0),
-        note=_note(coordinator, now),
+        note="; ".join(filter(None, (_note(coordinator, now), coordinator.state.kept_back.sentence()))),
         workers=workers,
         unlisted=len(roster.tallies) - len(workers),
     )

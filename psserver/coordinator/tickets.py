@@ -50,8 +50,6 @@ class Ticket:
     fate: protocol.Disposition | None = None
     # When the worker was granted its former ticket; None for its first.
     former: float | None = None
-    # Whether its payload is ordinary (see `Assurance`), according to its receipts.
-    ordinary: bool = True
     # Its part of a work unit, if the job deals them.
     part: UnitPart | None = None
 

@@ -225,12 +225,13 @@ def _rowwise(
             out[at + j] = x[at + j] - own[at + j] * share
     for k in range(out.size):
         good = good & (abs(out[k]) <= LARGEST)
+    for i in range(0 if good else rows):
+        fine = abs(sums[i]) <= LARGEST
+        for k in range(i * dim, (i + 1) * dim):
+            fine = fine & (abs(out[k]) <= LARGEST)
+        if not fine:
+            out[i * dim : (i + 1) * dim] = np.float32(np.nan)
+            sums[i] = a[i]
     for i in range(rows):
-        row, fine = out[i * dim : (i + 1) * dim], True
-        if not good:
-            fine = abs(sums[i]) <= LARGEST and bool(np.isfinite(row).all())
-        if fine:
-            a[i] = sums[i]
-        else:
-            row[:] = np.nan
+        a[i] = sums[i]
     return good

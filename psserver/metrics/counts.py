@@ -25,7 +25,6 @@ REASONS = {
     "too few": "too_few",
     "no samples": "no_samples",
     "stopped": "stopped",
-    entries.NONFINITE: "nonfinite",
     entries.REPLACED: "replaced",
 }
 OTHER = "other"

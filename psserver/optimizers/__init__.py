@@ -1,7 +1,7 @@
 """Optimizers of the server: (init, update) pairs on flat float32 arrays.
 
 A rule is a formula with its source, in a module of its own. The formula is written once; `formulas` makes of it the
-loop to compile, and bounds on magnitudes. A schedule gives the learning rate of a version. `Optimizer` binds a rule and
+loop to compile. A schedule gives the learning rate of a version. `Optimizer` binds a rule and
 a schedule, and runs the loop in one pass (`psserver.fast`). Formulas and defaults are those of Keras 3, the oracle of
 the tests.
 

@@ -17,7 +17,6 @@ import numpy as np
 from psserver.fast import Loop
 from psserver.optimizers.blocks import Array
 from psserver.optimizers.formulas import Formula, Scalars, Value
-from psserver.optimizers.magnitudes import Bounds, Magnitudes
 from pswire.knobs import number
 
 Values = Mapping[str, Value]
@@ -43,8 +42,6 @@ class Rule(ABC):
     learning_rate: ClassVar[float]
     # True: each worker has its own slots. False: all share one set.
     per_worker: ClassVar[bool] = False
-    # Slots that are never below zero, by name.
-    positive: ClassVar[tuple[str, ...]] = ()
 
     @property
     @abstractmethod
@@ -91,10 +88,6 @@ class Rule(ABC):
         formula = self._formula()
         return formula.loop_by(names), formula.scalars
 
-    def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
-        """Bound the numbers after that update: see `psserver.optimizers.magnitudes`."""
-        return self._formula().bounds(self._scalars(np.float32(rate), step), g, b)
-
     def _scalars(self, rate: np.float32, step: int) -> Scalars:
         scalars = {"rate": rate, **self.scalars(rate, step)}
         if self.weight_decay:
@@ -113,11 +106,11 @@ class Rule(ABC):
 @lru_cache(maxsize=256)
 def _formula(rule: Rule) -> Formula:
     names, name = tuple(rule._scalars(np.float32(1), 1)), type(rule).__name__.lower()
-    return Formula(name, rule.slots, names, rule.step, decays=bool(rule.weight_decay), positive=rule.positive)
+    return Formula(name, rule.slots, names, rule.step, decays=bool(rule.weight_decay))
 
 
 class WholeRule(ABC):
-    """A rule with `step_whole` in place of the elementwise `step`, and with `bounds` of its own.
+    """A rule with `step_whole` in place of the elementwise `step`.
 
     Slots are as large as the arena here too; the rule uses each variable's part of a slot as it likes.
     """
@@ -150,10 +143,6 @@ class WholeRule(ABC):
 
         Reads `x`, leaves the new values in `out`, advances `state`; `g` is scratch afterwards.
         """
-
-    @abstractmethod
-    def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
-        """Bound the numbers after that update: see `psserver.optimizers.magnitudes`."""
 
 
 class Part(NamedTuple):

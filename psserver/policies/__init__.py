@@ -34,7 +34,6 @@ from psserver.policies.events import (
     Join,
     Leave,
     Ready,
-    Refused,
     Timer,
     microseconds,
 )
@@ -124,7 +123,6 @@ __all__ = [
     "Polynomial",
     "Quantile",
     "Ready",
-    "Refused",
     "SetTimer",
     "Slack",
     "StalenessRule",

@@ -28,7 +28,6 @@ from psserver.policies.events import (
     Join,
     Leave,
     Ready,
-    Refused,
     Timer,
     microseconds,
 )
@@ -38,7 +37,7 @@ from psserver.policies.parts.saved import restored, save
 from psserver.policies.parts.staleness_rules import Compensate, DropStale, DropVerdict, StalenessRule
 from psserver.policies.parts.times import Times
 from psserver.policies.parts.triggers import CancelStale, Trigger
-from psserver.policies.parts.view import Contribution, Open, Participant, View
+from psserver.policies.parts.view import Contribution, Participant, View
 from psserver.policies.parts.weights import Weight
 from psserver.policies.policy import Policy, Waiting
 from pswire.records import StateError, from_plain, to_plain
@@ -169,8 +168,6 @@ class PolicyState:
 class ComposedPolicy(Policy):
     """A policy made of a `Composition`. `name` and `knobs` are those of `Policy`; `build` sets them if omitted."""
 
-    retracts = True
-
     def __init__(
         self, composition: Composition, *, name: str = "", knobs: Mapping[str, object] | None = None
     ) -> None:
@@ -198,12 +195,6 @@ class ComposedPolicy(Policy):
         self._lists, self._fewest = composition.tensors.lists, composition.tensors.fewest
         # The gate's stamp when all waiting workers were last examined; None: examine them again.
         self._examined_at: tuple[object] | None = None
-        # The last update: the decisions of its step, and the tickets that it cancelled.
-        self._since_update: tuple[list[Decision], list[Open]] = ([], [])
-        # What the view had counted before it: updates that workers missed, and the credit of deadlines.
-        self._counted: tuple[dict[str, int], float | None] = ({}, None)
-        # The timer before that step.
-        self._set_before: int | None = None
 
     @property
     def composed(self) -> bool:
@@ -231,8 +222,6 @@ class ComposedPolicy(Policy):
                 view.finish(worker)
             case Abandon(_, ticket, _):
                 view.close(ticket)
-            case Refused():
-                self._retract()
             case Timer():
                 self._expire()
         self._update(decisions)
@@ -400,37 +389,19 @@ class ComposedPolicy(Policy):
             scale = unit / sum(c.factor for c in view.buffer)
         rate = 1.0 if rules.lr_scale is None else rules.lr_scale(max(c.staleness for c in view.buffer))
         decisions.append(Apply(parts, scale, rate))
-        self._counted = dict(view.missed), view.credit
         view.next_version()
         self._at, self._passed = None, False
-        cancelled: list[Open] = []
-        self._since_update, self._set_before = (decisions, cancelled), self._set
-        if rules.cancel is not None:
-            for ticket in rules.cancel.void(view):
-                decisions.append(Cancel(ticket, f"version {view.version} was made without it"))
-                opened = view.close(ticket)
-                if opened is not None:
-                    cancelled.append(opened)
-        for opened in cancelled:
-            view.missed[opened.worker] = view.missed.get(opened.worker, 0) + 1
+        cancelled = 0
+        for ticket in () if rules.cancel is None else rules.cancel.void(view):
+            decisions.append(Cancel(ticket, f"version {view.version} was made without it"))
+            opened = view.close(ticket)
+            if opened is not None:
+                cancelled += 1
+                view.missed[opened.worker] = view.missed.get(opened.worker, 0) + 1
         if self._deadline is not None:
-            self._deadline.settle(view, len(parts), len(cancelled))
+            self._deadline.settle(view, len(parts), cancelled)
         if view.times is not None:
-            view.times.updated(len(cancelled))
-
-    def _retract(self) -> None:
-        """Undo the last update, which the shards refused; its contributions stay dropped."""
-        view, (decisions, cancelled) = self._view, self._since_update
-        self._since_update = ([], [])
-        for decision in reversed(decisions):
-            if isinstance(decision, Grant):
-                view.take_back(decision.ticket)
-        for opened in cancelled:
-            view.reopen(opened)
-        view.version -= 1
-        view.missed, view.credit = self._counted
-        # Timer decisions come last in a step: those after the refused update were not carried out.
-        self._examined_at, self._set = None, self._set_before
+            view.times.updated(cancelled)
 
     # Deadlines
 

@@ -67,18 +67,6 @@ class Abandon:
 
 
 @value
-class Refused:
-    """The shards refused the update of the last step: its result would not be finite.
-
-    Its contributions, `tickets`, are dropped, and the decisions after the update are not carried out. No other event
-    came in between. Only a policy with `retracts` receives this event.
-    """
-
-    tickets: tuple[int, ...]
-    t: float = field(default=0.0, repr=False)
-
-
-@value
 class Timer:
     """The timer with this tag is due. It is set no more. `t` is never before the time for which it was set."""
 
@@ -91,5 +79,5 @@ def microseconds(t: float) -> int:
     return round(t * 1e6)
 
 
-Event = Join | Leave | Done | Ready | Commit | Abandon | Refused | Timer
+Event = Join | Leave | Done | Ready | Commit | Abandon | Timer
 """Any event."""

@@ -6,7 +6,6 @@ processor. Their constants are float32, because a Python number would promote to
 ours, because compiled code is cached per file.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,8 @@ from psserver.fast import ALONE, LARGEST, Backend, Loop, loop
 Floats = NDArray[np.float32]
 Scalar = np.float32
 
-BLOCK = 1 << 15
+# The upper half of the largest float32, as a number: the bits of the largest bfloat16.
+LARGEST_BITS = np.float32(LARGEST.view(np.uint32) >> np.uint32(16))
 
 
 def fold(total: Floats, kept: float, values: Floats, factor: float, backend: Backend = ALONE) -> None:
@@ -54,12 +54,6 @@ def compensate_loop(gradient: Floats, now: Floats, base: Floats, strength: Scala
         gradient[i] = g + (now[i] - base[i]) * g * g * strength
 
 
-def largest(values: Floats) -> float:
-    """Return the largest magnitude; NaN or infinite if any number is; 0 for an empty array."""
-    found = [np.max(np.abs(values[part])) for part in _blocks(values.size)]
-    return float(np.max(found)) if found else 0.0
-
-
 def add_mean(state: Floats, deltas: Floats, total: float, out: Floats) -> None:
     """Set out = state + deltas / float32(total), the weighted mean of deltas; a total of 0 leaves the state."""
     if total == 0.0:
@@ -78,12 +72,12 @@ def finite_loop(values: Floats, largest: Scalar) -> bool:
     return good
 
 
-def squares(values: Floats, limit: np.float32 = LARGEST, backend: Backend = ALONE) -> float | None:
-    """Return the sum of all squares, in float64; None if a magnitude exceeds `limit`, which is finite, or is NaN.
+def squares(values: Floats, backend: Backend = ALONE) -> float | None:
+    """Return the sum of all squares, in float64; None if a number is not finite.
 
     The order of the sum is not fixed, so its last bits may vary.
     """
-    return backend.total(squares_loop, (values,), (limit,)) if values.size else 0.0
+    return backend.total(squares_loop, (values,), (LARGEST,)) if values.size else 0.0
 
 
 @loop("rf", sums=True)
@@ -96,20 +90,17 @@ def squares_loop(values: Floats, largest: Scalar) -> float:
     return total if good else -1.0
 
 
-def copy_squares(
-    target: Floats, source: NDArray[Any], limit: np.float32, backend: Backend = ALONE
-) -> float | None:
+def copy_squares(target: Floats, source: NDArray[Any], backend: Backend = ALONE) -> float | None:
     """Copy `source` to `target` and return the `squares` of what was copied. `source` need not be aligned.
 
     One pass instead of a copy, a check and a norm, for incoming payloads. `source` holds float32, or as uint16 the bits
-    of bfloat16 (the upper halves of float32 numbers); `limit` is then a bfloat16 number, too.
+    of bfloat16 (the upper halves of float32 numbers).
     """
     if not target.size:
         return 0.0
     if source.dtype == np.float32:
-        return backend.total(copy_squares_loop, (target, source), (limit,))
-    bits = np.float32(limit.view(np.uint32) >> np.uint32(16))
-    return backend.total(widen_squares_loop, (target.view(np.uint32), source), (bits,))
+        return backend.total(copy_squares_loop, (target, source), (LARGEST,))
+    return backend.total(widen_squares_loop, (target.view(np.uint32), source), (LARGEST_BITS,))
 
 
 @loop("wuf", sums=True)
@@ -161,10 +152,6 @@ def narrow_loop(target: NDArray[np.uint16], source: NDArray[np.uint32]) -> None:
         quiet = ((bits >> np.uint32(16)) & np.uint32(0x8000)) | np.uint32(0x7FC0)
         nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
         target[i] = np.uint16(quiet if nan else rounded)
-
-
-def _blocks(size: int) -> Iterator[slice]:
-    return (slice(start, start + BLOCK) for start in range(0, size, BLOCK))
 
 
 # The loops that every server compiles besides its optimizer's.

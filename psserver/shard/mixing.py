@@ -11,7 +11,7 @@ weight of that paper, section 4.2. 0 < w <= 1, so x' lies between values that wo
 change. Without staleness w is 1, and the change is added as it is. All numbers follow from the log.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,10 +89,6 @@ class StateBases:
     def prune(self, versions: Collection[int]) -> None:
         """Forget all but `versions`."""
         self.keep({version: pieces for version, pieces in self._kept.items() if version in versions})
-
-    @property
-    def arrays(self) -> Sequence[Floats]:
-        return [values for pieces in self._kept.values() for values in pieces.values()]
 
     # Saved, by names "base/<version>/<number of the variable in the plan>"
 

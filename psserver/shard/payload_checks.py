@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psserver.fast import Backend
-from psserver.policies import TensorParts
 from psserver.shard import arithmetic
 from psserver.shard.staging import Slot
-from psserver.shard.tables.group import measured
+from psserver.shard.tables.group import squares_of
 from pswire.model.plan import Plan
 from pswire.model.rows import Rows
 
@@ -19,12 +18,11 @@ Floats = NDArray[np.float32]
 
 
 class PayloadChecks:
-    """The checks of one shard. `ordinary`: the largest magnitude in an ordinary payload (see `ordinary` below)."""
+    """The checks of one shard."""
 
-    def __init__(self, plan: Plan, server: int, ordinary: float, backend: Backend) -> None:
+    def __init__(self, plan: Plan, server: int, backend: Backend) -> None:
         self._plan = plan
         self._layout = plan.shards[server]
-        self._ordinary = np.float32(ordinary)
         self._backend = backend
 
     def nonfinite(self, values: Floats, start: int = 0) -> str | None:
@@ -36,9 +34,9 @@ class PayloadChecks:
         """Check and measure a piece of a payload that already lies in `slot`, as `copy_in` does."""
         return self._measured(slot, start, stop, None)
 
-    def measure_rows(self, rows: Rows) -> tuple[float, bool]:
-        """Return the sum of squares of gradients of rows, and whether they are ordinary; NaN or infinity if one is."""
-        return measured(rows, float(self._ordinary), self._backend)
+    def measure_rows(self, rows: Rows) -> float | None:
+        """Return the sum of squares of gradients of rows; None if one is not finite."""
+        return squares_of(rows, self._backend)
 
     def copy_in(self, slot: Slot, source: NDArray[Any], start: int) -> str | None:
         """Copy a piece of a payload from `source` into `slot`, at element `start`, and add it to the payload's norm.
@@ -61,18 +59,13 @@ class PayloadChecks:
         return None
 
     def _piece(self, slot: Slot, start: int, stop: int, source: NDArray[Any] | None) -> str | None:
-        target, limit, backend = slot.values[start:stop], self._ordinary, self._backend
+        target, backend = slot.values[start:stop], self._backend
         if source is None:
-            squares = arithmetic.squares(target, limit, backend)
+            squares = arithmetic.squares(target, backend)
         else:
-            squares = arithmetic.copy_squares(target, source, limit, backend)
+            squares = arithmetic.copy_squares(target, source, backend)
         if squares is None:
-            bad = self.nonfinite(target, start)
-            if bad is not None:
-                return bad
-            slot.ordinary = False
-            squares = arithmetic.squares(target, backend=backend)
-            assert squares is not None
+            return self.nonfinite(target, start)
         if start < self._layout.trainable:
             slot.squares += squares
         return None
@@ -103,15 +96,3 @@ def norm_of(squares: Iterable[float]) -> float:
 def same_norm(one: float, other: float) -> bool:
     """Compare norms up to the last digit: sums in different orders may be rounded to either side."""
     return math.isclose(one, other, rel_tol=2 * 10.0 ** (1 - DIGITS))
-
-
-# Far above any gradient of a healthy training. Its square, and all that optimizers compute from it, stay far below the
-# largest float32.
-LARGEST: Final = 2.0**20
-# A compensator multiplies weights by the square of a gradient; with the limit above, bounds would soon prove nothing.
-LARGEST_COMPENSATED: Final = 8.0
-
-
-def ordinary(tensors: TensorParts) -> float:
-    """Return the largest magnitude in an ordinary payload, in a job with these parts."""
-    return LARGEST if tensors.compensator is None else LARGEST_COMPENSATED

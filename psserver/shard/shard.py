@@ -17,7 +17,7 @@ from psserver.shard.deltas import DeltaStream
 from psserver.shard.facts import Executed
 from psserver.shard.fragments import Turn, check_fragments
 from psserver.shard.mixing import StateBases
-from psserver.shard.payload_checks import PayloadChecks, ordinary
+from psserver.shard.payload_checks import PayloadChecks
 from psserver.shard.staging import OpenTicket, Slot, Staging
 from psserver.shard.state import ShardParts, ShardState, check, copied, save, take_up
 from psserver.shard.tables import Tables
@@ -93,7 +93,7 @@ class Shard:
         self._backend = backend
         self._updater = Updater(self.optimizer, tensors, self.layout.trainable, backend, turns)
         self._updater.measures = measures
-        self.checks = PayloadChecks(plan, server, ordinary(tensors), backend)
+        self.checks = PayloadChecks(plan, server, backend)
         self.stream = None if deltas is None else DeltaStream(deltas, self.layout, self.groups)
         self.tables = Tables(plan, server, optimizer, backend, keep_bases=tensors.keep_bases)
         self.bases = StateBases(self.layout)
@@ -163,8 +163,8 @@ class Shard:
         return self.version
 
     @property
-    def fact(self) -> Executed | None:
-        """What there is to tell of the newest version; None before the first, and until the next after a restore."""
+    def fact(self) -> Executed:
+        """What there is to tell of the newest version. Of one that was restored, nothing is known any more."""
         return self._updates.fact
 
     # Payloads
@@ -284,13 +284,6 @@ class Shard:
             self.stream.begin(values)
         self._updates.fact = Executed(self.version)
 
-    def try_update(self, apply: Apply) -> tuple[bool, float]:
-        """Return whether everything that this update changes would be finite, and the largest magnitude in it.
-
-        Changes nothing. Raises ShardError as the update would.
-        """
-        return self._updates.try_update(apply)
-
     def _begun(self, update: PendingUpdate) -> PendingUpdate:
         self._unfinished = True
 
@@ -330,6 +323,7 @@ class Shard:
         changed, for a state that does not fit; for another number of servers see `reshard`.
         """
         take_up(state, self._parts)
+        self._updates.fact = Executed(self.version)
 
     @property
     def _parts(self) -> ShardParts:

@@ -35,8 +35,6 @@ class Slot:
     cut: Callable[[], object] = lambda: None
     # The worker that sends it.
     worker: str = ""
-    # No number is so large that it could make an update infinite (`psserver.shard.payload_checks`).
-    ordinary: bool = True
     # The sum of the squares of its gradient.
     squares: float = 0.0
     # Rows of tables; empty without any.
@@ -174,19 +172,10 @@ class Staging:
         self.close(ticket)
         return slot.values
 
-    def ordinary(self, ticket: int) -> bool:
-        """Return True unless the ticket has a complete payload that is not ordinary."""
-        slot = self._complete.get(ticket)
-        return slot is None or slot.ordinary
-
     def squares(self, ticket: int) -> float:
         """Return the sum of squares of the gradient in the ticket's complete payload; 0 without one."""
         slot = self._complete.get(ticket)
         return 0.0 if slot is None else slot.squares
-
-    def payload(self, ticket: int) -> Floats:
-        """Return the complete payload of a ticket without removing it."""
-        return self._complete[ticket].values
 
     def all_rows(self) -> list[Rows]:
         """Return the rows of all complete payloads that have some."""

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -242,28 +241,6 @@ class Updater:
         for name, slot in slots.items():
             turn.part.put(slot, moved[name])
         return good
-
-    def copy(self, workers: Sequence[str]) -> "Updater":
-        """Return an updater that computes the same on copies, with room for contributions of `workers`."""
-        other = copy(self)
-        other.accumulator = self.accumulator.copy()
-        other.memory = {name: array.copy() for name, array in self.memory.items()}
-        other._before, other._moved = {}, False
-        if isinstance(self.accumulator, PerWorker):
-            keys = {*workers, *(share.worker for share in self.accumulator.shares)}
-        else:
-            keys = {""}
-        other.slots = {
-            key: {name: array.copy() for name, array in self.slots[key].items()}
-            for key in keys
-            if key in self.slots
-        }
-        return other
-
-    @property
-    def arrays(self) -> list[Floats]:
-        """All arrays that last from update to update."""
-        return [array for kept in (*self.slots.values(), self.memory) for array in kept.values()]
 
     def forget(self, worker: str) -> None:
         """Drop the slots of a worker that has left, if it had a set of its own.

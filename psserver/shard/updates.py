@@ -1,20 +1,18 @@
 """The coming update of one shard: contributions to add, and the step to the next version."""
 
-import math
 from collections.abc import Callable, Collection
 
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.shard import arithmetic
 from psserver.shard.arena import Arena
 from psserver.shard.compensators import Gap
 from psserver.shard.deltas import DeltaStream
-from psserver.shard.facts import Executed, either, executed
+from psserver.shard.facts import Executed, by_variable, either
 from psserver.shard.mixing import Kept, StateBases, weight
 from psserver.shard.staging import Staging
 from psserver.shard.tables import Tables
-from psserver.shard.tables.group import largest_of, nbytes_of
+from psserver.shard.tables.group import nbytes_of
 from psserver.shard.updater import Updater
 from pswire.decisions.orders import Apply, Fold
 from pswire.model.plan import Plan, ShardLayout
@@ -45,7 +43,7 @@ class Updates:
     """The open sum and the workers in it. Not thread-safe but for `PendingUpdate.compute`.
 
     `stream`: makes the published versions from the optimizer's weights; None publishes these. `fact`: of the newest
-    version; None before the first, and after a restore.
+    version.
     """
 
     def __init__(
@@ -66,7 +64,7 @@ class Updates:
         self._stream = stream
         self._tables = tables
         self._bases = bases
-        self.fact: Executed | None = None
+        self.fact = Executed(-1)
         # The workers whose contributions are in the open sum.
         self.summed: list[str] = []
         # Workers that left while a contribution may still be applied; their slots are dropped afterwards.
@@ -202,8 +200,12 @@ class Updates:
                 kept = self._updater.step(now, target, base, apply.scale, apply.lr_scale)
                 if stream is not None:
                     kept = either(kept, stream.make(newest, out, base))
-                rows = {} if tables is None else tables.advance(apply.scale, apply.lr_scale)
-            fact = executed(apply.version, self._plan, self._layout, kept, rows, self._updater.square)
+                elements, rows = (
+                    tables.advance(apply.scale, apply.lr_scale) if tables is not None else (0, {})
+                )
+            found = by_variable(kept, self._plan, self._layout) | rows
+            elements += self._layout.elements
+            fact = Executed(apply.version, found, elements, self._updater.square)
             replaced = bases.replaced(newest, out, started)
 
         def finish() -> None:
@@ -240,39 +242,3 @@ class Updates:
             self._staging.recycle(values)
         self.summed.clear()
         self._tables.clear()
-
-    def try_update(self, apply: Apply) -> tuple[bool, float]:
-        """Return whether everything that this update changes would be finite, and the largest magnitude in it.
-
-        Computes on copies, with the operations of the update itself, and changes nothing. Needs memory for the
-        payloads, for the slots and the compensator's memory, and for a version. Raises ShardError as the update would.
-        """
-        self._check_apply(apply)
-        now = self._arena.values(self._arena.newest)
-        assert now is not None
-        parts = [self._staging.tickets[part.ticket] for part in apply.parts]
-        updater = self._updater.copy([part.worker for part in parts])
-        weights, tickets = self._now, len(self._staging.tickets)
-        for part, opened in zip(apply.parts, parts, strict=True):
-            gap = None
-            if part.compensation:
-                gap = updater.gap(now, self._arena.base_of(part.ticket), opened.worker, self._arena.newest)
-            payload = self._staging.payload(part.ticket).copy()
-            with np.errstate(all="ignore"):
-                mixed = self._mix(part.ticket, tickets)(payload)
-                updater.add(payload, part.factor, opened.worker, gap, part.compensation, mixed)
-        out = np.empty(now.size, np.float32)
-        with np.errstate(all="ignore"):
-            kept = updater.step(weights, out, self._arena.newest, apply.scale, apply.lr_scale)
-        found = [arithmetic.largest(each) for each in (out, *updater.arrays, *self._bases.arrays)]
-        more = [
-            (
-                self._tables.compensated(self._staging.rows(part.ticket), part.ticket, part.compensation),
-                part.factor,
-            )
-            for part in apply.parts
-        ]
-        finite_rows, largest = largest_of(self._tables.compute(more, apply.scale, apply.lr_scale))
-        if not (kept is None and finite_rows and all(map(math.isfinite, found))):
-            return False, math.inf
-        return True, max(*found, largest)

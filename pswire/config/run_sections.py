@@ -117,7 +117,8 @@ class ClusterSection(Section):
     run folder that they see"""
 
     nonfinite_limit: Annotated[int, Field(ge=1, le=2**31), Flag((SERVER,))] = 10
-    """number of consecutive updates refused as not finite after which the job ends (exit code 8)"""
+    """number of consecutive updates after which the job ends (exit code 8), if each leaves a ten-thousandth of the
+    model, or a whole variable, as it was, because new numbers would not be finite"""
 
     wire_dtype: Annotated[Name, Flag((WORKER,))] = "float32"
     """encoding of numbers outside shared memory: `float32`, `bfloat16` or `float16`; for gradients also `int8`, `int4`

@@ -16,8 +16,6 @@ from pswire.decisions.records import MICROSECONDS, Record, about, record
 FORMAT: Final = 1
 """The format of the log; a reader refuses any other."""
 
-# Why the contributions of a refused update are dropped.
-NONFINITE: Final = "nonfinite update"
 # Why contributions are dropped that waited for an update under a policy which another one has replaced.
 REPLACED: Final = "policy replaced"
 # State that a worker keeps from commit to commit, and no server has: the moments of its local rule,
@@ -293,21 +291,26 @@ class Apply(LogEntry):
 
 
 @record
-class Refuse(LogEntry):
-    """An update is not made, because it would not be finite on some server. A `drop` of each part follows."""
+class Nonfinite(LogEntry):
+    """Elements of a version keep their old values, because their new ones would not be finite."""
 
-    version: int = about("the version that it would have made")
-    scale: float = about("as in `apply`")
-    lr_scale: float = about("as in `apply`")
-    parts: tuple[Part, ...] = about("as in `apply`")
+    event = "nonfinite"
+
+    version: int = about("the version, which is newest or has become an older one")
+    kept: int = about("number of elements, on all servers")
+    variable: str = about("the variable with most of them")
+    workers: tuple[str, ...] = about("whose contributions it is made of, which were finite", default=())
 
     def sentence(self) -> str:
-        parts = ", ".join(f"{part.worker}'s ticket {part.ticket}" for part in self.parts)
-        return f"version {self.version} would not be finite of {parts}: refused"
-
-    def order(self, folded: set[int]) -> orders.Order:
-        folded.clear()
-        return orders.Discard()
+        came = (
+            f"; its contributions, which were finite, came from {', '.join(self.workers)}"
+            if self.workers
+            else ""
+        )
+        return (
+            f"version {self.version}: {self.kept} elements, most of them of {self.variable}, keep their old values, "
+            f"because their new ones would not be finite{came}"
+        )
 
 
 @record
@@ -537,7 +540,7 @@ class Stop(LogEntry):
 
 
 Entry = (
-    Job | Join | Work | Resume | Start | Initialise | Install | Grant | Commit | Rate | Fold | Apply | Refuse
+    Job | Join | Work | Resume | Start | Initialise | Install | Grant | Commit | Rate | Fold | Apply | Nonfinite
     | Drop | Cancel | Abandon | Lost | Back | Leave | Done | Timer | Policy | Settled | Checkpoint | Unsaved | Restore
     | Note | Stop
 )  # fmt: skip

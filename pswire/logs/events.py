@@ -140,8 +140,10 @@ EVENTS: Final[dict[str, Event]] = {
     "data_port": Event(SERVER, ("port",), "payloads of workers on other machines arrive at this port"),
     # Decisions and their execution
     "advice": Event(SERVER, (), "the policy is meant for another optimizer"),
-    "update_refused": Event(
-        SERVER, ("version", "workers"), "an update would not be finite: its contributions are dropped"
+    "nonfinite": Event(
+        SERVER,
+        ("version", "kept", "variable", "workers"),
+        "elements keep their old values, because their new ones would not be finite; ever more seldom",
     ),
     "decision_failed": Event(SERVER, (), "a policy or the coordinator raised an error"),
     "job_failed": Event(SERVER, (), "no decision is possible any more: the job ends"),
@@ -161,9 +163,6 @@ EVENTS: Final[dict[str, Event]] = {
     "session_failed": Event(BOTH, ("worker",), "a fault of this program in a session"),
     "exchange_failed": Event(SERVER, (), "a fault of this program in an exchange"),
     # Ends
-    "trial_unanswered": Event(
-        SERVER, ("servers",), "servers did not say whether an update would be finite: the job ends"
-    ),
     "staying": Event(SERVER, (), "the job has ended; the next worker to join begins a new one"),
     "checkpoint_written": Event(
         SERVER,

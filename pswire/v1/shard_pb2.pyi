@@ -883,7 +883,6 @@ class FollowRequest(_message.Message):
     CONFIGURE_FIELD_NUMBER: _builtins.int
     DECISIONS_FIELD_NUMBER: _builtins.int
     SHUTDOWN_FIELD_NUMBER: _builtins.int
-    TRIAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> Global___Open: ...
     @_builtins.property
@@ -892,8 +891,6 @@ class FollowRequest(_message.Message):
     def decisions(self) -> Global___Decisions: ...
     @_builtins.property
     def shutdown(self) -> Global___Shutdown: ...
-    @_builtins.property
-    def trial(self) -> Global___Trial: ...
     def __init__(
         self,
         *,
@@ -901,45 +898,16 @@ class FollowRequest(_message.Message):
         configure: Global___Configure | None = ...,
         decisions: Global___Decisions | None = ...,
         shutdown: Global___Shutdown | None = ...,
-        trial: Global___Trial | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["configure", b"configure", "decisions", b"decisions", "message", b"message", "open", b"open", "shutdown", b"shutdown", "trial", b"trial"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["configure", b"configure", "decisions", b"decisions", "message", b"message", "open", b"open", "shutdown", b"shutdown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["configure", b"configure", "decisions", b"decisions", "message", b"message", "open", b"open", "shutdown", b"shutdown", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configure", b"configure", "decisions", b"decisions", "message", b"message", "open", b"open", "shutdown", b"shutdown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["open", "configure", "decisions", "shutdown", "trial"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["open", "configure", "decisions", "shutdown"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
 Global___FollowRequest: _TypeAlias = FollowRequest  # noqa: Y015
-
-@_typing.final
-class Trial(_message.Message):
-    """A question, not an order: would this update, after all decisions so far, be
-    finite? The reply to this message is the answer.
-    """
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NUMBER_FIELD_NUMBER: _builtins.int
-    UPDATE_FIELD_NUMBER: _builtins.int
-    number: _builtins.int
-    """Counted from 1; repeated in the answer."""
-    @_builtins.property
-    def update(self) -> Global___Apply: ...
-    def __init__(
-        self,
-        *,
-        number: _builtins.int = ...,
-        update: Global___Apply | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["update", b"update"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "update", b"update"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Trial: _TypeAlias = Trial  # noqa: Y015
 
 @_typing.final
 class Open(_message.Message):
@@ -1418,13 +1386,9 @@ class FollowReply(_message.Message):
     EXECUTED_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
-    DIVERGED_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
-    TRIAL_FIELD_NUMBER: _builtins.int
-    FINITE_FIELD_NUMBER: _builtins.int
-    LARGEST_FIELD_NUMBER: _builtins.int
     SAVED_FIELD_NUMBER: _builtins.int
-    MEASURES_FIELD_NUMBER: _builtins.int
+    MADE_FIELD_NUMBER: _builtins.int
     LAG_FIELD_NUMBER: _builtins.int
     READ_FIELD_NUMBER: _builtins.int
     TO_READ_FIELD_NUMBER: _builtins.int
@@ -1432,14 +1396,6 @@ class FollowReply(_message.Message):
     """Entries [0, executed) of the log have been executed."""
     error: _builtins.str
     bytes: _builtins.int
-    diverged: _builtins.bool
-    """The error is that a version would not be finite."""
-    trial: _builtins.int
-    """The number of the last Trial (0 before the first), whether its update would be
-    finite, and the largest magnitude in all that the update changes.
-    """
-    finite: _builtins.bool
-    largest: _builtins.float
     lag: _builtins.int
     """With replicas: the items of the part's log that a copy has not executed yet, at most."""
     read: _builtins.int
@@ -1454,8 +1410,8 @@ class FollowReply(_message.Message):
         """The results of this server's parts of the newest checkpoints."""
 
     @_builtins.property
-    def measures(self) -> _containers.RepeatedCompositeFieldContainer[Global___Measure]:
-        """Updates since the last reply, if the job measures them."""
+    def made(self) -> _containers.RepeatedCompositeFieldContainer[Global___Made]:
+        """Versions since the last reply."""
 
     def __init__(
         self,
@@ -1463,48 +1419,79 @@ class FollowReply(_message.Message):
         executed: _builtins.int = ...,
         error: _builtins.str = ...,
         bytes: _builtins.int = ...,
-        diverged: _builtins.bool = ...,
         memory: _memory_pb2.Memory | None = ...,
-        trial: _builtins.int = ...,
-        finite: _builtins.bool = ...,
-        largest: _builtins.float = ...,
         saved: _abc.Iterable[Global___Saved] | None = ...,
-        measures: _abc.Iterable[Global___Measure] | None = ...,
+        made: _abc.Iterable[Global___Made] | None = ...,
         lag: _builtins.int = ...,
         read: _builtins.int = ...,
         to_read: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "diverged", b"diverged", "error", b"error", "executed", b"executed", "finite", b"finite", "lag", b"lag", "largest", b"largest", "measures", b"measures", "memory", b"memory", "read", b"read", "saved", b"saved", "to_read", b"to_read", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "error", b"error", "executed", b"executed", "lag", b"lag", "made", b"made", "memory", b"memory", "read", b"read", "saved", b"saved", "to_read", b"to_read"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FollowReply: _TypeAlias = FollowReply  # noqa: Y015
 
 @_typing.final
-class Measure(_message.Message):
-    """The square of the L2 norm of an update's weighted sum of gradients, on one server."""
+class Made(_message.Message):
+    """A version that this server has made of its part of the model."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     VERSION_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
+    ELEMENTS_FIELD_NUMBER: _builtins.int
     SQUARE_FIELD_NUMBER: _builtins.int
     version: _builtins.int
+    elements: _builtins.int
+    """How many elements the update could change."""
     square: _builtins.float
+    """The square of the L2 norm of the weighted sum of gradients, if the job measures it."""
+    @_builtins.property
+    def kept(self) -> _containers.RepeatedCompositeFieldContainer[Global___Kept]: ...
     def __init__(
         self,
         *,
         version: _builtins.int = ...,
-        square: _builtins.float = ...,
+        kept: _abc.Iterable[Global___Kept] | None = ...,
+        elements: _builtins.int = ...,
+        square: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_square", b"_square", "square", b"square"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_square", b"_square", "elements", b"elements", "kept", b"kept", "square", b"square", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__square: _TypeAlias = _typing.Literal["square"]  # noqa: Y015
+    _WhichOneofArgType__square: _TypeAlias = _typing.Literal["_square", b"_square"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__square) -> _WhichOneofReturnType__square | None: ...
+
+Global___Made: _TypeAlias = Made  # noqa: Y015
+
+@_typing.final
+class Kept(_message.Message):
+    """How many elements of a variable or table keep their old values, because their new ones would not be finite."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VARIABLE_FIELD_NUMBER: _builtins.int
+    ELEMENTS_FIELD_NUMBER: _builtins.int
+    variable: _builtins.str
+    elements: _builtins.int
+    def __init__(
+        self,
+        *,
+        variable: _builtins.str = ...,
+        elements: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["square", b"square", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["elements", b"elements", "variable", b"variable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Measure: _TypeAlias = Measure  # noqa: Y015
+Global___Kept: _TypeAlias = Kept  # noqa: Y015
 
 @_typing.final
 class Saved(_message.Message):

@@ -17,7 +17,7 @@ from tests.service.serving import PATIENCE, Cluster, serving, wait_until
 # A little above what is copied at once.
 SIZE = 400_000
 # Enough for the model and one worker.
-LITTLE = 21 * 2**20
+LITTLE = 12 << 20
 ADAM = ("optimizer.name=adam", "optimizer.learning_rate=0.1", "run.checkpoint_every=1v", "run.keep=99")
 # The first is taken behind the last step of these tests.
 LATE = "run.checkpoint_every=99v"
@@ -154,7 +154,7 @@ def test_without_room_for_a_copy_there_is_no_checkpoint(
         for _ in range(3):
             step(session, probe)
         wait_until(lambda: cluster.status().version == 3, "training to go on")
-        words = "has no room for a copy of what it holds: expected at most 21.0 MiB in all (--memory-limit)"
+        words = "has no room for a copy of what it holds: expected at most 12.0 MiB in all (--memory-limit)"
         wait_until(lambda: words in caplog.text, "the log to say so")
         assert checkpoint_bytes(cluster) == 0
     assert not saved(tmp_path / "run")

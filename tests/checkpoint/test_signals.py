@@ -6,7 +6,6 @@ from pathlib import Path
 from signal import SIGINT, SIGTERM, Signals
 
 import grpc
-import numpy as np
 import pytest
 
 from pslab.check.checker import check_run
@@ -15,7 +14,7 @@ from psserver.checkpoint import Store
 from pswire.exits import ExitCode
 from pswire.model.plan import make_plan
 from tests.service.peer import Peer, join_request
-from tests.service.serving import PATIENCE, VARIABLES, Cluster, refused, serving, wait_until
+from tests.service.serving import PATIENCE, VARIABLES, Cluster, refused, serving
 
 # None is due before the end: what is saved is saved for the signal.
 RARELY = ["run.checkpoint_every=1000000v", "optimizer.name=adam", "optimizer.learning_rate=0.1"]
@@ -86,28 +85,6 @@ def test_everything_is_saved_and_a_resume_goes_on_with_the_same_bits(
             for _ in range(3):
                 peer.step()
     assert digest(out) == undisturbed
-
-
-def test_what_the_shards_are_asked_about_is_saved_too(tmp_path: Path) -> None:
-    """The signal comes between the question whether an update is finite and the answer."""
-    out = tmp_path / "run"
-    with running(out) as cluster:
-        peer = Peer(cluster, "w0")
-        grant = peer.ready()
-        # So large that the sum might not be finite.
-        large = [np.full(spec.shape, 1e15, np.float32) for spec in peer.plan.variables]
-        receipts = peer.push(grant, large)
-        goes_on = cluster.servers[1].probe.hang()
-        peer.commit(grant.ticket, receipts)
-        wait_until(lambda: cluster.servers[0].probe.coordinator.trying, "the shards to be asked")
-        cluster.servers[0].interrupt()
-        # It does no more than wait meanwhile.
-        for _ in range(3):
-            cluster.servers[0].server.owner.ask(lambda: None)
-        goes_on.set()
-        assert [served.ended() for served in cluster.servers] == [ExitCode.TERMINATED] * 2
-    store = Store(out / "checkpoints")
-    assert [store.verify(name).version for name in store.names()] == [1] == [Run(out).summary.versions]
 
 
 def test_a_shard_that_is_told_to_end_alone_does_not_wait_for_ever() -> None:

@@ -19,7 +19,7 @@ SOURCES = sorted(Path(*psserver.coordinator.__path__).rglob("*.py"))
 # What callers may ask between two inputs; none of it changes anything.
 READING = {
     *("abandoned", "change", "due", "measures", "missing", "policy", "rejoin_limit", "remaining", "saved"),
-    *("settable_rate", "terms", "trying", "unknown_session", "waits"),
+    *("settable_rate", "terms", "unknown_session", "waits"),
 }
 
 
@@ -50,9 +50,13 @@ EXAMPLES = (
     *(
         inputs.WorkDeclared(WorkTerms(4, 2, 3, "d", True, 1)),
         inputs.WorkDeclared(None),
-        inputs.Tried(3, False, 2.0),
     ),
-    *(inputs.Executed(4, 0.5), inputs.SaveAsked(), inputs.SaveFailed(4, "full"), inputs.Tick()),
+    *(
+        inputs.Executed(4, 2, 9, "w", True, 0.5),
+        inputs.SaveAsked(),
+        inputs.SaveFailed(4, "full"),
+        inputs.Tick(),
+    ),
     *(inputs.NoteAdded("hot"), inputs.ChangeAsked("ssp", {"slack": 3}, "you", "why", 0.5)),
 )
 

@@ -25,7 +25,6 @@ from psserver.policies import (
     microseconds,
 )
 from pswire.decisions import entries
-from tests.probes import try_every_update
 from tests.promises import promise
 
 SECOND = 1_000_000
@@ -33,8 +32,6 @@ SECOND = 1_000_000
 
 class Alarmed(Policy):
     """Applies each gradient as it comes. `on_commit` are its timers, in seconds after the commit, 0 to clear one."""
-
-    retracts = True
 
     def __init__(self, *on_commit: tuple[str, float]) -> None:
         self.name, self.knobs, self.on_commit = "Alarmed", {}, on_commit
@@ -131,57 +128,6 @@ def test_there_is_room_for_64_tags_and_no_more() -> None:
     assert not harness.stopped
     harness, _ = started(*tags, ("one more", 1.0))
     assert "at most 64 timers" in harness.stopped
-
-
-def test_time_stands_still_during_a_trial() -> None:
-    harness, policy = started(("x", 1.0))
-    harness.passes(0.5)
-    try_every_update(harness.coordinator, Doubtful())
-    harness.commits("w1")
-    assert harness.coordinator.trying and harness.coordinator.due is None
-    harness.passes(10.0)
-    assert policy.fired == []
-    harness.shards_answer(finite=False)
-    assert harness.coordinator.due == pytest.approx(harness.now + 0.5)
-    harness.passes(0.5)
-    assert timers_of(harness) == [("x", 11 * SECOND, 11.0)]
-
-
-class Doubtful:
-    """Every update has to be tried."""
-
-    def installed(self, ordinary: bool) -> None:
-        pass
-
-    def certain(self, update: entries.Apply) -> bool:
-        return False
-
-    def measured(self, largest: float) -> None:
-        pass
-
-
-def test_a_timer_whose_update_is_tried_defers_the_input_that_made_it_fire() -> None:
-    class Collects(Alarmed):
-        """One gradient is applied when the timer fires."""
-
-        def step(self, event: Event) -> list[Decision]:
-            self.events.append(event)
-            match event:
-                case Commit(_, ticket, t=t):
-                    self.held = ticket
-                    return [SetTimer("x", microseconds(t) + SECOND)]
-                case Timer():
-                    return [Apply((Part(self.held),))]
-            return super().step(event)
-
-    harness = CoordinatorHarness(Collects(), workers=2).starts()
-    harness.commits("w0")
-    try_every_update(harness.coordinator, Doubtful())
-    harness.now += 2.0
-    outputs = harness.take(harness.coordinator.take(inputs.NoteAdded("remark"), harness.now))
-    assert [o.entry.kind for o in outputs if isinstance(o, Record)] == ["timer"] and harness.trials
-    harness.shards_answer(finite=True)
-    assert harness.kinds[-2:] == ["apply", "note"] and harness.verdict().ok
 
 
 def test_time_stands_still_while_no_worker_is_here() -> None:

@@ -94,7 +94,6 @@ class Play:
             if self.harness.stopped:
                 break
             self.scene()
-            self.shards_answer()
             self.agrees()
         self.finish()
 
@@ -104,7 +103,6 @@ class Play:
             self.restore()
         if self.dice.random() < 0.05:
             self.restart()
-            self.shards_answer()
         if worker not in harness.coordinator.state.roster.present:
             self.session += 1
             harness.joins(worker, f"s{self.session}")
@@ -142,15 +140,7 @@ class Play:
             return
         known = harness.work is not None and bool(harness.work.batches)
         ends = not known and ticket.part.part + 1 == length and self.dice.random() < 0.5
-        ordinary = self.dice.random() < 0.9
-        harness.commits(worker, ready=self.dice.random() < 0.7, unit_ends=ends, ordinary=ordinary)
-
-    def shards_answer(self) -> None:
-        """They are asked about an update with a large payload, and may say that it would not be finite."""
-        coordinator = self.harness.coordinator
-        while coordinator.trying:
-            finite = not coordinator.policy.retracts or self.dice.random() < 0.7
-            self.harness.shards_answer(finite=finite)
+        harness.commits(worker, ready=self.dice.random() < 0.7, unit_ends=ends)
 
     def restore(self) -> None:
         """Another process takes over from the saved state."""
@@ -196,7 +186,6 @@ class Play:
                     if harness.member(worker).absent_since is not None:
                         harness.connects(worker, harness.member(worker).session)
                     self.work(worker)
-                    self.shards_answer()
         assert harness.stopped.startswith("done: all work units are done"), harness.stopped
         applied, skipped = self.twin.read(harness)
         assert set(applied.values()) <= {1}

@@ -1,4 +1,4 @@
-"""A formula's two readings agree with its plain evaluation, for formulas drawn at random."""
+"""The loop of a formula agrees with its plain evaluation, for formulas drawn at random."""
 
 from collections.abc import Callable
 from random import Random
@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from psserver.optimizers.formulas import ZERO, Formula, Value, maximum, mix, pick, sign, sqrt
-from psserver.optimizers.magnitudes import LIMIT, ROUNDING, Magnitudes
 from tests.optimizers.twin import evaluated
-from tests.repetitions import repetitions, seeds
+from tests.repetitions import seeds
 
-SLOTS, POSITIVE, SCALARS = ("mean", "square"), ("square",), ("rate", "decay", "gain", "flag")
+SLOTS, SCALARS = ("mean", "square"), ("rate", "decay", "gain", "flag")
 SIZE = 23
 
 
@@ -45,11 +44,10 @@ def drawn(dice: Random) -> Formula:
         square = dice.choice([abs(values[-1]), mix(s["square"], g * g, s["gain"]), s["square"]])
         return {"mean": mean, "square": square, "x": dice.choice([values[-1], values[-2], x - mean])}
 
-    return Formula("drawn", SLOTS, SCALARS, step, decays=dice.random() < 0.5, positive=POSITIVE)
+    return Formula("drawn", SLOTS, SCALARS, step, decays=dice.random() < 0.5)
 
 
 def test_drawn_formulas() -> None:
-    bounded = 0
     for seed in seeds(300, soak=5000):
         dice, draw = Random(seed), np.random.default_rng(seed)
         formula = drawn(dice)
@@ -59,8 +57,6 @@ def test_drawn_formulas() -> None:
         flag = np.float32(dice.random() < 0.5)
         scalars = dict(zip(SCALARS, (np.float32(0.1), np.float32(0.3), np.float32(0.25), flag), strict=True))
         expected = evaluated(formula, {**arrays, **scalars, "zero": np.float32(0)}, SIZE)
-        before: Magnitudes = {name: float(np.abs(array).max()) for name, array in arrays.items()}
-        largest, peak = formula.bounds(scalars, before["g"], before)
 
         looped, out = {name: arrays[name].copy() for name in SLOTS}, np.full(SIZE, np.nan, np.float32)
         with np.errstate(all="ignore"):
@@ -71,11 +67,6 @@ def test_drawn_formulas() -> None:
             )
         for name, array in expected.items():
             np.testing.assert_array_equal({**looped, "x": out}[name], array, f"{name}, seed {seed}")
-        if peak * ROUNDING <= LIMIT and all(bound * ROUNDING <= LIMIT for bound in largest.values()):
-            bounded += 1
-            for name, array in expected.items():
-                assert np.abs(array).max() <= largest[name] * ROUNDING, (name, seed)
-    assert bounded > repetitions(300, soak=5000) // 3
 
 
 def test_a_step_gives_all_slots_and_no_other() -> None:

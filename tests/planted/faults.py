@@ -123,7 +123,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a commit without a valid receipt is taken",
-        "else: «$missing.append($server)» continue",
+        "else: «$missing.append($server)» return Examined",
         "pass",
         ("service/test_bad_sessions.py",),
     ),
@@ -195,7 +195,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a gradient that is not finite is taken",
-        "if squares is None: bad = self.nonfinite(target, start) if bad is not None: return «bad»",
+        "if squares is None: return «self.nonfinite(target, start)»",
         "None",
         ("service/test_bad_payloads.py", "shard/test_nonfinite.py"),
     ),
@@ -203,7 +203,25 @@ FAULTS: Final = (
         "an element of a version is not finite",
         "«np.copyto(out, now, where=kept)» for worker",
         "pass",
-        ("shard/test_nonfinite.py", "shard/test_refusals.py"),
+        ("shard/test_nonfinite.py", "shard/test_kept_back.py"),
+    ),
+    Fault(
+        "a commit is decided before all servers have told about its version",
+        "return ticket is not None and not ticket.initialise and «ticket.base > state.kept_back.told»",
+        "False",
+        ("service/test_nonfinite.py",),
+    ),
+    Fault(
+        "what is told again counts again",
+        "if «given.version <= kept.told»: return",
+        "False",
+        ("coordinator/test_finite.py",),
+    ),
+    Fault(
+        "a whole variable that is kept back counts for nothing",
+        "if «fact.whole or» fact.kept >= SHARE * fact.elements:",
+        "",
+        ("coordinator/test_traces.py",),
     ),
     Fault(
         "delay compensation takes the gradient once instead of squared",
@@ -462,8 +480,8 @@ FAULTS: Final = (
     ),
     Fault(
         "a change waits although it takes the place of one that waits",
-        "if «not replaces or» self.trial is not None: return",
-        "True or",
+        "if «not replaces»: return for ticket",
+        "True",
         ("coordinator/test_policy_changes.py",),
     ),
     Fault(
@@ -601,8 +619,8 @@ FAULTS: Final = (
     ),
     Fault(
         "the square of an update is that of one server's part",
-        "return sum(parts[number] for number in range(«self._servers»))",
-        "1",
+        "«sum(squares)» if len(squares) == servers else None",
+        "squares[0]",
         ("service/test_controllers.py",),
     ),
     Fault(

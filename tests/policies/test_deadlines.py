@@ -186,16 +186,6 @@ def test_cancelled_work_stays_within_the_budget(budget: float, share: float) -> 
     assert cancelled / (applied + cancelled) <= share + 0.01
 
 
-def test_a_refused_update_leaves_the_timer_to_be_set_again() -> None:
-    """The decisions behind the refused update are not carried out: neither the cancel nor the timer's."""
-    clocked = Clocked("deadline-sync", grace=1.0)
-    clocked.commits("w0", 1.0)
-    clocked.commits("w1", 1.0)
-    clocked.refuses(2.0, Timer("deadline", 2.0))
-    assert clocked.policy.explain("w2") is None
-    assert clocked.commits("w2", 4.0)[-1] == SetTimer("deadline", 5 * SECOND)
-
-
 def test_a_pause_of_the_job_does_not_make_the_deadline_pass() -> None:
     """Only the timer says that it has passed, which the coordinator postpones."""
     clocked = Clocked("deadline-sync", grace=1.0)

@@ -12,7 +12,6 @@ from psserver.policies import (
     Join,
     Policy,
     Ready,
-    Refused,
     SetTimer,
     Timer,
     build,
@@ -44,7 +43,7 @@ class Clocked(PolicyHarness):
         copy.due, copy.idle = dict(self.due), list(self.idle)
         return copy
 
-    def tell(self, event: "Commit | Ready | Join | Timer | Refused | object") -> list[Decision]:  # type: ignore[override]
+    def tell(self, event: "Commit | Ready | Join | Timer | object") -> list[Decision]:  # type: ignore[override]
         if isinstance(event, Timer):
             self.now, self.timer = event.t, None
         return super().tell(replace(event, t=self.now))  # type: ignore[type-var]
@@ -65,13 +64,6 @@ class Clocked(PolicyHarness):
         """The worker commits at second `t` and asks for more. Returns the decisions on the commit."""
         self.now = t
         return self.commit(worker)
-
-    def refuses(self, t: float, event: Timer) -> None:
-        """The update that follows on the event is refused: what was decided behind it is not carried out."""
-        self.now, self.timer = t, None
-        decisions = self.policy.step(event)
-        update = next(d for d in decisions if isinstance(d, Apply))
-        self.tell(Refused(tuple(part.ticket for part in update.parts)))
 
     def round(self, delays: dict[str, float]) -> None:
         """Up to the next update: each ticket without a time yet is committed after its worker's delay."""

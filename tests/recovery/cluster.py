@@ -117,7 +117,7 @@ class Cluster:
             outputs = self.give(inputs.Opened())
         else:
             check_same_job(found.manifest, policy, terms.optimizer, terms.workers, terms.seed)
-            self.coordinator = coordinator_of(found, terms, policy, None)
+            self.coordinator = coordinator_of(found, terms, policy)
             self.kept = (mark + 1, shards_of(found, plan_of(self.servers)))
             self.origin = self.now - self.coordinator.state.now
             outputs = self.give(inputs.Resumed(void))

@@ -21,7 +21,6 @@ from psserver.coordinator import (
     Output,
     Record,
     Send,
-    Trial,
     inputs,
 )
 from psserver.coordinator.saving import reopen
@@ -32,12 +31,10 @@ from psserver.service.replicas import inputs as noting
 from psserver.service.replicas.inputs import Configured, Held, Noted
 from psserver.service.replicas.logs import holders
 from psserver.shard import ShardState
-from psserver.shard_bounds import ShardBounds
 from pswire.decisions import entries
 from pswire.generations import Generation
 from pswire.protocol import received
-from pswire.records import StateError
-from psworker.engine import Commit, Request
+from psworker.engine import Request
 from tests.recovery.extras import NOTHING, Extras
 from tests.recovery.holding import CLOCK, Holding, read
 from tests.recovery.network import Copy, Network, Sent, Way
@@ -94,12 +91,9 @@ class Server(Holding):
         # What the other copy does not have yet; and what is to happen when an input is noted.
         self.notes: list[Noted] = []
         self.noted: Callable[[], None] = lambda: None
-        self.bounds: ShardBounds | None = None
         self.deposed = False
         # Whether the log has its first entry.
         self.opened = False
-        # The newest trial that the shards were asked about.
-        self.trial = 0
         # Worker -> whose stream ends here; and when who has not come yet is missed.
         self.sessions: dict[str, int] = {}
         self.missed: tuple[float, list[tuple[str, int]]] | None = None
@@ -151,7 +145,7 @@ class Server(Holding):
     def lead_first(self, saved: Saved | None) -> None:
         """Make the job, or go on from a checkpoint."""
         self.leads = True
-        self.coordinator, self.bounds = self.cluster.new_coordinator()
+        self.coordinator = self.cluster.new_coordinator()
         self.offer(b"b", lambda: None)
         if saved is None:
             self.shard.follow(self.cluster.name, 0, None)
@@ -160,7 +154,7 @@ class Server(Holding):
         assert saved.coordinator is not None
         state = JobState.read(json.loads(json.dumps(saved.coordinator)))
         reopen(state, self.coordinator.policy)
-        self.coordinator, self.bounds = self.cluster.new_coordinator(state)
+        self.coordinator = self.cluster.new_coordinator(state)
         self.origin = state.now - self.time
         self.shard.follow(self.cluster.name, saved.entry + 1, saved.shards[0])
         self.opened = True
@@ -224,11 +218,7 @@ class Server(Holding):
         assert self.coordinator is not None
         last = outputs[-1] if outputs else None
         ordered = isinstance(last, Record) and isinstance(last.entry, entries.Checkpoint)
-        try:
-            return self.coordinator.saved() if ordered else None
-        except StateError:
-            # The next update is tried already.
-            return None
+        return self.coordinator.saved() if ordered else None
 
     def _release(
         self,
@@ -239,14 +229,10 @@ class Server(Holding):
     ) -> None:
         for output in outputs:
             if isinstance(output, Record):
-                # Behind a trial there may be two checkpoints; servers save the last one.
                 self._execute(output, state if output is outputs[-1] else None, saver)
-            elif isinstance(output, Trial):
-                self.trial = output.number
             elif isinstance(output, Send) and self.leads:
                 self.cluster.tell(self, output, exchange)
         if exchange is not None:
-            # During a trial the commit waits, and its exchange with it.
             exchange.arrived, exchange.waits = bool(exchange.answer), not exchange.answer
 
     def _execute(self, record: Record, state: dict[str, Any] | None, saver: int) -> None:
@@ -283,14 +269,13 @@ class Server(Holding):
             and self.wanted is not None
             and not self.held
             and self.coordinator
-            and not (self.coordinator.trying or self.notes)
+            and not self.notes
             and self.shard.executed
         ):
             to, self.wanted = self.wanted, None
             state = json.dumps(self.coordinator.saved())
             kept = [list(each.kept) for each in self.orders]
-            bounds = None if self.bounds is None else self.bounds.state()
-            about = state, bounds, kept, self.job_time()
+            about = state, kept, self.job_time()
             copy = Copy(self.executed, self.shell.replica.synced, about, self.shard.state())
             self.cluster.network.post(Way(self.number, to), Sent(copy=copy))
 
@@ -301,11 +286,9 @@ class Server(Holding):
         return self.coordinator is not None
 
     def _take_up(self, copy: Copy) -> None:
-        state, bounds, kept, now = copy.about
+        state, kept, now = copy.about
         known = JobState.read(json.loads(state))
-        self.coordinator, self.bounds = self.cluster.new_coordinator(known)
-        if self.bounds is not None:
-            self.bounds.restore(bounds)
+        self.coordinator = self.cluster.new_coordinator(known)
         self.shard.follow(self.cluster.name, known.entries, copy.shard)
         for orders, records in zip(self.orders, kept, strict=True):
             orders.kept.extend(records)
@@ -324,7 +307,7 @@ class Server(Holding):
     def _take_again(self, body: bytes) -> None:
         kind, rest = body[:1], body[1:]
         if kind == b"b":
-            self.coordinator, self.bounds = self.cluster.new_coordinator()
+            self.coordinator = self.cluster.new_coordinator()
             self.shard.follow(self.cluster.name, 0, None)
         elif kind == b"p":
             if not self.shard.refuses(int(rest)):
@@ -381,16 +364,7 @@ class Server(Holding):
             for worker, incarnation in present:
                 if self.sessions.get(worker) != incarnation:
                     self.disconnect(worker, incarnation)
-        self.answer()
         self.step(lambda: self.give(inputs.Tick()))
-
-    def answer(self) -> None:
-        """Tell the coordinator whether the update that it has asked about is finite."""
-        coordinator, number = self.coordinator, self.trial
-        if self.leads and not self.deposed and coordinator is not None and coordinator.trying and number:
-            finite = number % 4 != 3
-            self.cluster.count_of["update tried"] += 1
-            self.step(lambda: self.give(inputs.Tried(number, finite, 1.0)))
 
     def disconnect(self, worker: str, incarnation: int) -> None:
         coordinator = self.coordinator
@@ -438,7 +412,7 @@ class Copies:
         self.servers = [Server(self, number) for number in range(servers)]
         self.acts(self.servers[0], lambda: self.servers[0].lead_first(None))
 
-    def new_coordinator(self, state: JobState | None = None) -> tuple[Coordinator, ShardBounds | None]:
+    def new_coordinator(self, state: JobState | None = None) -> Coordinator:
         setting = self.job.setting
         terms = JobTerms(
             self.name,
@@ -453,8 +427,7 @@ class Copies:
             adapt=self.extras.adapt,
         )
         policy = build(setting.policy, setting.knobs, setting.workers)
-        bounds = self.extras.bounds(policy)
-        return Coordinator(terms, policy, bounds, state), bounds
+        return Coordinator(terms, policy, state)
 
     # Promises
 
@@ -464,7 +437,7 @@ class Copies:
             self.log.append(record)
             self.over = self.over or isinstance(record.entry, entries.Stop)
             self.count_of["policy changed"] += isinstance(record.entry, entries.Policy)
-            self.count_of["update refused"] += isinstance(record.entry, entries.Refuse)
+            self.count_of["elements kept back"] += isinstance(record.entry, entries.Nonfinite)
             self.chains.append(chained(self.chains[-1] if self.chains else 0, record.entry))
         else:
             expect(record.index < len(self.log), f"entry {record.index} comes behind {len(self.log)} of them")
@@ -654,9 +627,7 @@ class Copies:
             outputs = server.give(inputs.JoinAsked(worker.name, process, worker.rank))
             for answer in outputs:
                 if isinstance(answer, Declined):
-                    # During a trial it tries again.
-                    may = answer.kind == "deferred" or coordinator.state.stopped is not None
-                    expect(may, f"{worker.name} may not join: {answer}")
+                    expect(coordinator.state.stopped is not None, f"{worker.name} may not join: {answer}")
                     return [*opening, *outputs]
             member = coordinator.state.roster.present[worker.name]
             members.append(member.incarnation)
@@ -710,10 +681,9 @@ class Copies:
         assert coordinator is not None
         if self.refuses(server, name, member):
             return
-        ordinary = not isinstance(request, Commit) or self.extras.ordinary(request.ticket)
 
         def decide() -> list[Output]:
-            return server.give(inputs.Requested(name, member[1], request, ordinary))
+            return server.give(inputs.Requested(name, member[1], request))
 
         self.acts(server, lambda: server.step(decide, exchange=exchange, requested=True))
 

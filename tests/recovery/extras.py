@@ -1,4 +1,4 @@
-"""What some jobs have besides: planned changes of the policy, a controller, updates that are tried, an operator.
+"""What some jobs have besides: planned changes of the policy, a controller, elements that are kept back, an operator.
 
 A copy of the coordinator has to know all of it, and to decide the same.
 """
@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING
 
 from psserver.coordinator import Coordinator, Output, inputs
 from psserver.coordinator.terms import Planned
-from psserver.optimizers import build as build_optimizer
 from psserver.policies import Policy, PolicyError, build
 from psserver.policies.controllers import Controller
 from psserver.policies.succession import successors
-from psserver.shard_bounds import ShardBounds
 from pswire.records import to_plain
 from tests.coordinator.settings import Setting
-from tests.recovery.shard import OPTIMIZER
 
 if TYPE_CHECKING:
     from tests.recovery.copies import Server
@@ -38,20 +35,13 @@ SQUARES = (0.5, 1.0, 2.0, 0.125)
 
 @dataclass(frozen=True)
 class Extras:
-    """`tries`: payloads are not ordinary now and then, so shards are asked about updates. `operated`: somebody notes,
-    removes workers, and changes the policy."""
+    """`keeps`: shards keep elements back now and then. `operated`: somebody notes, removes workers, and changes the
+    policy."""
 
     plan: tuple[Planned, ...] = ()
     adapt: Mapping[str, object] = field(default_factory=dict)
-    tries: bool = False
+    keeps: bool = False
     operated: bool = False
-
-    def bounds(self, policy: Policy) -> ShardBounds | None:
-        return ShardBounds(policy.tensors, build_optimizer(OPTIMIZER)) if self.tries else None
-
-    def ordinary(self, ticket: int) -> bool:
-        """Whether the payload of that ticket is."""
-        return not self.tries or ticket % 4 != 1
 
 
 NOTHING = Extras()
@@ -93,9 +83,16 @@ def intervene(server: "Server", extras: Extras) -> None:
     coordinator, pick = server.coordinator, server.cluster.choices.pick
     if coordinator is None or not server.opened or coordinator.state.stopped is not None:
         return
-    if coordinator.measures and pick(2):
-        # It goes to the other copy with the next input.
-        server.give(inputs.Executed(coordinator.state.version, SQUARES[pick(len(SQUARES))]))
+    told = coordinator.state.kept_back.told + 1
+    if (coordinator.measures or extras.keeps) and told <= coordinator.state.version and pick(2):
+        square = SQUARES[pick(len(SQUARES))] if coordinator.measures else None
+        kept = 1 if extras.keeps and told % 4 == 3 else 0
+        fact = inputs.Executed(told, kept, 100_000, "w" if kept else "", square=square)
+        if fact.told:
+            # It goes to the other copy with the next input.
+            server.give(fact)
+        else:
+            server.step(lambda: server.give(fact))
     elif extras.operated:
         server.step(lambda: _operate(server, coordinator))
 

@@ -66,7 +66,7 @@ def owned(rows: Rows, plan: Plan, server: int) -> Rows:
 
 def chained(chain: int, entry: entries.Entry) -> int:
     """The number behind an entry of the log."""
-    if isinstance(entry, entries.Install | entries.Fold | entries.Apply | entries.Refuse):
+    if isinstance(entry, entries.Install | entries.Fold | entries.Apply):
         return zlib.crc32(repr(entry).encode(), chain) & MASK
     return chain
 
@@ -147,7 +147,7 @@ class Shard:
                 self.version = 0
             case entries.Drop() | entries.Cancel() | entries.Abandon():
                 self._release(entry.ticket)
-            case entries.Refuse() | entries.Stop():
+            case entries.Stop():
                 self.folded.clear()
             case entries.Checkpoint():
                 self.saves = [*self.saves[:1], (record.index, self.job, settled(self.state()))]

@@ -33,7 +33,7 @@ def test_nothing_is_undone_while_a_copy_is_in_sync() -> None:
             "clock jumps",
             "kill leader",
             "policy changed",
-            "update tried",
+            "elements kept back",
         }
 
 

@@ -104,7 +104,7 @@ BROKEN: dict[str, tuple[list[pb.FollowRequest], str]] = {
         [pb.FollowRequest(shutdown=pb.Shutdown(exit_code=99))],
         "expected a documented exit code, got 99",
     ),
-    "nothing": ([pb.FollowRequest()], "expected configure, decisions, trial or shutdown, got None"),
+    "nothing": ([pb.FollowRequest()], "expected configure, decisions or shutdown, got None"),
 }
 
 

@@ -119,6 +119,6 @@ def test_a_server_that_ends_its_stream_is_believed_whatever_is_on_its_way(
 
 def test_a_follower_that_fails_in_an_unexpected_way_counts_as_lost(caplog: pytest.LogCaptureFixture) -> None:
     """Otherwise nothing would be sent to its server any more, and nobody would know."""
-    cause, why = asyncio.run(lose(end, pb.FollowReply(trial=1)))
+    cause, why = asyncio.run(lose(end, pb.FollowReply(made=[pb.Made(version=1)])))
     assert cause == follower.LOST and "RuntimeError: nobody expects it" in why
     assert "the decisions for server 1 cannot be sent" in caplog.text

@@ -100,7 +100,7 @@ def test_a_ticket_has_one_payload_on_its_way_in() -> None:
 def test_a_model_that_cannot_fit_is_refused_with_the_numbers() -> None:
     with serving(memory_limit=100 * MIB) as cluster:
         big = make_plan([VariableSpec("w", (2**28,))], 1)
-        words = ("its part has 1024.0 MiB, which takes 8192.0 MiB at least", "--memory-limit is 100.0 MiB")
+        words = ("its part has 1024.0 MiB, which takes 5120.0 MiB at least", "--memory-limit is 100.0 MiB")
         with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "no memory for this model", *words):
             cluster.coordinator.Join(join_request(big), timeout=PATIENCE)
         assert cluster.servers[0].probe.job.agreement.plan is None
@@ -109,21 +109,21 @@ def test_a_model_that_cannot_fit_is_refused_with_the_numbers() -> None:
 
 
 def test_slots_beyond_the_limit_are_refused_and_the_worker_does_without() -> None:
-    with serving(memory_limit=33 * MIB) as cluster, ExitStack() as stack, Peer(cluster, "a", WIDE) as a:
+    with serving(memory_limit=21 * MIB) as cluster, ExitStack() as stack, Peer(cluster, "a", WIDE) as a:
         a.step(0.0)
         call = Exchanges(cluster, stack).open(attach(a))
         reply = shard_pb2.ExchangeReply.FromString(next(call)).attached
-        assert "expected at most 33.0 MiB in all (--memory-limit)" in reply.refusal
+        assert "expected at most 21.0 MiB in all (--memory-limit)" in reply.refusal
         assert a.step(0.0).version == 2
 
 
 def test_a_worker_for_whom_there_is_no_room_is_refused_with_the_numbers() -> None:
-    """An optimizer with slots for each worker: 4 MB of slots and 4 MB of contribution for each."""
+    """An optimizer with slots for each worker: 4 MB of slots, twice, and 4 MB of contribution for each."""
     adam = ["optimizer.name=dana-zero"]
-    with serving(memory_limit=60 * MIB, overrides=adam) as cluster, Peer(cluster, "a", WIDE) as a:
+    with serving(memory_limit=40 * MIB, overrides=adam) as cluster, Peer(cluster, "a", WIDE) as a:
         a.step(0.0)
         with refused(
-            grpc.StatusCode.RESOURCE_EXHAUSTED, "no memory for worker number 2", "15.3 for each worker"
+            grpc.StatusCode.RESOURCE_EXHAUSTED, "no memory for worker number 2", "11.4 for each worker"
         ):
             Peer(cluster, "b", WIDE)
         assert [w.name for w in cluster.status().workers] == ["a"]

@@ -35,5 +35,3 @@ def test_a_receipt_with_another_norm_is_none() -> None:
     assert examine(secret, "job", 7, 1, [good]).norm == 1.41421
     for forged in (good[:LENGTH] + struct.pack("<d", 4.0), good[:LENGTH], good + bytes(8), b""):
         assert examine(secret, "job", 7, 1, [forged]).missing == [0]
-    large = examine(secret, "job", 7, 1, [receipt(secret, "job", 7, 0, ordinary=False, squares=16.0)])
-    assert (large.missing, large.ordinary, large.norm) == ([], False, 4.0)

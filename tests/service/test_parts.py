@@ -69,21 +69,6 @@ def test_a_primary_of_a_part_whose_copy_is_void_is_replaced_while_training_goes_
     assert found.parts[0].epoch > 0
 
 
-def test_an_update_is_tried_where_its_parts_are_served(five: Job) -> None:
-    """Numbers as large as these are not bounded beforehand."""
-    cluster, session = five
-    job = cluster.servers[0].server.job
-    assert job is not None
-    train(session, 1, 1e15)
-    wait_until(lambda: job.decider.trials.trial and cluster.status().version == 5, "the first trial's update")
-    tried = job.decider.trials.trial
-    cluster.servers[2].probe.leave_out()
-    assert cluster.servers[2].ended() is not None
-    train(session, 2, 1e15)
-    wait_until(lambda: cluster.status().version == 7, "two more updates")
-    assert job.decider.trials.trial == tried + 2
-
-
 def test_a_part_serves_workers_by_its_primary_only_and_follows_the_coordinator_of_its_job_alone(
     five: Job,
 ) -> None:
@@ -151,7 +136,7 @@ async def turns() -> None:
 
 def some_host() -> mock.Mock:
     host = mock.Mock(server=1, nbytes=0)
-    host.state.failure, host.state.executed, host.state.diverged = None, 0, False
+    host.state.failure, host.state.executed = None, 0
     host.saver.parts, host.memory_use.return_value = {}, MemoryLedger(1 << 30).use()
     host.table_figures.return_value = []
     return host

@@ -193,7 +193,7 @@ def test_a_follower_decides_what_the_primary_decided() -> None:
         *((10.0, Opened()), (11.0, JoinAsked("w0", "secret", computes="numpy"))),
         *((11.0, WorkDeclared(WorkTerms(4, data="numbers"))), (11.5, Connected("w0", 0, "secret"))),
         (11.6, JoinAsked("another", "secret")),
-        *((12.0, Requested("w0", 0, request, ordinary=False, norm=0.3)) for request in requests),
+        *((12.0, Requested("w0", 0, request, norm=0.3)) for request in requests),
         (13.0, Tick()),
     ]
     decided = [
@@ -213,7 +213,7 @@ def test_a_follower_changes_the_policy_as_the_primary_did() -> None:
             for request in (protocol.Ready(), commit, protocol.Ready())
         ),
         (11.8, ChangeAsked("ssp", {"slack": 3}, "admin", "a try", 0.5)),
-        (11.8, Executed(1, 2.5)),
+        (11.8, Executed(1, square=2.5)),
         (11.9, ChangeAsked("dc-asgd", {}, "admin")),
     ]
     answers = [primary.take(each[1], each[0]) for each in noted if isinstance(each, tuple)]

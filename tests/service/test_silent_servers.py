@@ -1,11 +1,8 @@
-"""A server that is asked whether an update is finite and never answers: it has a name in status, and a limit."""
+"""A server that hangs while its connection stands: it has a name in status, and a limit."""
 
-import numpy as np
 import pytest
 
 from psserver.service.job import follower, job, silence
-from psserver.service.job.decider import TrialAnswers
-from psserver.service.job.follower import Follower
 from psserver.service.job.silence import Silence
 from psserver.service.store.checkpoints import PATIENCE as LEAST
 from psserver.service.store.checkpoints import limit
@@ -13,51 +10,14 @@ from pswire.exits import ExitCode
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.patience import SLOWEST_LINK
 from pswire.v1 import coordinator_pb2 as pb
-from tests.sentences import Recorder
 from tests.service.peer import Peer
-from tests.service.serving import VARIABLES, serving, wait_until
-
-
-def test_who_has_not_answered_is_known() -> None:
-    answers = TrialAnswers(3)
-    answers.expect(1, 5.0)
-    assert (answers.missing, answers.since) == ("servers 0, 1, 2", 5.0)
-    assert answers.take(1, 1, True, 2.0) is None
-    assert answers.missing == "servers 0, 2"
-    assert answers.take(0, 1, True, 4.0) is None
-    assert answers.missing == "server 2"
-    assert answers.take(2, 1, False, 3.0) == (False, 4.0)
-    answers.expect(2, 8.0)
-    assert (answers.missing, answers.since) == ("servers 0, 1, 2", 8.0)
+from tests.service.serving import serving, wait_until
 
 
 def test_a_large_model_has_longer() -> None:
     elements = SLOWEST_LINK
     plan = make_plan([VariableSpec("w", (elements,))], 1)
     assert limit(plan, 10.0) == LEAST + 4 * (10.0 + 4 * elements / SLOWEST_LINK)
-
-
-def test_a_server_that_hangs_while_its_connection_stands_ends_the_job(
-    monkeypatch: pytest.MonkeyPatch,
-    sentences: Recorder,
-) -> None:
-    # It is never asked, so that it lives, executes, and says nothing.
-    monkeypatch.setattr(Follower, "try_update", lambda *_: None)
-    with serving(2) as cluster, Peer(cluster, "w0") as peer:
-        grant = peer.ready()
-        # An update of it may not be finite: the shards are asked.
-        huge = [np.full(spec.shape, 3e38, np.float32) for spec in VARIABLES]
-        peer.commit(grant.ticket, peer.push(grant, huge))
-        waiting = "waiting for server 1 to say whether version 1 would be finite (since "
-        note = wait_until(lambda: waiting in (said := cluster.status().note) and said, "the name in status")
-        assert note.endswith(f"at most {LEAST + 4 * 10 + 1:g} s)"), note
-        # It is over now.
-        monkeypatch.setattr(job, "limit", lambda *_: 0.0)
-        stop = peer.receive("stop")
-        assert not stop.success
-        sentences.check(stop.reason)
-        peer.leave()
-        assert {served.ended() for served in cluster.servers} == {ExitCode.UNREACHABLE}
 
 
 def test_what_a_server_is_waited_for() -> None:

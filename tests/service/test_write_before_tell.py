@@ -43,7 +43,7 @@ KINDS = {
     "commit": "async",
     "fold": "sync",
     "apply": "async",
-    "refuse": "refused",
+    "nonfinite": "too large",
     "drop": "bounded",
     "cancel": "sync with a backup",
     "abandon": "async",
@@ -59,7 +59,7 @@ POLICIES = {
     "sync": ("sync", []),
     "bounded": ("bounded", ["policy.max_staleness=0", "policy.aggregate=1"]),
     "sync with a backup": ("sync", ["policy.backup=1"]),
-    "refused": ("async", ["optimizer.name=adam"]),
+    "too large": ("async", ["optimizer.name=adam"]),
 }
 
 
@@ -80,10 +80,10 @@ def log_of(folder: Path) -> list[dict[str, Any]]:
 def play(cluster: Cluster, policy: str, *, stays: bool = False) -> None:
     """Two workers: steps, a late gradient, an abandoned ticket, a broken session; one leaves, one is done.
 
-    Under "refused" the last gradient is so large that adam's square of it is infinite.
+    Under "too large" the last gradient is so large that adam's square of it is infinite.
     `stays`: that one's session stands when the job stops.
     """
-    last = [array * 1e25 for array in ONES] if policy == "refused" else ONES
+    last = [array * 1e25 for array in ONES] if policy == "too large" else ONES
     one, two = Peer(cluster, "one"), Peer(cluster, "two")
     one.send(ready=pb.Ready())
     first = one.receive("grant")

@@ -20,7 +20,7 @@ MEANING: tuple[tuple[entries.Entry, orders.Order], ...] = (
     (entries.Rate("w0", 0.05, 0.5), orders.Note()),
     (entries.Fold(7, 0.5), orders.Fold(7, 0.5, 0.0)),
     (entries.Apply(1, 0.5, 1.0, (PART,)), orders.Apply(1, 0.5, 1.0, (orders.Fold(7, 0.5, 0.0),))),
-    (entries.Refuse(1, 0.5, 1.0, (PART,)), orders.Discard()),
+    (entries.Nonfinite(1, 2, "w"), orders.NOTE),
     (entries.Drop("w0", 7, 3, "stale"), orders.Release(7)),
     (entries.Cancel("w0", 7, "overtaken"), orders.Release(7)),
     (entries.Abandon("w0", 7, "done"), orders.Release(7)),

@@ -18,10 +18,8 @@ def copy_of(coordinator: Coordinator, policy: Policy) -> Coordinator:
 def differs(coordinator: Coordinator, policy: Policy) -> bool:
     """Whether a copy of the coordinator knows something else than it does, its indices included.
 
-    Nothing is compared during a trial, and for a policy that cannot be saved.
+    Nothing is compared for a policy that cannot be saved.
     """
-    if coordinator.trying:
-        return False
     try:
         saved = coordinator.saved()
     except StateError:

@@ -58,7 +58,7 @@ def test_figures_are_those_of_a_pass_over_all_rows(servers: int) -> None:
         for part in parts:
             own = keys[(keys >> np.uint64(52) >= part.start) & (keys >> np.uint64(52) < part.stop)]
             part.add([(own, np.ones((own.size, 2), np.float32))], 1.0, ticket)
-            assert not part.advance(1.0, 1.0)
+            assert not part.advance(1.0, 1.0)[1]
             part.close(ticket)
             part.committed()
         now = version + 1
@@ -107,7 +107,7 @@ def test_what_a_checkpoint_restores_is_counted() -> None:
     keys = np.sort(mix(np.arange(20)))
     for step in range(1, 4):
         before.add([(keys[::step].copy(), np.ones((keys[::step].size, 2), np.float32))], 1.0, 0)
-        assert not before.advance(1.0, 1.0)
+        assert not before.advance(1.0, 1.0)[1]
         before.committed()
     after.restore(before.rows_saved(), [], 3, {})
     (old,), (new,) = before.figures(), after.figures()

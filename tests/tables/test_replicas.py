@@ -70,14 +70,14 @@ def test_rows_are_staged_on_the_copy_as_they_were_pushed(pushed: Rows) -> None:
         each.execute(Pin(7, -1, initialise=True, worker="w"))
     slot = primary.begin(7)
     slot.values[...] = np.arange(slot.values.size)
-    slot.rows, slot.ordinary, slot.squares = pushed, False, 0.1
+    slot.rows, slot.squares = pushed, 0.1
     primary.staging.finish(slot)
     body = memoryview(b"".join(payloads.encode(slot)))
     payloads.stage(follower, body)
     staged, other = primary.state(), follower.state()
     assert staged.arrays.keys() == other.arrays.keys()
     assert all(np.array_equal(staged.arrays[name], other.arrays[name]) for name in staged.arrays)
-    assert (follower.staging.ordinary(7), follower.staging.squares(7)) == (False, 0.1)
+    assert follower.staging.squares(7) == 0.1
     # A worker that sends it again, to whoever leads now, sends the same.
     again = follower.begin(7)
     again.values[...], again.rows = slot.values, pushed

@@ -146,8 +146,6 @@ def test_a_table_has_the_bits_of_its_dense_twin(
             if seed % 3 == 0:
                 cluster.restart(1 + seed % 2)
             apply = Apply(cluster.version + 1, 1 / count, 0.5, tuple(Fold(n, 1.0) for n in others))
-            tried = [shard.try_update(apply) for shard in cluster.shards]
-            assert all(finite for finite, _ in tried)
             cluster.order(apply)
             cluster.version += 1
         for shard, rows in zip(cluster.shards, before, strict=False):
@@ -183,11 +181,8 @@ def test_compensated_rows_have_the_bits_of_their_dense_twin(
                 cluster.order(Fold(committed.pop(0), 0.75, 0.5))
             case "apply" if committed:
                 apply = Apply(cluster.version + 1, 0.5, 1.0, (Fold(committed.pop(0), 1.0, 0.25),))
-                tried = [shard.try_update(apply) for shard in cluster.shards]
                 cluster.order(apply)
                 cluster.version += 1
-                twin = cluster.twin(cluster.version)
-                assert max(largest for _, largest in tried) >= np.abs(twin).max()
             case "restart":
                 cluster.restart(data.draw(st.integers(1, 3)))
             case "resume":

@@ -49,7 +49,7 @@ def update(tables: Tables, ids: list[int]) -> None:
     dice = np.random.default_rng(tables.tables[0].version)
     rows = [(keys, dice.normal(size=(keys.size, t.spec.dim)).astype(np.float32)) for t in tables.tables]
     tables.add(rows, 1.0, 0)
-    assert not tables.advance(1.0, 1.0)
+    assert not tables.advance(1.0, 1.0)[1]
     tables.committed()
 
 

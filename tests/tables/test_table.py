@@ -164,12 +164,12 @@ def test_states_that_do_not_fit_are_refused() -> None:
         ours.restore(state, 1)
 
 
-def test_a_computed_update_tells_whether_it_is_finite_and_changes_nothing() -> None:
+def test_a_computed_update_tells_what_it_keeps_back_and_changes_nothing() -> None:
     ours = table({"name": "sgd", "learning_rate": 1e30})
     keys, rows, _ = gradient([1, 2], 0)
     found = compute([(ours, [(keys, rows * np.float32(1e20), 1.0)])], 1.0, 1.0)
-    assert not found.finite and found.largest == float("inf") and ours.count == 0
-    assert compute([(ours, [(keys, rows, 1.0)])], 1.0, 1.0).finite
+    assert found.kept is not None and found.kept.sum() == rows.size and ours.count == 0
+    assert compute([(ours, [(keys, rows, 1.0)])], 1.0, 1.0).kept is None
     stale = compute([(ours, [(keys, rows, 1.0)])], 1.0, 1.0)
     commit(stale, keep=False)
     with pytest.raises(ValueError):

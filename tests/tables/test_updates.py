@@ -1,4 +1,4 @@
-"""Updates of rows where they lie: the bits of those computed beside them, the same elements kept back, never read torn."""
+"""Updates of rows where they lie: the bits of those beside them, the same elements kept back, never read torn."""
 
 import numpy as np
 import pytest
@@ -138,7 +138,7 @@ def test_rows_that_came_in_one_message_have_the_bits_of_others(specs: tuple[Tabl
             if tables is several:
                 # Another contribution that changes nothing.
                 tables.add([(keys, np.zeros_like(own)) for keys, own in rows], 0.5, step)
-            assert not tables.advance(0.25, 1.0)
+            assert not tables.advance(0.25, 1.0)[1]
             tables.committed()
         found = [[each.tobytes() for each in t.read(wanted, t.tables[0].version)] for t in (fast, slow)]
         assert found[0] == found[1]

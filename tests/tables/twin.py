@@ -40,7 +40,8 @@ def advance(
     keep: bool = False,
 ) -> int:
     """Return how many elements were kept back."""
-    return sum(advance_store([(table, contributions)], scale, lr_scale, keep=keep).values())
+    _, kept = advance_store([(table, contributions)], scale, lr_scale, keep=keep)
+    return sum(kept.values())
 
 
 @contextmanager

@@ -8,14 +8,12 @@
 Zeiler (2012), algorithm 1, where the rate is 1; keras.optimizers.Adadelta. Bit-equal to Keras.
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from psserver.optimizers.formulas import Scalars, Value, sqrt
-from psserver.optimizers.magnitudes import LEAST, Bounds, Magnitudes, start_of
 from psserver.optimizers.rule import Rule, Values, decay_knob
 from pswire.knobs import number
 
@@ -26,7 +24,6 @@ class Adadelta(Rule):
 
     learning_rate: ClassVar[float] = 0.001
     slots: ClassVar[tuple[str, ...]] = ("accumulated_grad", "accumulated_delta_var")
-    positive: ClassVar[tuple[str, ...]] = ("accumulated_grad", "accumulated_delta_var")
 
     rho: float = number(0.95, "decay of the running means", at_least=0, below=1)
     epsilon: float = number(1e-7, "added to the means under the roots", above=0)
@@ -42,22 +39,3 @@ class Adadelta(Rule):
         step = -(sqrt(steps + s["epsilon"]) * g / sqrt(square + s["epsilon"]))
         mean = steps * s["rho"] + step * step * s["gain"]
         return {"accumulated_grad": square, "accumulated_delta_var": mean, "x": x + step * s["rate"]}
-
-    def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
-        """Bound the gradient by 1 / sqrt(1 - rho) times the root below it, unless rounding loses its square.
-
-        Below 2**-60 / sqrt(1 - rho) the gradient is small enough for any root.
-        """
-        start, peak = start_of(self.weight_decay, rate, b["x"])
-        if not (self.epsilon > LEAST and 1 - self.rho > 2.0**-24):
-            return {"x": math.inf}, math.inf
-        least, gain = math.sqrt(self.epsilon), 1 - self.rho
-        ratio = min(g / least, max(1.01 / math.sqrt(gain), 2.0**-60 / math.sqrt(gain) / least))
-        deltas = b["accumulated_delta_var"]
-        moved = math.sqrt(deltas + self.epsilon) * ratio
-        found = {
-            "accumulated_grad": b["accumulated_grad"] * self.rho + g * g * gain,
-            "accumulated_delta_var": deltas * self.rho + moved * moved * gain,
-            "x": start + moved * rate,
-        }
-        return found, max(peak, g * g, math.sqrt(deltas + self.epsilon) * g, moved * moved)

@@ -25,7 +25,6 @@ from typing import ClassVar
 import numpy as np
 
 from psserver.optimizers.blocks import BLOCK, TINY, Array, bounded, pieces, squares
-from psserver.optimizers.magnitudes import NORM, Bounds, Magnitudes, start_of
 from psserver.optimizers.rule import WholeRule, decay_knob, decayed
 from pswire.knobs import number
 
@@ -79,17 +78,6 @@ class Adafactor(WholeRule):
             start = decayed(x[block], rate, decay, out[block])
             np.multiply(g[block], length, out=g[block])
             np.subtract(start, g[block], out=out[block])
-
-    def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
-        """Bound the norm of u, clipped, by `clip_threshold` times the root of the number of elements."""
-        start, peak = start_of(self.weight_decay, rate, b["x"])
-        square = g * g + self.epsilon_1
-        rows, columns = max(b["rows"], square), max(b["columns"], square)
-        moved = max(self.epsilon_2, start) * rate * self.clip_threshold * NORM
-        # The mean of a row is at most the number of rows times the mean of all.
-        product = columns * NORM * NORM
-        u = g / math.sqrt(float(TINY))
-        return {"rows": rows, "columns": columns, "x": start + moved}, max(peak, rows, product, u)
 
 
 def _factored(q: Array, state: Mapping[str, Array], kept: np.float32, fresh: np.float32) -> None:

@@ -20,7 +20,6 @@ class Adagrad(Rule):
 
     learning_rate: ClassVar[float] = 0.001
     slots: ClassVar[tuple[str, ...]] = ("accumulator",)
-    positive: ClassVar[tuple[str, ...]] = ("accumulator",)
 
     initial_accumulator_value: float = number(0.1, "initial sum of squares", at_least=0)
     epsilon: float = number(1e-7, "added to the sum of squares under the root", above=0)

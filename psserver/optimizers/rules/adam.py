@@ -33,7 +33,6 @@ class Adam(Rule):
     """Steps scaled by running means of the gradient and of its square."""
 
     learning_rate: ClassVar[float] = 0.001
-    positive: ClassVar[tuple[str, ...]] = ("velocity", "velocity_hat")
 
     beta_1: float = number(0.9, "decay of the running mean of gradients", at_least=0, below=1)
     beta_2: float = number(0.999, "decay of the running mean of squared gradients", at_least=0, below=1)

@@ -28,7 +28,6 @@ class Adamax(Rule):
 
     learning_rate: ClassVar[float] = 0.001
     slots: ClassVar[tuple[str, ...]] = ("momentum", "norm")
-    positive: ClassVar[tuple[str, ...]] = ("norm",)
 
     beta_1: float = number(0.9, "decay of the running mean of gradients", at_least=0, below=1)
     beta_2: float = number(0.999, "decay of the largest gradient", at_least=0, below=1)

@@ -12,7 +12,6 @@ Weights are a function of n and z alone, so their initial values do not count: a
 gradient becomes 0 at the first update. At a rate of 0, where Keras divides by zero, weights and sums stay as they are.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,7 +19,6 @@ from typing import ClassVar
 import numpy as np
 
 from psserver.optimizers.formulas import ZERO, Scalars, Value, pick, sqrt
-from psserver.optimizers.magnitudes import LEAST, Bounds, Magnitudes, over, start_of
 from psserver.optimizers.rule import Rule, Values, decay_knob
 from pswire.knobs import number
 
@@ -31,7 +29,6 @@ class Ftrl(Rule):
 
     learning_rate: ClassVar[float] = 0.001
     slots: ClassVar[tuple[str, ...]] = ("accumulator", "linear")
-    positive: ClassVar[tuple[str, ...]] = ("accumulator",)
 
     initial_accumulator_value: float = number(0.1, "initial sum of squares", above=0)
     l1_regularization_strength: float = number(0.0, "the l1 strength", at_least=0)
@@ -69,26 +66,3 @@ class Ftrl(Rule):
         clipped = pick(least > sums, least, clipped)
         found = {"linear": sums, "accumulator": total, "x": (clipped - sums) / (after / s["rate"] + s["l2"])}
         return {name: pick(s["still"] > ZERO, s[name], new) for name, new in found.items()}
-
-    def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
-        """Bound the update: the sum of squares never falls below its start, and its root grows by |g| plus rounding."""
-        if rate == 0:
-            return dict(b), 0.0
-        start, peak = start_of(self.weight_decay, rate, b["x"])
-        total = b["accumulator"] + g * g
-        root = math.sqrt(total)
-        pull = over(g + root * 2.0**-20, rate)
-        shrinkage = 2 * self.l2_shrinkage_regularization_strength
-        linear = b["linear"] + g + start * (shrinkage + pull)
-        clipped = linear + self.l1_regularization_strength
-        least = self.initial_accumulator_value
-        divisor = over(math.sqrt(least), rate) if least > LEAST else 0.0
-        on_the_way = (
-            peak,
-            pull,
-            over(root, rate),
-            clipped,
-            self.beta / (2 * rate),
-            self.l2_regularization_strength,
-        )
-        return {"accumulator": total, "linear": linear, "x": over(clipped, divisor)}, max(*on_the_way)

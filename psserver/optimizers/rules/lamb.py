@@ -20,7 +20,6 @@ from typing import ClassVar
 import numpy as np
 
 from psserver.optimizers.blocks import Array, bounded, pieces, squares
-from psserver.optimizers.magnitudes import NORM, Bounds, Magnitudes, over, start_of
 from psserver.optimizers.rule import WholeRule, decay_knob, decayed
 from pswire.knobs import number
 
@@ -82,13 +81,3 @@ class Lamb(WholeRule):
     def rest(beta: float, step: int) -> np.float32:
         """Return ``1 - beta ** step``, the bias correction of means that start at zero."""
         return np.float32(1) - np.float32(math.pow(np.float32(beta), step))
-
-    def bounds(self, rate: float, step: int, g: float, b: Magnitudes) -> Bounds:
-        """Bound a step by the rate times the variable, or times u where the variable is zero."""
-        start, peak = start_of(self.weight_decay, rate, b["x"])
-        found = {"momentum": max(b["momentum"], g), "velocity": max(b["velocity"], g * g)}
-        mean = over(found["momentum"], float(self.rest(self.beta_1, step)))
-        square = over(found["velocity"], float(self.rest(self.beta_2, step)))
-        u = over(mean, self.epsilon)
-        found["x"] = start + rate * max(start * NORM, u)
-        return found, max(peak, g * g + b["velocity"], g + b["momentum"], square, u)

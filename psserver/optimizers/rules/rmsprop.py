@@ -29,7 +29,6 @@ class RMSprop(Rule):
     """Steps scaled by a running mean of squared gradients."""
 
     learning_rate: ClassVar[float] = 0.001
-    positive: ClassVar[tuple[str, ...]] = ("velocity",)
 
     rho: float = number(0.9, "decay of the running means", at_least=0, below=1)
     momentum: float = number(0.0, "part of the last step that is repeated", at_least=0, at_most=1)

@@ -26,7 +26,6 @@ class Yogi(Rule):
 
     learning_rate: ClassVar[float] = 0.01
     slots: ClassVar[tuple[str, ...]] = ("momentum", "velocity")
-    positive: ClassVar[tuple[str, ...]] = ("velocity",)
 
     beta_1: float = number(0.9, "decay of the running mean of gradients", at_least=0, below=1)
     beta_2: float = number(

@@ -257,18 +257,6 @@ class View:
             return 0
         return self.times.granted()
 
-    def take_back(self, ticket: int) -> None:
-        """Undo a grant: the worker waits for the ticket again."""
-        found = self.close(ticket)
-        if found is not None:
-            self.waiting[found.worker] = ticket
-
-    def reopen(self, opened: Open) -> None:
-        """Undo a `close`."""
-        self.open[opened.ticket] = opened
-        self.members[opened.worker].held.append(opened.ticket)
-        self._bases.add(opened.base)
-
     def close(self, ticket: int) -> Open | None:
         """Close a ticket. Returns it, or None if it was not open."""
         found = self.open.pop(ticket, None)

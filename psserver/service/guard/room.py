@@ -37,14 +37,12 @@ def model_needs(
         "optimizer": 0 if optimizer.per_worker else len(optimizer.slots) * weights,
         # Workers step one after the other, from one array into the next.
         "step": weights if optimizer.per_worker else 0,
-        "compensator": len(names) * weights,
+        # And as it was before an update, of which elements may be kept back.
+        "compensator": 2 * len(names) * weights,
         "sum": 0 if keeps_payloads(optimizer, tensors) else layout.nbytes,
         "payload": layout.nbytes,
         "changes": 0 if deltas is None else stream_bytes(deltas, layout),
     }
-    # An update that might not be finite is tried on copies: of the sum or a payload, one more, and the version.
-    copied = ("optimizer", "step", "compensator", "sum", "payload")
-    needs["trial"] = sum(needs[kind] for kind in copied) + layout.nbytes
     return {kind: nbytes for kind, nbytes in needs.items() if nbytes}
 
 
@@ -53,10 +51,10 @@ def member_needs(layout: ShardLayout, optimizer: Optimizer, tensors: TensorParts
     slots = len(optimizer.slots) * 4 * layout.trainable if optimizer.per_worker else 0
     kept = layout.nbytes if keeps_payloads(optimizer, tensors) else 0
     needs = {
-        "optimizer": slots,
+        # And as they were before an update.
+        "optimizer": 2 * slots,
         "base versions": TICKETS * layout.nbytes if tensors.keep_bases else 0,
         "contributions": kept,
-        "trial": slots + kept,
     }
     return {kind: nbytes for kind, nbytes in needs.items() if nbytes}
 

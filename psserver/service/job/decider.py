@@ -6,12 +6,15 @@ The log may end early, but it has no gap, and nothing has happened that is not i
 
 import logging
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from psserver.coordinator import Coordinator, Input, Output, Record, inputs
 from psserver.coordinator.terms import Stopped
+from psserver.facts import Facts
 from psserver.optimizers import Optimizer
 from psserver.policies import advice
 from psserver.service.job.agreement import Agreement
@@ -20,76 +23,13 @@ from psserver.service.job.routes import Routes
 from psserver.service.job.run_log import Flushing, RunLog
 from psserver.service.store.checkpoints import Checkpoints
 from psserver.service.store.host import ShardHost
-from psserver.shard_bounds import ShardBounds
+from psserver.shard import Executed
 from pswire import protocol, running
 from pswire.decisions import entries
 from pswire.decisions.entries import Job as JobEntry
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.v1 import shard_pb2
-
-
-@dataclass(slots=True)
-class TrialAnswers:
-    """Answers of `servers` servers to one trial at a time. The loop's thread owns it."""
-
-    servers: int
-    trial: int = 0
-    # When the trial began; seconds, monotonic. Infinite until the servers were asked, and after their answers.
-    since: float = math.inf
-    _finite: dict[int, bool] = field(default_factory=dict)
-    _largest: float = 0.0
-
-    def expect(self, trial: int, now: float) -> None:
-        """Begin another trial."""
-        self.trial, self.since, self._largest = trial, now, 0.0
-        self._finite.clear()
-
-    @property
-    def missing(self) -> str:
-        """The servers that have not answered, as a part of a sentence."""
-        numbers = [str(server) for server in range(self.servers) if server not in self._finite]
-        return f"server{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
-
-    def take(self, server: int, trial: int, finite: bool, largest: float) -> tuple[bool, float] | None:
-        """Take a server's answer. Once all have come, return whether all are finite, and the largest magnitude."""
-        if trial != self.trial or server in self._finite:
-            return None
-        self._finite[server] = finite
-        self._largest = max(self._largest, largest)
-        if len(self._finite) < self.servers:
-            return None
-        self.since = math.inf
-        return all(self._finite.values()), self._largest
-
-
-# The most versions to remember that some server has not measured yet; older ones are forgotten.
-UNMEASURED = 1024
-
-
-class Measures:
-    """The parts of each update's square that `servers` servers measure. The loop's thread owns it."""
-
-    def __init__(self, servers: int) -> None:
-        self._servers = servers
-        self._parts: dict[int, dict[int, float]] = {}
-        # The newest version that is whole: a server whose stream broke tells again what it told.
-        self._whole = 0
-
-    def take(self, server: int, version: int, square: float) -> float | None:
-        """Take one server's part. Return the whole, in the order of the servers, once all have come."""
-        if version <= self._whole:
-            return None
-        parts = self._parts.setdefault(version, {})
-        parts[server] = square
-        if len(parts) < self._servers:
-            if len(self._parts) > UNMEASURED:
-                del self._parts[next(iter(self._parts))]
-            return None
-        del self._parts[version]
-        self._whole = version
-        return sum(parts[number] for number in range(self._servers))
-
 
 log = logging.getLogger("ps-server")
 
@@ -109,7 +49,7 @@ def ordered_checkpoint(outputs: Sequence[Output]) -> Record | None:
 
 
 class Decider:
-    """The coordinator, its assurance of finite updates, and the routes of its outputs. The loop's thread owns it.
+    """The coordinator, what servers tell it about versions, and the routes of its outputs. The loop's thread owns it.
 
     `tell_over` is called once, when the job is over.
     """
@@ -131,11 +71,11 @@ class Decider:
         self.over = False
         # Set at most once; nothing is decided or written afterwards.
         self.failure: Failure | None = None
-        self.assurance = ShardBounds(policy.tensors, agreement.optimizer)
-        self.coordinator = Coordinator(terms, policy, self.assurance)
-        self.trials = TrialAnswers(terms.servers)
-        self._measures = Measures(terms.servers)
-        host.orders.measured = lambda version, square: self.measured(0, version, square)
+        self.coordinator = Coordinator(terms, policy)
+        self.facts = Facts(terms.servers)
+        # By worker: a commit whose ticket's version some server has not told about, and all requests behind it.
+        self._waiting: dict[str, deque[tuple[int, protocol.Request, float]]] = {}
+        host.orders.executed = partial(self.executed, 0)
         # Outputs that are deferred until a session stands, because the log's first entry names the optimizer and that
         # is the workers': another Join may still name another one. None: nothing is deferred.
         self._deferred: list[Output] | None = [] if agreement.optimizer is None else None
@@ -189,16 +129,20 @@ class Decider:
         return outputs
 
     def handle(
-        self,
-        worker: str,
-        incarnation: int,
-        request: protocol.Request,
-        *,
-        ordinary: bool = True,
-        norm: float = math.nan,
+        self, worker: str, incarnation: int, request: protocol.Request, norm: float = math.nan
     ) -> None:
-        """Take a request of that incarnation of a worker; `ordinary` and `norm` as in `Requested`."""
-        self.input(inputs.Requested(worker, incarnation, request, ordinary, norm))
+        """Take a request of that incarnation of a worker; `norm` as in `Requested`.
+
+        A commit waits until every server has told about the version of its ticket: under a barrier, the fact of a
+        version always precedes the commits that follow from it.
+        """
+        if worker in self._waiting or self._must_wait(worker, request):
+            self._waiting.setdefault(worker, deque()).append((incarnation, request, norm))
+        else:
+            self._handle(worker, incarnation, request, norm)
+
+    def _handle(self, worker: str, incarnation: int, request: protocol.Request, norm: float) -> None:
+        self.input(inputs.Requested(worker, incarnation, request, norm))
         if isinstance(request, protocol.Done) and request.ends:
             self._told_to_wait(worker, request.ends)
 
@@ -213,11 +157,9 @@ class Decider:
                 extra=event("end_awaits_others", worker=worker),
             )
 
-    async def take(
-        self, worker: str, incarnation: int, commit: protocol.Commit, *, ordinary: bool, norm: float
-    ) -> None:
+    async def take(self, worker: str, incarnation: int, commit: protocol.Commit, norm: float) -> None:
         """Take a commit, as `handle`. Returns when its answer may leave."""
-        self.handle(worker, incarnation, commit, ordinary=ordinary, norm=norm)
+        self.handle(worker, incarnation, commit, norm)
 
     @property
     def stopped(self) -> Stopped | None:
@@ -257,9 +199,6 @@ class Decider:
         if written.orders:
             self.flushing.taken()
         self.routes.send(written, version)
-        for trial in written.trials:
-            self.trials.expect(trial.number, running.now())
-            self.routes.ask(trial, self.tried)
         if self.checkpoints is not None:
             self._save(outputs)
 
@@ -267,18 +206,38 @@ class Decider:
         """Execute the orders of this server's shard."""
         self.host.orders.execute_submitted()
 
-    def tried(self, server: int, trial: int, finite: bool, largest: float) -> None:
-        """Take a server's answer to a trial."""
-        found = self.trials.take(server, trial, finite, largest)
-        if found is not None:
-            self.step(lambda: self.give(inputs.Tried(trial, *found)))
-        self.execute()
+    def executed(self, server: int, fact: Executed) -> None:
+        """Take what a server tells about a version. Commits that waited for it follow."""
+        self.facts.take(server, fact)
+        self.tell()
 
-    def measured(self, server: int, version: int, square: float) -> None:
-        """Take a server's measure of an update, which a later decision may follow from."""
-        found = self._measures.take(server, version, square)
-        if found is not None:
-            self.give(inputs.Executed(version, found))
+    def tell(self) -> None:
+        """Tell the coordinator about the versions that all servers have made, and decide the commits behind them."""
+        kept, plan = self.coordinator.state.kept_back, self.agreement.plan
+        while plan is not None and (found := self.facts.next(kept.told, plan)) is not None:
+            if found.told:
+                self.give(found)
+            else:
+                self.input(found)
+        for worker in list(self._waiting):
+            self._decide_waiting(worker)
+
+    def _decide_waiting(self, worker: str) -> None:
+        """Handle the requests of a worker in their order, up to a commit that is still to wait."""
+        while (waiting := self._waiting.get(worker)) and not self._must_wait(worker, waiting[0][1]):
+            incarnation, request, norm = waiting.popleft()
+            if not waiting:
+                # Before anything that may follow from the request.
+                del self._waiting[worker]
+            self._handle(worker, incarnation, request, norm)
+
+    def _must_wait(self, worker: str, request: protocol.Request) -> bool:
+        """Whether this is a commit, and a server has not told about its ticket's version yet, which it does soon."""
+        state = self.coordinator.state
+        if not isinstance(request, protocol.Commit) or state.kept_back.told >= state.version:
+            return False
+        ticket = state.tickets.find(request.ticket, worker)
+        return ticket is not None and not ticket.initialise and ticket.base > state.kept_back.told
 
     def unsaved(self, version: int, reason: str) -> None:
         """Take note of a checkpoint that failed."""

@@ -9,11 +9,12 @@ from typing import Any
 import grpc
 
 from psserver.checkpoint import CheckpointError, FileFacts
+from psserver.facts import from_wire
 from psserver.service.job.silence import NAMED_AFTER, Silence
 from psserver.service.net.loop import Changes
 from psserver.service.store.shard_part import PassedOver, passed_over
 from psserver.service.store.slow import mib_of
-from psserver.shard import Apply, Order
+from psserver.shard import Executed, Order
 from pswire import running
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
@@ -42,7 +43,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
 HEALTH = "/grpc.health.v1.Health/Check"
 # Seconds that a server may take to read its exit code.
 CLOSING = 5.0
-# Why a server counts as lost: it has gone and may come back, or a lasting reason ("server", "diverged", UNTRUSTED).
+# Why a server counts as lost: it has gone and may come back, or a lasting reason ("server", UNTRUSTED).
 LOST, UNTRUSTED = "lost", "untrusted"
 # Codes by which a server refuses orders of this one.
 DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
@@ -69,10 +70,9 @@ class Follower:
         opening: shard_pb2.Open,
         worker_timeout: float,
         on_lost: Callable[[int, str, str], None],
-        on_tried: Callable[[int, int, bool, float], None],
+        on_executed: Callable[[int, Executed], None],
         patience: float | None = None,
         credentials: Credentials = NO_TLS,
-        on_measured: Callable[[int, int, float], None] = lambda _, __, ___: None,
     ) -> None:
         """Make it within the running loop. `patience`: seconds that the server may take to be there; None: no
         limit."""
@@ -95,26 +95,21 @@ class Follower:
         self._saved: dict[int, shard_pb2.Saved] = {}
         self._asked = 0.0
         self._silence = Silence()
-        # Whether it refused to publish a version that is not finite, or another order; then it executes nothing more.
-        self.diverged = self._stuck = False
+        # Whether it failed to execute an order; then it executes nothing more.
+        self._stuck = False
         self._opening = opening
         self._on_lost = on_lost
-        # Called with the server, and number, finiteness and largest magnitude of the trial that it answered.
-        self._on_tried = on_tried
-        # Called with the server, and version and square of each update that it has measured.
-        self._on_measured = on_measured
-        # The number of the last answered trial.
-        self._tried = 0
+        # Called with the server and the fact about each version that it has made.
+        self._on_executed = on_executed
         # How often it has failed to give something, since it was reached.
         self._failed = 0
         self._loop = asyncio.get_running_loop()
         # Whether it was there once; since when its connection is broken; and when it was there last, and how far.
         self._met, self._broke = False, 0.0
         self._back, self._got = 0.0, 0
-        # Orders that it may lack, in order; its model; the newest trial. Sent again on every stream.
+        # Orders that it may lack, in order; its model. Sent again on every stream.
         self._kept: deque[tuple[int, Order]] = deque()
         self._model: shard_pb2.Configure | None = None
-        self._trial: shard_pb2.Trial | None = None
         # Queued messages, and orders that follow them.
         self._outbox: list[shard_pb2.FollowRequest] = []
         self._orders: list[tuple[int, Order]] = []
@@ -182,12 +177,6 @@ class Follower:
         self.executed = max(self.executed, entries)
         while self._kept and self._kept[0][0] < entries:
             self._kept.popleft()
-
-    def try_update(self, trial: int, update: Apply) -> None:
-        """Ask whether the update would be finite there, behind everything that was sent."""
-        self._trial = shard_pb2.Trial(number=trial, update=ORDERS.codecs[Apply].to_wire(update))
-        if self.state == "ready":
-            self._put(shard_pb2.FollowRequest(trial=self._trial))
 
     @property
     def tables(self) -> list[TableFigures]:
@@ -277,7 +266,7 @@ class Follower:
         return {file.name: FileFacts(file.bytes, file.sha256) for file in saved.files}
 
     async def wait_executed(self, count: int, seconds: float) -> bool:
-        await self._changes.wait_for(lambda: self.executed >= count or self.diverged or self._away, seconds)
+        await self._changes.wait_for(lambda: self.executed >= count or self._stuck or self._away, seconds)
         return self.executed >= count
 
     async def again(self) -> bool:
@@ -490,8 +479,6 @@ class Follower:
         if self._model is not None:
             self._put(shard_pb2.FollowRequest(configure=self._model))
         self._queue([(index, order) for index, order in self._kept if index >= reply.executed])
-        if self._trial is not None and self._trial.number > max(self._tried, reply.trial):
-            self._put(shard_pb2.FollowRequest(trial=self._trial))
 
     def _received(self, reply: shard_pb2.FollowReply) -> None:
         if self.state == "connecting":
@@ -510,18 +497,15 @@ class Follower:
             self.reading = None
         else:
             self.reading = reply.read, reply.to_read, now if self.reading is None else self.reading[2]
-        self.executed, self.nbytes, self.diverged = reply.executed, reply.bytes, reply.diverged
+        self.executed, self.nbytes = reply.executed, reply.bytes
         self.hold(reply.executed)
         if reply.HasField("memory"):
             self.memory, self.measured = reply.memory, reply.executed
         if reply.saved:
             self._saved = {saved.entry: saved for saved in reply.saved}
         self._changes.notify()
-        for measure in reply.measures:
-            self._on_measured(self.server, measure.version, measure.square)
-        if reply.trial > self._tried:
-            self._tried = reply.trial
-            self._on_tried(self.server, reply.trial, reply.finite, reply.largest)
+        for made in reply.made:
+            self._on_executed(self.server, from_wire(made))
         self._stuck = bool(reply.error)
         if reply.error and not self._closing.is_set():
-            self._on_lost(self.server, "diverged" if reply.diverged else "server", reply.error)
+            self._on_lost(self.server, "server", reply.error)

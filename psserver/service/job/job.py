@@ -45,18 +45,8 @@ class SilentServers:
         self._decider = decider
 
     @property
-    def unanswered(self) -> Wait | None:
-        """The wait of the job during a trial, if one is under way."""
-        decider = self._decider
-        agreement, coordinator, trials = decider.agreement, decider.coordinator, decider.trials
-        if not coordinator.trying or math.isinf(trials.since) or agreement.plan is None:
-            return None
-        what = f"{trials.missing} to say whether version {coordinator.state.version + 1} would be finite"
-        return what, trials.since, limit(agreement.plan, agreement.terms.worker_timeout)
-
-    @property
     def silent(self) -> Wait | None:
-        """The server that has been silent for longest, as `unanswered`."""
+        """The server that has been silent for longest, if one is."""
         followers, patience = self._decider.routes.followers, self._patience
         found = [waited for follower in followers if (waited := follower.silent(patience))]
         return min(found, key=lambda waited: waited[1], default=None)
@@ -69,21 +59,7 @@ class SilentServers:
         return PATIENCE + 4 * timeout if agreement.plan is None else limit(agreement.plan, timeout)
 
     def tick(self) -> None:
-        """Give up servers that have been silent for too long."""
-        self._end_unanswered()
-        self._give_up_silent()
-
-    def _end_unanswered(self) -> None:
-        """End the job if a trial is not answered: nothing can be decided without it."""
-        waited, decider = self.unanswered, self._decider
-        if waited is None or running.now() - waited[1] < waited[2]:
-            return
-        reason = f"waited {waited[2]:g} s for {waited[0]}: not lost, but silent (see its process and its log)"
-        log.error("%s", reason, extra=event("trial_unanswered", servers=decider.trials.missing))
-        decider.input(inputs.Stopping(reason, False, "server"))
-
-    def _give_up_silent(self) -> None:
-        """Count a hung server as lost."""
+        """Count servers as lost that have been silent for too long."""
         if self._decider.coordinator.state.stopped is not None:
             # The end has limits of its own.
             return
@@ -346,7 +322,7 @@ class Job:
                 report(c, now),
                 self.epochs.awaited(now),
                 now,
-                self.servers.unanswered or self.servers.silent,
+                self.servers.silent,
             )
         )
         return _with_wait(_with_wait(found, epoch, at), self.awaited or servers, running.now())

@@ -77,7 +77,7 @@ class JobModel:
         after that many log entries."""
         decider, agreement = self._decider, self._decider.agreement
         assert agreement.optimizer is not None
-        agreement.plan, decider.assurance.optimizer = plan, agreement.optimizer
+        agreement.plan = plan
         largest = max(shard.nbytes for shard in plan.shards)
         decider.give(inputs.ModelSized(transfer(largest, 0.0)))
         message = shard_pb2.Configure(
@@ -100,10 +100,10 @@ def resume(decider: Decider, model: JobModel, checkpoint: Checkpoint, found: Res
     """Restore coordinator, shard and log from the checkpoint. Raises CheckpointError."""
     about, agreement = checkpoint.manifest, decider.agreement
     optimizer = agreement.optimizer or build(about.optimizer)
-    agreement.optimizer = decider.assurance.optimizer = optimizer
+    agreement.optimizer = optimizer
     agreement.terms = replace(agreement.terms, optimizer=optimizer.config)
     plan = plan_of(checkpoint, agreement.terms.servers)
-    decider.take_up(coordinator_of(checkpoint, agreement.terms, agreement.policy, decider.assurance))
+    decider.take_up(coordinator_of(checkpoint, agreement.terms, agreement.policy))
     try:
         state = shards_of(checkpoint, plan)[0]
         model.hold(plan, optimizer, deltas_named(state.deltas))
@@ -335,7 +335,6 @@ _STATUS = {
     "refused": grpc.StatusCode.FAILED_PRECONDITION,
     "over": grpc.StatusCode.OUT_OF_RANGE,
     "stopped": grpc.StatusCode.NOT_FOUND,
-    "deferred": grpc.StatusCode.UNAVAILABLE,
 }
 
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from psserver.coordinator import Output, Record, Send, Trial
+from psserver.coordinator import Output, Record, Send
 from psserver.coordinator.roster import named
 from psserver.policies import Policy
 from psserver.service.job.follower import Follower
 from psserver.service.job.outbox import Outboxes
 from psserver.service.job.run_log import RunLog
 from psserver.service.job.unheeded import Unheeded
-from psserver.service.store.executor import Executor, trial_update
+from psserver.service.store.executor import Executor
 from psserver.shard import Order
 from pswire import protocol, running
 from pswire.decisions import entries
@@ -33,7 +33,6 @@ class Written(NamedTuple):
 
     orders: list[tuple[int, Order]]
     notices: list[Send]
-    trials: list[Trial]
     remarkable: list[Entry]
 
 
@@ -66,24 +65,17 @@ class Routes:
         self._grace, self._now = grace, now
         self._unheeded = Unheeded(policy)
         self._folded: set[int] = set()
+        # How many versions had elements kept back.
+        self._kept_back = 0
 
     def go_on(self, entries: int, version: int, folded: Sequence[int], first_grant: float | None) -> None:
         """Continue a log that has that many entries, which make that version. `folded` is in the shards' open sum."""
         self.sent, self.version, self.first_grant = entries, version, first_grant
         self._folded = set(folded)
 
-    def ask(self, trial: Trial, answer: Callable[[int, int, bool, float], None]) -> None:
-        """Ask every shard about a trial, behind all entries that were sent to it. `answer` takes server, trial,
-        finiteness and largest magnitude."""
-        update = trial.update.update(self._folded)
-        for follower in self.followers:
-            follower.try_update(trial.number, update)
-        asked = trial_update(update, lambda finite, largest: answer(0, trial.number, finite, largest))
-        self._orders.submit([(self.sent, asked)])
-
     def write(self, outputs: list[Output]) -> Written:
         """Write the entries among `outputs` to the run log. Raises LogError."""
-        written = Written([], [], [], [])
+        written = Written([], [], [])
         for output in outputs:
             if isinstance(output, Record):
                 entry = output.entry
@@ -95,8 +87,6 @@ class Routes:
                     written.remarkable.append(entry)
             elif isinstance(output, Send):
                 written.notices.append(output)
-            elif isinstance(output, Trial):
-                written.trials.append(output)
         return written
 
     def send(self, written: Written, version: int) -> None:
@@ -123,15 +113,15 @@ class Routes:
                 self.first_grant = self.first_grant or self._now()
             case entries.Stop():
                 self.stopped_at = self._now()
-            case entries.Refuse(version, _, _, parts):
-                workers = named(dict.fromkeys(part.worker for part in parts))
-                fields = event("update_refused", version=version, workers=workers)
-                log.warning(
-                    "version %d would not be finite: refused; the gradients were finite, and came from %s",
-                    version,
-                    workers,
-                    extra=fields,
+            case entries.Nonfinite(version, kept, variable, workers):
+                self._kept_back += 1
+                # It may happen with every version from here on.
+                if self._kept_back & (self._kept_back - 1):
+                    return
+                fields = event(
+                    "nonfinite", version=version, kept=kept, variable=variable, workers=named(workers)
                 )
+                log.warning("%s", entry.sentence(), extra=fields)
             case entries.Lost(worker):
                 fields = event("connection_lost", worker=worker, grace=self._grace)
                 log.warning(

@@ -29,6 +29,7 @@ from psserver.service.store.checkpoints import Checkpoints
 from psserver.service.store.host import ShardHost
 from psserver.service.store.resume_point import FOLDER as CHECKPOINTS
 from psserver.service.store.resume_point import ResumePoint, find, name_job, succeeded
+from psserver.shard import Executed
 from pswire.addresses import Address
 from pswire.exits import ExitCode
 from pswire.logs.events import event
@@ -96,8 +97,7 @@ def make_job(
     secret = new_secret()
     host.open(settings.terms.job, secret)
     decider = job.decider
-    common = (lost, decider.tried, decider.measured)
-    job.routes.followers.extend(_followers(settings, hosts, secret, folder, *common))
+    job.routes.followers.extend(_followers(settings, hosts, secret, folder, lost, decider.executed))
     if settings.out is not None and settings.keep:
         store, followers = Store(settings.out / CHECKPOINTS), job.routes.followers
         names = set() if going_on is None else going_on.names
@@ -128,8 +128,7 @@ def _followers(
     secret: bytes,
     folder: int,
     lost: Callable[[int, str, str], None],
-    tried: Callable[[int, int, bool, float], None],
-    measured: Callable[[int, int, float], None],
+    executed: Callable[[int, Executed], None],
 ) -> Iterator[Follower]:
     """Yield the other servers."""
     timeout, patience = settings.terms.worker_timeout, settings.recover if settings.again else None
@@ -144,7 +143,7 @@ def _followers(
             # The first folder is the default.
             folder=folder if folder > 1 else 0,
         )
-        common = (lost, tried, patience, settings.credentials, measured)
+        common = (lost, executed, patience, settings.credentials)
         yield Follower(server, hosts[server], message, timeout, *common)
 
 

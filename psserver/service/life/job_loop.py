@@ -60,10 +60,8 @@ class JobLoop:
                 await self._wait_for_leaving()
                 return
             if self._host.state.failure is not None:
-                cause = "diverged" if self._host.state.diverged else "server"
-                job.stop(self._host.state.failure, success=False, cause=cause)
+                job.stop(self._host.state.failure, success=False, cause="server")
             if (signalled := self._signalled()) is not None:
-                await self._decided()
                 job.stop(f"stopped by {signalled}", success=False, cause=signalled)
                 await self._wait_for_leaving()
                 return
@@ -94,12 +92,6 @@ class JobLoop:
         await asyncio.wait([waiting], timeout=seconds)
         waiting.cancel()
         self._wake.clear()
-
-    async def _decided(self) -> None:
-        """Wait up to `worker_timeout` for a trial: nothing can be saved meanwhile."""
-        deadline = running.now() + self._job.terms.worker_timeout
-        while self._job.coordinator.trying and running.now() < deadline and not self._begins_again():
-            await self._wait_for_wake(TICK)
 
     async def _wait_for_leaving(self) -> None:
         """Give workers that were told of the end a moment to leave."""

@@ -62,17 +62,9 @@ def exit_code(job: Job) -> ExitCode:
         return job.decider.failure.code
     stopped = job.coordinator.state.stopped
     assert stopped is not None
-    if stopped.in_order and _diverged(job):
-        # The last decisions are executed after the job has stopped.
-        return ExitCode.DIVERGED
     if stopped.success:
         return ExitCode.OK
     return EXIT_CODES[stopped.cause]
-
-
-def _diverged(job: Job) -> bool:
-    """Return whether a server refused to publish a version that is not finite."""
-    return job.host.state.diverged or any(follower.diverged for follower in job.routes.followers)
 
 
 def say_how_to_go_on(out: Path | None, code: ExitCode) -> None:

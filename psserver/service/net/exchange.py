@@ -151,7 +151,7 @@ class ExchangeRpc:
             await self._answer(request.push, notices, ahead, attachment, stream)
 
         # The job has no other server whose receipt would be needed.
-        await self._decided(decider, request, slot.ordinary, norm_of([slot.squares]), answer)
+        await self._decided(decider, request, norm_of([slot.squares]), answer)
 
     async def _commit_staged(self, request: shard_pb2.ExchangeRequest, stream: Stream) -> None:
         """Commit a payload that all servers have receipts of, and answer with the outcome. Raises as `_commit`."""
@@ -169,13 +169,12 @@ class ExchangeRpc:
         async def answer(notices: list[protocol.Event]) -> None:
             await stream.send(reply(notices))
 
-        await self._decided(decider, request, found.ordinary, found.norm, answer)
+        await self._decided(decider, request, found.norm, answer)
 
     async def _decided(
         self,
         decider: Decider,
         request: shard_pb2.ExchangeRequest,
-        ordinary: bool,
         norm: float,
         answer: Callable[[list[protocol.Event]], Awaitable[None]],
     ) -> None:
@@ -184,7 +183,7 @@ class ExchangeRpc:
         outboxes = decider.routes.outboxes
         outbox, inline = outboxes.begin_inline(hello.worker, hello.incarnation, hello.session)
         try:
-            await decider.take(hello.worker, hello.incarnation, taken, ordinary=ordinary, norm=norm)
+            await decider.take(hello.worker, hello.incarnation, taken, norm)
             notices = await inline.take(wait_for_grant=request.commit.ready)
             if not await decider.flushing.written():
                 inline.forget()

@@ -181,7 +181,7 @@ class FollowRpc:
 
     async def _take(self, request: shard_pb2.FollowRequest, call: Call) -> None:
         match request.WhichOneof("message"):
-            case "configure" | "decisions" | "trial":
+            case "configure" | "decisions":
 
                 async def tell() -> None:
                     await call.reply(self._execution.progress())
@@ -192,7 +192,7 @@ class FollowRpc:
                 end = request.shutdown
                 self._end(_exit_code(end.exit_code), end.reason, next_folder=end.next_folder)
             case other:
-                raise invalid(f"expected configure, decisions, trial or shutdown, got {other}")
+                raise invalid(f"expected configure, decisions or shutdown, got {other}")
 
     async def _execute(self, request: shard_pb2.FollowRequest, tell: Callable[[], Awaitable[None]]) -> None:
         """Take a message, but for what was taken before."""

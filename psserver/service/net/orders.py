@@ -1,4 +1,4 @@
-"""The coordinator's messages to a shard: its model, the decisions in their order, and questions."""
+"""The coordinator's messages to a shard: its model, the and the decisions in their order."""
 
 import asyncio
 import hmac
@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import grpc
 
 from psserver.checkpoint import CheckpointError, Store, nbytes_for, needed_by, part_of, restore_bytes
+from psserver.facts import to_wire
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.policies.declarations import from_config
@@ -18,7 +19,7 @@ from psserver.service.net.status import memory_to_wire
 from psserver.service.store.host import ShardHost
 from psserver.service.store.shard_part import Part
 from psserver.service.store.slow import mib_of, said
-from psserver.shard import Apply, Order, ShardState
+from psserver.shard import Executed, Order, ShardState
 from pswire import running
 from pswire.logs.events import event
 from pswire.messages import ORDERS, specs_from_wire
@@ -32,8 +33,8 @@ log = logging.getLogger("ps-server")
 
 # Seconds between two reports of progress while a long order is executed.
 TELL_EVERY = 1.0
-# Measures that are kept in case that their report is lost: more than one message of orders leads to.
-MEASURES = 2048
+# Facts about versions that are kept in case that their report is lost: more than one message of orders leads to.
+FACTS = 2048
 # Seconds between two reports of memory.
 MEMORY_EVERY = 0.5
 
@@ -47,26 +48,22 @@ class Execution:
     def __init__(self, host: ShardHost, servers: int) -> None:
         self._host, self._servers = host, servers
         self.next_entry = 0
-        # The answer to the last trial.
-        self._answer = shard_pb2.FollowReply()
-        # Measures of updates since the last reply, and those that replies told.
-        self._measures: list[shard_pb2.Measure] = []
-        self._told = deque[shard_pb2.Measure](maxlen=MEASURES)
+        # The newest facts about versions, and the newest version that replies told about.
+        self._facts = deque[Executed](maxlen=FACTS)
+        self._told = -1
         # How many bytes of its checkpoint it has read, of how many; 0 of 0: it reads none.
         self._reading: Callable[[], tuple[int, int]] = lambda: (0, 0)
         # When memory was last reported.
         self._memory_reported_at = 0.0
 
     async def take(self, request: shard_pb2.FollowRequest, tell: Callable[[], Awaitable[None]]) -> None:
-        """Take a model, decisions or a trial, and return when that is done. `tell`: reports progress meanwhile. Raises
+        """Take a model or decisions, and return when that is done. `tell`: reports progress meanwhile. Raises
         Refused."""
         match request.WhichOneof("message"):
             case "configure":
                 await self._configure(request.configure, tell)
             case "decisions":
                 await self._execute(request.decisions, tell)
-            case "trial":
-                await self._try(request.trial)
 
     async def _execute(self, message: shard_pb2.Decisions, tell: Callable[[], Awaitable[None]]) -> None:
         host = self._host
@@ -87,16 +84,6 @@ class Execution:
             # A long order.
             await tell()
 
-    async def _try(self, trial: shard_pb2.Trial) -> None:
-        if self._host.state.failure is not None:
-            return
-        finite, largest = await self._host.try_update(
-            self.next_entry, ORDERS.codecs[Apply].from_wire(trial.update)
-        )
-        self._answer = shard_pb2.FollowReply(
-            trial=trial.number, finite=finite, largest=largest if finite else 0.0
-        )
-
     async def _configure(self, message: shard_pb2.Configure, tell: Callable[[], Awaitable[None]]) -> None:
         try:
             tables = tables_from_text(message.tables)
@@ -113,7 +100,7 @@ class Execution:
             )
         try:
             self._host.configure(plan, optimizer, tensors, message.checkpoints, deltas, message.measures)
-            self._host.orders.measured = self._measured
+            self._host.orders.executed = self.tell
         except MemoryError as error:
             raise Refused(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -134,9 +121,6 @@ class Execution:
         """Wait until the shard can execute, or is over, and report meanwhile."""
         while not await self._host.state.wait_ready(TELL_EVERY):
             await tell()
-
-    def _measured(self, version: int, square: float) -> None:
-        self._measures.append(shard_pb2.Measure(version=version, square=square))
 
     async def _take_up(
         self, message: shard_pb2.Configure, plan: Plan, tell: Callable[[], Awaitable[None]]
@@ -197,10 +181,13 @@ class Execution:
         later = [each for each in decisions if each.index >= self.next_entry]
         return shard_pb2.FollowRequest(decisions=shard_pb2.Decisions(decisions=later))
 
+    def tell(self, fact: Executed) -> None:
+        """Have the next report tell about a version."""
+        self._facts.append(fact)
+
     def tell_again(self) -> None:
         """Have the next report repeat what reports told lately: they may have been lost with their stream."""
-        self._measures[:0] = self._told
-        self._told.clear()
+        self._told = -1
         self._memory_reported_at = 0.0
 
     def progress(self) -> shard_pb2.FollowReply:
@@ -210,16 +197,11 @@ class Execution:
             executed=host.state.executed,
             error=host.state.failure or "",
             bytes=host.nbytes,
-            diverged=host.state.diverged,
-            trial=self._answer.trial,
-            finite=self._answer.finite,
-            largest=self._answer.largest,
         )
         reply.read, reply.to_read = self._reading()
         reply.saved.extend(map(saved_to_wire, host.saver.parts.values()))
-        reply.measures.extend(self._measures)
-        self._told.extend(self._measures)
-        self._measures.clear()
+        reply.made.extend(to_wire(fact) for fact in self._facts if fact.version > self._told)
+        self._told = self._facts[-1].version if self._facts else self._told
         if running.now() - self._memory_reported_at >= MEMORY_EVERY:
             self._memory_reported_at = running.now()
             reply.memory.CopyFrom(memory_to_wire(host.memory_use(), host.table_figures()))

@@ -119,14 +119,13 @@ class RowsBehind:
 
     def stage(self, rows: Rows, slot: Slot) -> None:
         """Measure rows of gradients, and put them beside the payload in its slot. Raises Refused."""
-        squares, ordinary = self.shard.checks.measure_rows(rows)
-        if not squares < float("inf"):
+        squares = self.shard.checks.measure_rows(rows)
+        if squares is None:
             raise invalid(f"payload of ticket {slot.ticket}: expected finite numbers in rows of gradients")
         refusal = self.host.memory.refuses_rows(rows)
         if refusal is not None:
             raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
         slot.rows, slot.squares = rows, slot.squares + squares
-        slot.ordinary = slot.ordinary and ordinary
 
 
 @dataclass(slots=True)

@@ -170,6 +170,4 @@ class SessionRpc:
             message = receipts.missing_receipts(commit.ticket, found.missing)
             outbox.put(protocol.Refusal(message, ticket=commit.ticket))
             return
-        self._job.decider.handle(
-            hello.worker, hello.incarnation, commit, ordinary=found.ordinary, norm=found.norm
-        )
+        self._job.decider.handle(hello.worker, hello.incarnation, commit, found.norm)

@@ -104,9 +104,8 @@ class Copy(Holding):
         job, decider = self.job, self._decider
         if job is None or decider is None:
             return None
-        coordinator = decider.coordinator
         # An entry that is deferred is nowhere but here. Notes: it is in the middle of something.
-        if decider.defers or not decider.routes.sent or coordinator.trying or decider.busy:
+        if decider.defers or not decider.routes.sent or decider.busy:
             return None
         # A copy has no earlier lines of the log: who goes on with it needs them in the file.
         run_log = decider.routes.run_log
@@ -178,7 +177,6 @@ class Copy(Holding):
         except Refused as refused:
             raise RuntimeError(refused.message) from refused
         known.plan, known.optimizer = plan, optimizer
-        job.decider.assurance.optimizer = optimizer
 
     def _succeed(self, config: Config) -> None:
         job, out = self.job, self._settings.out
@@ -250,7 +248,7 @@ class Copy(Holding):
             log.error("%s", reason, extra=event("server_lost", server=part))
             job.stop(reason, success=False, cause=cause)
 
-        told = (lost, decider.tried, decider.measured)
+        told = (lost, decider.executed)
         timeout, patience = settings.terms.worker_timeout, max(settings.terms.idle_timeout, LEAST_PATIENCE)
         return [
             PartFollower(part, self._where, opening, timeout, patience, settings.credentials, *told)

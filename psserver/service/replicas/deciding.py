@@ -62,8 +62,6 @@ class ReplicatedDecider(Decider):
         # Whether a worker's request is being decided, and what it leads to if the copies have been sent it.
         self._handling = False
         self._outcome: _Outcome | None = None
-        # The newest answer of this server's shard to a trial: number, whether finite, the largest magnitude.
-        self._answer: tuple[int, bool, float] | None = None
         self._state: Callable[[], dict[str, Any]] | None = None
         # The model, once a worker has named it; and models that the other parts are told with the next outputs.
         self.model: shard_pb2.Configure | None = None
@@ -81,10 +79,8 @@ class ReplicatedDecider(Decider):
     def stopped(self) -> Stopped | None:
         return self._stopped
 
-    async def take(
-        self, worker: str, incarnation: int, commit: protocol.Commit, *, ordinary: bool, norm: float
-    ) -> None:
-        await super().take(worker, incarnation, commit, ordinary=ordinary, norm=norm)
+    async def take(self, worker: str, incarnation: int, commit: protocol.Commit, norm: float) -> None:
+        await super().take(worker, incarnation, commit, norm)
         await self._stable()
 
     async def settled(self) -> bool:
@@ -97,8 +93,8 @@ class ReplicatedDecider(Decider):
 
     @property
     def busy(self) -> bool:
-        """Whether it is in the middle of something that the copies have not been sent."""
-        return bool(self._notes)
+        """Whether it is in the middle of something that the copies have not been sent. A fact may be told twice."""
+        return any(not (isinstance(each, tuple) and each[1].told) for each in self._notes or ())
 
     def lead(self) -> None:
         """Decide from now on. Whoever had a session with another server has none here yet."""
@@ -112,8 +108,8 @@ class ReplicatedDecider(Decider):
         if present:
             missing = partial(self._missing, [(member.worker, member.incarnation) for member in present])
             self.host.owner.loop.call_later(terms.worker_timeout - terms.grace, missing)
-        if self._answer is not None and self.coordinator.trying:
-            self.tried(0, *self._answer)
+        # What the server that led before was told, and could not pass on.
+        self.tell()
         if self.coordinator.state.over:
             self._end()
 
@@ -167,6 +163,7 @@ class ReplicatedDecider(Decider):
             self._hold(self._to_hold(), release)
         else:
             self._outcome.release = release
+            self._handling, self._outcome = False, None
 
     def _told(self) -> list[Noted]:
         """Return how many entries the copies of each other part have, for a server that may lead next."""
@@ -246,14 +243,9 @@ class ReplicatedDecider(Decider):
         self._notes.append(Configured(message.SerializeToString()))
         self._models.append(message)
 
-    def tried(self, server: int, trial: int, finite: bool, largest: float) -> None:
-        self._answer = trial, finite, largest
+    def tell(self) -> None:
         if self.leads:
-            super().tried(server, trial, finite, largest)
-
-    def measured(self, server: int, version: int, square: float) -> None:
-        if self.leads:
-            super().measured(server, version, square)
+            super().tell()
 
     # Following
 
@@ -285,3 +277,4 @@ class ReplicatedDecider(Decider):
 
         super().step(decide)
         self.execute()
+        self.facts.forget(self.coordinator.state.kept_back.told)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 from psserver.service.job.follower import Follower
+from psserver.shard import Executed
 from pswire import running
 from pswire.addresses import Address
 from pswire.messages import ORDERS
@@ -42,14 +43,12 @@ class PartFollower(Follower):
         patience: float,
         credentials: Credentials = NO_TLS,
         on_lost: Callable[[int, str, str], None] = lambda _, __, ___: None,
-        on_tried: Callable[[int, int, bool, float], None] = lambda _, __, ___, ____: None,
-        on_measured: Callable[[int, int, float], None] = lambda _, __, ___: None,
+        on_executed: Callable[[int, Executed], None] = lambda _, __: None,
     ) -> None:
         super().__init__(
-            *(part, _NOWHERE, shard_pb2.Open(), worker_timeout, on_lost, on_tried),
+            *(part, _NOWHERE, shard_pb2.Open(), worker_timeout, on_lost, on_executed),
             patience=patience,
             credentials=credentials,
-            on_measured=on_measured,
         )
         # When it was served last; infinite before the first time.
         self._served = math.inf

@@ -26,7 +26,6 @@ def about_job(job: Job, decider: ReplicatedDecider) -> dict[str, Any]:
         "model": base64.b64encode(model).decode(),
         "coordinator": decider.coordinator.saved(),
         "now": decider.now(),
-        "bounds": decider.assurance.state(),
         "first_grant": decider.routes.first_grant,
         "pending": _plain(decider.routes.run_log.pending),
         "orders": [base64.b64encode(each.kept()).decode() for each in _followers(decider)],
@@ -78,11 +77,12 @@ async def take_up(
         await host.heavy.on_pool(lambda: restore(shard, whole))
     if job.agreement.optimizer is not None:
         terms = replace(terms, optimizer=job.agreement.optimizer.config)
-    coordinator = Coordinator(terms, job.agreement.policy, decider.assurance, state)
-    decider.assurance.restore({str(name): float(bound) for name, bound in about["bounds"].items()})
+    coordinator = Coordinator(terms, job.agreement.policy, state)
     began = about["first_grant"]
     first_grant = None if began is None else float(began)
     decider.routes.go_on(state.entries, state.version, tuple(state.folded), first_grant)
     decider.take_up(coordinator)
+    if host.state.shard is not None:
+        decider.executed(0, host.state.shard.fact)
     decider.hear(float(about["now"]))
     host.go_on(state.entries)

@@ -247,6 +247,7 @@ class PartCopy(Holding):
             # Nobody else has this shard yet.
             await host.heavy.on_pool(lambda: restore(shard, whole))
             version = shard.version
+            self._execution.tell(shard.fact)
         self._execution.next_entry = int(about["entries"])
         host.go_on(self._execution.next_entry)
         return version

@@ -26,7 +26,6 @@ def encode(slot: Slot) -> list[Body]:
     """Return the parts of a complete payload, with what the shard found out about it, and behind it rows of tables."""
     about = {
         "ticket": slot.ticket,
-        "ordinary": slot.ordinary,
         "squares": slot.squares,
         "rows": [keys.size for keys, _ in slot.rows],
     }
@@ -50,7 +49,7 @@ def stage(shard: Shard, body: memoryview) -> None:
     slot.values[...] = values
     if about["rows"]:
         slot.rows = _rows(shard, about["rows"], body[start + values.nbytes :])
-    slot.ordinary, slot.squares = about["ordinary"], about["squares"]
+    slot.squares = about["squares"]
     shard.staging.finish(slot)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from psserver.service.net.loop import LARGE_PASS, HeavyWork, Owner
 from psserver.service.store.state import SharedShard
-from psserver.shard import Apply, Install, Order, Release, Seal, Shard
+from psserver.shard import Apply, Executed, Install, Order, Release, Seal, Shard
 from psserver.shard.updates import PendingUpdate
 from pswire import running
 from pswire.decisions.orders import Save, Writing
@@ -33,15 +33,6 @@ class Question:
     passed: Callable[[Shard], int]
     look: Callable[[Shard], Any]
     answer: Callable[[Any], object]
-
-
-def trial_update(update: Apply, answer: Callable[[bool, float], None]) -> Question:
-    """Ask whether `update` would be finite, and for the largest magnitude of everything that it would change."""
-    return Question(
-        lambda shard: shard.passed(update),
-        lambda shard: shard.try_update(update),
-        lambda found: answer(*found),
-    )
 
 
 Submitted = Order | Question
@@ -81,8 +72,9 @@ class Executor:
         self._unread: dict[str, float] = {}
         # Called with each order that has arithmetic and its seconds, if they are measured.
         self.timed: Callable[[Order, float], None] | None = None
-        # Called with the version and the square of each update that the shard measures.
-        self.measured: Callable[[int, float], None] = lambda _, __: None
+        # Called with the fact about each version that the shard has made, once no order is being executed.
+        self.executed: Callable[[Executed], None] = lambda _: None
+        self._facts: list[Executed] = []
         # Called when the first weights are installed.
         self.installed: Callable[[Shard], object] = lambda _: None
         # Called with each order to save and its index; returns whether the shard is being copied beside the loop.
@@ -108,6 +100,9 @@ class Executor:
                 self._attempt(index, order, self._execute)
             else:
                 queue.popleft()
+        # What follows from them may submit orders, and execute these.
+        while self._facts:
+            self.executed(self._facts.pop(0))
 
     def _attempt(self, index: int, order: Submitted, step: Callable[[int, Submitted], bool]) -> None:
         """Run `step`, which returns whether the order is executed. After a failure the shard executes nothing more."""
@@ -165,6 +160,7 @@ class Executor:
             return
         if isinstance(order, Install):
             self.installed(shard)
+            self._facts.append(shard.fact)
         self._state.admission.freed()
 
     def compute_beside(self, index: int, order: Order, work: PendingUpdate) -> None:
@@ -191,9 +187,8 @@ class Executor:
             self.timed(order, time.perf_counter() - began)
         work.finish()
         shard = self._state.shard
-        fact = None if shard is None else shard.fact
-        if fact is not None and fact.square is not None and isinstance(order, Apply):
-            self.measured(fact.version, fact.square)
+        if shard is not None and isinstance(order, Apply):
+            self._facts.append(shard.fact)
         self._state.admission.freed()
         self._state.finish(index)
 

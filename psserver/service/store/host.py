@@ -14,13 +14,13 @@ from psserver.service.guard.ledger import MemoryUse, default_limit
 from psserver.service.guard.room import ShardMemory
 from psserver.service.net.loop import HeavyWork, Owner
 from psserver.service.store.admission import Attachments, Claims, PushSlots
-from psserver.service.store.executor import Executor, trial_update
+from psserver.service.store.executor import Executor
 from psserver.service.store.reading import Reading
 from psserver.service.store.shard_part import PartSaver
 from psserver.service.store.shared_memory import Sharing
 from psserver.service.store.slow import said
 from psserver.service.store.state import SharedShard
-from psserver.shard import Apply, Shard, ShardState
+from psserver.shard import Shard, ShardState
 from psserver.shard.staging import Slot
 from pswire.logs.events import event
 from pswire.model.plan import Plan
@@ -236,26 +236,9 @@ class ShardHost:
 
     async def receipt(self, slot: Slot) -> bytes:
         """Return the receipt of a finished push, which its worker needs for the commit."""
-        ordinary, squares = slot.ordinary, slot.squares
-        return receipt(self.secret, self.job, slot.ticket, self.server, ordinary=ordinary, squares=squares)
+        return receipt(self.secret, self.job, slot.ticket, self.server, slot.squares)
 
     # Executing
-
-    async def try_update(self, index: int, update: Apply) -> tuple[bool, float]:
-        """Return whether the update would be finite behind the entries before `index`, and its largest magnitude.
-
-        Raises Refused if the shard fails or closes before it knows.
-        """
-        answers: list[tuple[bool, float]] = []
-
-        def answer(finite: bool, largest: float) -> None:
-            answers.append((finite, largest))
-            self.state.changes.notify()
-
-        self.orders.submit([(index, trial_update(update, answer))])
-        self.orders.execute_submitted()
-        await self.state.wait_for(lambda: bool(answers), float("inf"), self.server)
-        return answers[0]
 
     async def execute(self, count: int, seconds: float) -> bool:
         """Execute what was submitted up to `count` entries, and wait for that at most `seconds`. Returns True when

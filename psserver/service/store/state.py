@@ -102,8 +102,6 @@ class SharedShard:
         self.preparing = 0
         # Why no further entry is executed, if so.
         self.failure: str | None = None
-        # Whether the failure was an update that is not finite.
-        self.diverged = False
         self.closed = False
         # Payloads staged and versions given out since the start.
         self.received = 0
@@ -120,8 +118,8 @@ class SharedShard:
         if self.changes.waiting:
             self.changes.notify()
 
-    def fail(self, reason: str, *, diverged: bool = False) -> None:
-        self.failure, self.diverged = reason, diverged
+    def fail(self, reason: str) -> None:
+        self.failure = reason
         self._end_waits()
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ from psserver.shard.tables.saved import SavedRows, waiting_names
 from psserver.shard.tables.snapshot import TableState
 from psserver.shard.tables.store import RowStore
 from psserver.shard.tables.table import Table, read
-from psserver.shard.tables.updates import Contributions, Update, advance, compute
+from psserver.shard.tables.updates import Contributions, advance
 from pswire.model.adjacent import joined
 from pswire.model.plan import Plan
 from pswire.model.rows import CutRows, Rows, WantedRows, keys_of, values_of
@@ -205,20 +205,17 @@ class Tables:
         self.added.clear()
         self._added_bytes = 0
 
-    def compute(self, more: Sequence[tuple[Rows, float]], scale: float, lr_scale: float) -> list[Update]:
-        """Compute the coming version of all tables, store by store, from what was added and `more`; changes nothing."""
-        return [compute(each, scale, lr_scale) for each in self._by_store(more)]
-
-    def advance(self, scale: float, lr_scale: float) -> dict[str, int]:
+    def advance(self, scale: float, lr_scale: float) -> tuple[int, dict[str, int]]:
         """Make the coming version of all tables from what was added.
 
-        Return how many elements of tables kept their old values, by the table's name. Older versions stay readable
-        until `committed`.
+        Return how many elements of rows it could change, and how many of these kept their old values, by the table's
+        name, without zeros. Older versions stay readable until `committed`.
         """
-        kept: dict[str, int] = {}
-        for each in self._by_store(()):
-            kept |= advance(each, scale, lr_scale, keep=True, rows=self._single)
-        return kept
+        total, kept = 0, dict[str, int]()
+        for each in self._by_store():
+            elements, own = advance(each, scale, lr_scale, keep=True, rows=self._single)
+            total, kept = total + elements, kept | own
+        return total, {name: number for name, number in kept.items() if number}
 
     @property
     def _single(self) -> CutRows | None:
@@ -226,11 +223,10 @@ class Tables:
         rows = self.added[0][0] if len(self.added) == len(self._families) == 1 else None
         return rows if isinstance(rows, CutRows) else None
 
-    def _by_store(self, more: Sequence[tuple[Rows, float]]) -> list[Contributions]:
-        added = [*self.added, *((rows, factor) for rows, factor in more if rows)]
+    def _by_store(self) -> list[Contributions]:
         return [
             [
-                (self.tables[t], [(*rows[t], factor) for rows, factor in added if rows[t][0].size])
+                (self.tables[t], [(*rows[t], factor) for rows, factor in self.added if rows[t][0].size])
                 for t in family
             ]
             for family in self._families
@@ -414,25 +410,9 @@ def same_rows(one: Rows, other: Rows) -> bool:
     )
 
 
-def measured(rows: Rows, limit: float, backend: Backend = ALONE) -> tuple[float, bool]:
-    """Return the sum of squares of all gradients, and whether each is at most `limit` in magnitude.
-
-    The sum is NaN or infinite if a gradient is.
-    """
-    if not rows:
-        return 0.0, True
-    values = joined(values_of(rows))
-    squares = arithmetic.squares(values, np.float32(limit), backend)
-    if squares is not None:
-        return squares, True
-    wide = values.astype(np.float64)
-    return float(np.dot(wide, wide)), False
-
-
-def largest_of(updates: Sequence[Update]) -> tuple[bool, float]:
-    """Return whether all updates are finite, and the largest magnitude in them."""
-    finite = all(update.finite for update in updates)
-    return finite, max((update.largest for update in updates), default=0.0)
+def squares_of(rows: Rows, backend: Backend = ALONE) -> float | None:
+    """Return the sum of squares of all gradients; None if one is not finite."""
+    return arithmetic.squares(joined(values_of(rows)), backend) if rows else 0.0
 
 
 def divided(arrays: Sequence[Arrays], name: str, servers: int) -> list[NDArray[Any]]:

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psserver.fast import ALONE, Backend, update_of
-from psserver.fast import rows as kernels
 from psserver.fast.rows import RowUpdate, Saved, Slots, Words, parts_of
 from psserver.optimizers.rows import RowOptimizer, RowStep
 from psserver.shard.tables.chunks import Chunks
@@ -100,11 +99,6 @@ class RowStore:
                 np.copyto(after[part], rows.values[part], where=marked)
                 kept[part] = marked.sum(axis=1)
         return after, kept
-
-    def largest(self, values: Floats, rows: "WholeRows") -> float:
-        """Return the largest magnitude of values and of slots; NaN or infinite if one is."""
-        several = (values, *rows.state.values())
-        return float(np.max([kernels.largest(each.reshape(-1)) for each in several]))
 
     def write(self, slots: Slots, values: Floats, rows: "WholeRows") -> None:
         """Write `values`, and `rows` except for its own, at different slots; those beyond `count` are new."""

@@ -5,7 +5,6 @@
 rule that sees whole rows, the row does. Ages and counts advance.
 """
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -56,16 +55,6 @@ class Update:
     rows: WholeRows
     after: Floats
     kept: Counts | None
-
-    @property
-    def finite(self) -> bool:
-        """Whether no element would keep its old values."""
-        return self.kept is None
-
-    @property
-    def largest(self) -> float:
-        """The largest magnitude in rows and slots; infinite unless all are finite."""
-        return self.parts[0].table.store.largest(self.after, self.rows) if self.finite else math.inf
 
 
 @value
@@ -207,8 +196,10 @@ def advance(
     *,
     keep: bool,
     rows: CutRows | None = None,
-) -> dict[str, int]:
-    """Make the coming version of tables of one store. Return how many elements each table kept back, by name.
+) -> tuple[int, dict[str, int]]:
+    """Make the coming version of tables of one store.
+
+    Return how many elements of rows it could change, and how many of these each table kept back, by name.
 
     `keep`: others may read older versions meanwhile and afterwards. `rows`: those of all contributions, if these are
     one payload.
@@ -221,9 +212,10 @@ def advance(
     else:
         asked = _asked(contributions, rows)
         parts, kept = asked.parts, _write(run, asked, asked.step(scale, lr_scale), keep=keep)
+    elements = parts[-1].stop * parts[0].table.spec.dim
     if kept is None:
-        return {}
-    return {part.table.spec.name: int(kept[part.start : part.stop].sum()) for part in parts}
+        return elements, {}
+    return elements, {part.table.spec.name: int(kept[part.start : part.stop].sum()) for part in parts}
 
 
 def _write(run: RowUpdate, asked: _Asked, step: RowStep, *, keep: bool) -> Counts | None:
