@@ -333,8 +333,8 @@ class Replicating:
             self._logs.broke(server)
 
     def _hold(self, item: Item, body: Body) -> None:
-        if not self._waits:
-            self._shell.hold(item, body)
+        # Also before this server hears anybody: a stream carries each item once, and its message comes again.
+        self._shell.hold(item, body)
 
     def _arrives(self, sender: int, piece: shard_pb2.CopyPiece) -> None:
         if not self._waits:
