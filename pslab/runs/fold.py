@@ -239,7 +239,7 @@ class Fold:
                 ticket.ended = t
 
 
-# The other kinds change nothing here. A refused update takes effect through the drops that follow it.
+# The other kinds change nothing here.
 _TAKE: Mapping[type[e.Entry], Callable[[Fold, Any, float], None]] = {
     e.Job: Fold._job,
     e.Policy: Fold._policy,

@@ -170,9 +170,6 @@ class Cluster:
         """Receive a worker's Join, and send the answer back. It may be refused."""
         if life != worker.life:
             return
-        if self.coordinator.due is not None:
-            # A timer that is due may begin a trial, during which nobody joins.
-            self.tick()
         asked = inputs.JoinAsked(worker.name, worker.session, worker.index, self.store.remembers)
         outputs = self.coordinator.take(asked, self.now)
         joined = next((each for each in outputs if isinstance(each, Joined)), None)

@@ -20,7 +20,7 @@ from tests.promises import promise
 from tests.repetitions import seeds
 
 ELEMENTS = 65_536
-PROMISED = ("versions", "payloads", "trial", "changes")
+PROMISED = ("versions", "payloads", "changes")
 MEDIAN = TensorParts(aggregator="median", knobs={"fewest": 1})
 TAYLOR = TensorParts("adaptive-taylor", knobs={"decay": 0.9, "epsilon": 1e-7})
 SETTINGS = {

@@ -6,6 +6,7 @@ import json
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from itertools import takewhile
 
 import grpc
 
@@ -200,7 +201,8 @@ class Execution:
         )
         reply.read, reply.to_read = self._reading()
         reply.saved.extend(map(saved_to_wire, host.saver.parts.values()))
-        reply.made.extend(to_wire(fact) for fact in self._facts if fact.version > self._told)
+        later = list(takewhile(lambda fact: fact.version > self._told, reversed(self._facts)))
+        reply.made.extend(map(to_wire, reversed(later)))
         self._told = self._facts[-1].version if self._facts else self._told
         if running.now() - self._memory_reported_at >= MEMORY_EVERY:
             self._memory_reported_at = running.now()
