@@ -61,6 +61,8 @@ def announce_text(event: str, fields: Mapping[str, Any]) -> None:
             print(fields["text"], flush=True)
         case "stopped":
             print(f"stopped: {fields['reason']}", flush=True)
+            if fields.get("kept_back"):
+                print(f"warning: {fields['kept_back']}", flush=True)
             if "out" in fields:
                 print(f"{_kept(Path(fields['out']))}: {fields['out']}", flush=True)
 

@@ -307,10 +307,10 @@ class Nonfinite(LogEntry):
             if self.workers
             else ""
         )
-        return (
-            f"version {self.version}: {self.kept} elements, most of them of {self.variable}, keep their old values, "
-            f"because their new ones would not be finite{came}"
-        )
+        kept = f"{self.kept} elements keep their old values, most of them of {self.variable}"
+        if self.kept == 1:
+            kept = f"an element of {self.variable} keeps its old values"
+        return f"version {self.version}: {kept}, because the new ones would not be finite{came}"
 
 
 @record

@@ -238,6 +238,7 @@ class Coordinating:
         stopped = job.stopped()
         assert stopped is not None
         ended: dict[str, Any] = {"reason": stopped.reason, "version": stopped.version, "exit_code": int(code)}
+        ended["kept_back"] = job.coordinator.state.kept_back.sentence()
         if out is not None:
             ended["out"] = str(out)
         self._announce("stopped", ended)

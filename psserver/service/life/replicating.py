@@ -295,7 +295,9 @@ class Replicating:
             self._promises.write_end(self._logs.generation, code, self._reason)
         except LogError as error:
             log.error("%s", error, extra=event("run_folder_failed"))
-        ended = {"version": job.coordinator.state.version, "out": str(self._settings.out)}
+        state = job.coordinator.state
+        ended = {"version": state.version, "out": str(self._settings.out)}
+        ended["kept_back"] = state.kept_back.sentence()
         return self._stopped(code, self._reason, ended)
 
     def _coordinator_rpc(self, job: Job) -> CoordinatorRpc:
