@@ -214,7 +214,12 @@ class Decider:
     def tell(self) -> None:
         """Tell the coordinator about the versions that all servers have made, and decide the commits behind them."""
         kept, plan = self.coordinator.state.kept_back, self.agreement.plan
-        while plan is not None and (found := self.facts.next(kept.told, plan)) is not None:
+        # A job that has failed decides nothing, and would be told the same for ever.
+        while (
+            self.failure is None
+            and plan is not None
+            and (found := self.facts.next(kept.told, plan)) is not None
+        ):
             if found.told:
                 self.give(found)
             else:

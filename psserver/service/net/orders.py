@@ -1,4 +1,4 @@
-"""The coordinator's messages to a shard: its model, the and the decisions in their order."""
+"""The coordinator's messages to a shard: its model, and the decisions in their order."""
 
 import asyncio
 import hmac
