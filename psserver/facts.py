@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from psserver.coordinator import inputs
-from psserver.shard import Executed
+from psserver.shard import Made
+from psserver.shard.payload_checks import DIGITS
 from pswire.model.plan import Plan
 from pswire.v1 import shard_pb2
 
 
-def together(version: int, facts: Sequence[Executed], servers: int, plan: Plan) -> inputs.Executed:
+def together(version: int, facts: Sequence[Made], servers: int, plan: Plan) -> inputs.Executed:
     """Return what the facts of all servers about a version say, in the order of the servers.
 
     One that has nothing to tell about it may be missing; then nothing is measured.
@@ -25,11 +26,12 @@ def together(version: int, facts: Sequence[Executed], servers: int, plan: Plan) 
         sum(fact.elements for fact in facts),
         min(kept, key=lambda name: (-kept[name], name), default=""),
         any(count == sizes.get(name) for name, count in kept.items()),
-        sum(squares) if len(squares) == servers else None,
+        # Rounded as norms are: its last digits depend on how many servers there are.
+        float(f"{sum(squares):.{DIGITS}g}") if len(squares) == servers else None,
     )
 
 
-class Facts:
+class VersionFacts:
     """The facts of `servers` servers about versions that not all of them have made.
 
     A server tells about its versions in their order. One that was restored at a version begins there: about those
@@ -37,10 +39,10 @@ class Facts:
     """
 
     def __init__(self, servers: int) -> None:
-        self._told: list[dict[int, Executed]] = [{} for _ in range(servers)]
+        self._told: list[dict[int, Made]] = [{} for _ in range(servers)]
         self._newest = [-1] * servers
 
-    def take(self, server: int, fact: Executed) -> None:
+    def take(self, server: int, fact: Made) -> None:
         """Take a server's fact; one that it tells again changes nothing."""
         if fact.version > self._newest[server]:
             self._newest[server] = fact.version
@@ -62,13 +64,13 @@ class Facts:
                 del own[next(iter(own))]
 
 
-def to_wire(fact: Executed) -> shard_pb2.Made:
+def to_wire(fact: Made) -> shard_pb2.Made:
     """Return what a server tells about a version as a message."""
     kept = [shard_pb2.Kept(variable=name, elements=number) for name, number in fact.kept.items()]
     return shard_pb2.Made(version=fact.version, kept=kept, elements=fact.elements, square=fact.square)
 
 
-def from_wire(made: shard_pb2.Made) -> Executed:
+def from_wire(made: shard_pb2.Made) -> Made:
     """Return what `to_wire` got."""
     square = made.square if made.HasField("square") else None
-    return Executed(made.version, {each.variable: each.elements for each in made.kept}, made.elements, square)
+    return Made(made.version, {each.variable: each.elements for each in made.kept}, made.elements, square)

@@ -194,9 +194,6 @@ class ShardStore(SizedStore):
         order = entry.order(self._folded)
         for shard in self._shards:
             shard.execute(order)
-        if isinstance(entry, entries.Apply):
-            squares = [shard.fact.square for shard in self._shards if shard.fact is not None]
-            self.square = None if None in squares else sum(filter(None, squares))
 
     def read(self, ticket: int, version: int) -> list[Floats] | None:
         flats = []

@@ -55,6 +55,9 @@ class KeptBack:
 
     def go_on(self, version: int) -> None:
         """Continue behind a version that was saved: nothing more will be told about it, nor about any before."""
+        if self.told < version:
+            # Whether more versions in a row had much kept back is not known.
+            self.row, self.workers = 0, []
         self.told = version
         self.makers.clear()
 

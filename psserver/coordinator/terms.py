@@ -61,7 +61,7 @@ class JobTerms:
     # A checkpoint is due after this number of versions, or of seconds with a new version; 0: not for that reason.
     checkpoint_versions: int = 0
     checkpoint_seconds: float = 0.0
-    # The number of updates in a row with numbers kept back (`psserver.coordinator.finite`) that ends the job.
+    # The number of versions in a row of which much was kept back (`psserver.coordinator.finite`) that ends the job.
     nonfinite_limit: int = 10
     # How often its servers have resumed from a checkpoint. Ticket numbers of two generations never overlap.
     generation: int = 0

@@ -4,7 +4,7 @@ This package uses numpy, the plan, saved records, the optimizers and the declara
 no threads, no clock. The same orders and payloads give the same bits.
 """
 
-from psserver.shard.facts import Executed
+from psserver.shard.facts import Made
 from psserver.shard.resharding import reshard
 from psserver.shard.shard import Shard
 from psserver.shard.state import ShardState, copied
@@ -28,7 +28,7 @@ __all__ = [
     "Apply",
     "Discard",
     "Dismiss",
-    "Executed",
+    "Made",
     "Fold",
     "Install",
     "Note",

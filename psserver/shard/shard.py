@@ -14,7 +14,7 @@ from psserver.policies.declarations import BARE
 from psserver.shard import arithmetic
 from psserver.shard.arena import Allocate, Arena, plain
 from psserver.shard.deltas import DeltaStream
-from psserver.shard.facts import Executed
+from psserver.shard.facts import Made
 from psserver.shard.fragments import Turn, check_fragments
 from psserver.shard.mixing import StateBases
 from psserver.shard.payload_checks import PayloadChecks
@@ -163,7 +163,7 @@ class Shard:
         return self.version
 
     @property
-    def fact(self) -> Executed:
+    def fact(self) -> Made:
         """What there is to tell of the newest version. Of one that was restored, nothing is known any more."""
         return self._updates.fact
 
@@ -282,7 +282,7 @@ class Shard:
         self.arena.publish(values)
         if self.stream is not None:
             self.stream.begin(values)
-        self._updates.fact = Executed(self.version)
+        self._updates.fact = Made(self.version)
 
     def _begun(self, update: PendingUpdate) -> PendingUpdate:
         self._unfinished = True
@@ -323,7 +323,7 @@ class Shard:
         changed, for a state that does not fit; for another number of servers see `reshard`.
         """
         take_up(state, self._parts)
-        self._updates.fact = Executed(self.version)
+        self._updates.fact = Made(self.version)
 
     @property
     def _parts(self) -> ShardParts:

@@ -143,6 +143,12 @@ class Updater:
         self._moved = False
         return self.accumulator.clear()
 
+    def changing(self, version: int, size: int) -> int:
+        """Return how many of `size` elements the update from `version` can change."""
+        if not self._turns:
+            return size
+        return self._turns[version % len(self._turns)].part.layout.elements + size - self._end
+
     def step(self, now: Floats, out: Floats, version: int, scale: float, lr_scale: float) -> Marks:
         """Write version ``version + 1`` into `out`, from version `version` in `now` and everything added.
 

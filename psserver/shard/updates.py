@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from psserver.shard.arena import Arena
 from psserver.shard.compensators import Gap
 from psserver.shard.deltas import DeltaStream
-from psserver.shard.facts import Executed, by_variable, either
+from psserver.shard.facts import Made, by_variable, either
 from psserver.shard.mixing import Kept, StateBases, weight
 from psserver.shard.staging import Staging
 from psserver.shard.tables import Tables
@@ -64,7 +64,7 @@ class Updates:
         self._stream = stream
         self._tables = tables
         self._bases = bases
-        self.fact = Executed(-1)
+        self.fact = Made(-1)
         # The workers whose contributions are in the open sum.
         self.summed: list[str] = []
         # Workers that left while a contribution may still be applied; their slots are dropped afterwards.
@@ -190,7 +190,7 @@ class Updates:
         tables = self._tables if self._tables else None
         bases, started = self._bases, self.started if self._bases else set()
         replaced: dict[int, Kept] = {}
-        fact = Executed(apply.version)
+        fact = Made(apply.version)
 
         def compute() -> None:
             nonlocal replaced, fact
@@ -204,8 +204,8 @@ class Updates:
                     tables.advance(apply.scale, apply.lr_scale) if tables is not None else (0, {})
                 )
             found = by_variable(kept, self._plan, self._layout) | rows
-            elements += self._layout.elements
-            fact = Executed(apply.version, found, elements, self._updater.square)
+            elements += self._updater.changing(base, out.size)
+            fact = Made(apply.version, found, elements, self._updater.square)
             replaced = bases.replaced(newest, out, started)
 
         def finish() -> None:

@@ -70,6 +70,23 @@ def test_what_comes_behind_the_stop_is_recorded_and_ends_nothing_again() -> None
     assert harness.verdict().ok
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_a_row_goes_on_over_a_resume_unless_versions_were_never_told_about(told: bool) -> None:
+    harness = begun(checkpoint_versions=5, nonfinite_limit=2)
+    much = {"kept": 10, "elements": 100, "variable": "w"}
+    for version in (1, 2):
+        harness.commits("w0")
+        if version == 1:
+            harness.shards_make(version, **much)
+    if told:
+        harness.shards_make(2, kept=1, elements=10**6, variable="w")
+        harness.commits("w0")
+        harness.shards_make(3, **much)
+    harness.gives(inputs.SaveAsked())
+    harness.servers_crash()
+    assert harness.coordinator.state.kept_back.row == (1 if told else 0)
+
+
 def test_a_job_that_goes_on_is_told_about_new_versions_only() -> None:
     harness = begun(checkpoint_versions=5)
     harness.commits("w0")

@@ -619,7 +619,7 @@ FAULTS: Final = (
     ),
     Fault(
         "the square of an update is that of one server's part",
-        "«sum(squares)» if len(squares) == servers else None",
+        'float(f"{«sum(squares)»:.{DIGITS}g}") if len(squares) == servers else None',
         "squares[0]",
         ("service/test_controllers.py",),
     ),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from psserver.service.job.decider import Decider
-from psserver.shard import Executed
+from psserver.shard import Made
 from pswire.decisions.entries import Commit, Entry, Nonfinite
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
@@ -108,9 +108,9 @@ def test_so_many_in_a_row_end_the_job_at_the_same_version() -> None:
 
 def test_a_commit_is_decided_behind_the_facts_of_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """Server 1 has made the version, and its word is still on the way."""
-    late, executed = list[tuple[int, Executed]](), Decider.executed
+    late, executed = list[tuple[int, Made]](), Decider.executed
 
-    def held_up(decider: Decider, server: int, fact: Executed) -> None:
+    def held_up(decider: Decider, server: int, fact: Made) -> None:
         if server == 1 and fact.version > 0:
             late.append((server, fact))
         else:

@@ -6,7 +6,7 @@ import pytest
 from psserver.fast import Backend
 from psserver.optimizers import build, names
 from psserver.policies import TensorParts
-from psserver.shard import Apply, Executed, Fold, Install, Pin, Seal, Shard
+from psserver.shard import Apply, Fold, Install, Made, Pin, Seal, Shard
 from pswire.model.plan import VariableSpec, make_plan
 from tests.promises import promise
 
@@ -57,7 +57,7 @@ def test_state_of_layers_is_kept_back_by_itself() -> None:
     shard.execute(Apply(1, 0.5, 1.0, (Fold(7, 1.0), Fold(8, 1.0))))
     assert values(shard)[:-1] == [0, 1, 1, 1, 1, 1, 2]
     assert values(shard)[-1] == pytest.approx(HUGE / 2)
-    assert shard.fact == Executed(1, {"mean": 1}, 8, 1.0)
+    assert shard.fact == Made(1, {"mean": 1}, 8, 1.0)
 
 
 @pytest.mark.parametrize("huge", [1e20, 1e25])
@@ -158,6 +158,7 @@ def test_one_of_several_groups_is_changed_but_for_an_element() -> None:
     moved = np.array(values(shard)) != 1.0
     assert sorted(np.flatnonzero(moved)) == sorted(turn[1:])
     assert all((slot != 0).tolist() == moved.tolist() for slot in shard.slots[""].values())
+    assert shard.fact.elements == turn.size
     assert shard.fact.kept == {"a": 1}
 
 
@@ -195,7 +196,7 @@ def test_what_is_kept_back_is_told_by_variable() -> None:
     push(shard, 8, *[0.0] * 2, *[HUGE] * 6)
     shard.execute(Apply(1, 1.0, 1.0, (Fold(7, 1.0), Fold(8, 1.0))))
     assert values(shard) == [1.0] * 8
-    assert shard.fact == Executed(1, {"w": 3, "mean": 3}, 8)
+    assert shard.fact == Made(1, {"w": 3, "mean": 3}, 8)
 
 
 def test_krum_chooses_nothing_that_is_not_finite() -> None:

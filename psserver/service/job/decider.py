@@ -4,6 +4,7 @@ The coordinator decides, the run log takes the entries, and only then are they s
 The log may end early, but it has no gap, and nothing has happened that is not in it.
 """
 
+import asyncio
 import logging
 import math
 from collections import deque
@@ -14,16 +15,17 @@ from typing import Any
 
 from psserver.coordinator import Coordinator, Input, Output, Record, inputs
 from psserver.coordinator.terms import Stopped
-from psserver.facts import Facts
+from psserver.facts import VersionFacts
 from psserver.optimizers import Optimizer
 from psserver.policies import advice
 from psserver.service.job.agreement import Agreement
 from psserver.service.job.log_file import LogError
 from psserver.service.job.routes import Routes
 from psserver.service.job.run_log import Flushing, RunLog
+from psserver.service.net.loop import settle
 from psserver.service.store.checkpoints import Checkpoints
 from psserver.service.store.host import ShardHost
-from psserver.shard import Executed
+from psserver.shard import Made
 from pswire import protocol, running
 from pswire.decisions import entries
 from pswire.decisions.entries import Job as JobEntry
@@ -32,6 +34,16 @@ from pswire.logs.events import event
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A request of a worker that waits for facts; `decided`: who waits until it is decided."""
+
+    incarnation: int
+    request: protocol.Request
+    norm: float
+    decided: "asyncio.Future[None] | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +84,11 @@ class Decider:
         # Set at most once; nothing is decided or written afterwards.
         self.failure: Failure | None = None
         self.coordinator = Coordinator(terms, policy)
-        self.facts = Facts(terms.servers)
+        self.facts = VersionFacts(terms.servers)
         # By worker: a commit whose ticket's version some server has not told about, and all requests behind it.
-        self._waiting: dict[str, deque[tuple[int, protocol.Request, float]]] = {}
+        self._waiting: dict[str, deque[_Waiting]] = {}
+        # Whether `tell` is under way.
+        self._telling = False
         host.orders.executed = partial(self.executed, 0)
         # Outputs that are deferred until a session stands, because the log's first entry names the optimizer and that
         # is the workers': another Join may still name another one. None: nothing is deferred.
@@ -137,7 +151,7 @@ class Decider:
         version always precedes the commits that follow from it.
         """
         if worker in self._waiting or self._must_wait(worker, request):
-            self._waiting.setdefault(worker, deque()).append((incarnation, request, norm))
+            self._waiting.setdefault(worker, deque()).append(_Waiting(incarnation, request, norm))
         else:
             self._handle(worker, incarnation, request, norm)
 
@@ -158,8 +172,11 @@ class Decider:
             )
 
     async def take(self, worker: str, incarnation: int, commit: protocol.Commit, norm: float) -> None:
-        """Take a commit, as `handle`. Returns when its answer may leave."""
+        """Take a commit, as `handle`. Returns when it is decided and its answer may leave."""
         self.handle(worker, incarnation, commit, norm)
+        if worker in self._waiting:
+            decided = self._waiting[worker][-1].decided = self.host.owner.loop.create_future()
+            await decided
 
     @property
     def stopped(self) -> Stopped | None:
@@ -177,14 +194,21 @@ class Decider:
         try:
             outputs = decide()
             self._decided(outputs)
-        except LogError as error:
-            self.fail(str(error), error.code)
         except Exception as error:
-            log.exception("a decision of the job failed", extra=event("decision_failed"))
-            self.fail(f"a decision failed: {type(error).__name__}: {error}", ExitCode.INTERNAL)
-        else:
-            return outputs
-        return []
+            self._failed(error)
+            return []
+        if self._waiting and self.coordinator.state.stopped is not None:
+            # They wait for nothing any more.
+            self.tell()
+        return outputs
+
+    def _failed(self, error: Exception) -> None:
+        """End the job, because a decision, or the log of it, has failed."""
+        if isinstance(error, LogError):
+            self.fail(str(error), error.code)
+            return
+        log.error("a decision of the job failed", exc_info=error, extra=event("decision_failed"))
+        self.fail(f"a decision failed: {type(error).__name__}: {error}", ExitCode.INTERNAL)
 
     def _decided(self, outputs: list[Output]) -> None:
         self._carry_out(outputs, self.coordinator.state.version)
@@ -206,40 +230,59 @@ class Decider:
         """Execute the orders of this server's shard."""
         self.host.orders.execute_submitted()
 
-    def executed(self, server: int, fact: Executed) -> None:
+    def executed(self, server: int, fact: Made) -> None:
         """Take what a server tells about a version. Commits that waited for it follow."""
         self.facts.take(server, fact)
         self.tell()
 
     def tell(self) -> None:
-        """Tell the coordinator about the versions that all servers have made, and decide the commits behind them."""
-        kept, plan = self.coordinator.state.kept_back, self.agreement.plan
-        # A job that has failed decides nothing, and would be told the same for ever.
-        while (
-            self.failure is None
-            and plan is not None
-            and (found := self.facts.next(kept.told, plan)) is not None
-        ):
-            if found.told:
-                self.give(found)
-            else:
-                self.input(found)
-        for worker in list(self._waiting):
-            self._decide_waiting(worker)
+        """Tell the coordinator about the versions that all servers have made, and decide the requests behind them."""
+        if self._telling:
+            # What follows from one of them was executed: the call under way goes on with it.
+            return
+        self._telling = True
+        try:
+            while self.failure is None and (self._tell_next() or self._decide_next()):
+                pass
+        finally:
+            self._telling = False
 
-    def _decide_waiting(self, worker: str) -> None:
-        """Handle the requests of a worker in their order, up to a commit that is still to wait."""
-        while (waiting := self._waiting.get(worker)) and not self._must_wait(worker, waiting[0][1]):
-            incarnation, request, norm = waiting.popleft()
-            if not waiting:
-                # Before anything that may follow from the request.
-                del self._waiting[worker]
-            self._handle(worker, incarnation, request, norm)
+    def _tell_next(self) -> bool:
+        """Tell the coordinator one fact; return whether there was one."""
+        plan = self.agreement.plan
+        found = None if plan is None else self.facts.next(self.coordinator.state.kept_back.told, plan)
+        if found is None:
+            return False
+        if found.told:
+            try:
+                self.give(found)
+            except Exception as error:
+                self._failed(error)
+        else:
+            self.input(found)
+        return True
+
+    def _decide_next(self) -> bool:
+        """Decide one request that waited; return whether there was one that waits no more."""
+        for worker, waiting in self._waiting.items():
+            if not self._must_wait(worker, waiting[0].request):
+                break
+        else:
+            return False
+        first = waiting.popleft()
+        if not waiting:
+            del self._waiting[worker]
+        self._handle(worker, first.incarnation, first.request, first.norm)
+        if first.decided is not None:
+            settle(first.decided)
+        return True
 
     def _must_wait(self, worker: str, request: protocol.Request) -> bool:
         """Whether this is a commit, and a server has not told about its ticket's version yet, which it does soon."""
         state = self.coordinator.state
         if not isinstance(request, protocol.Commit) or state.kept_back.told >= state.version:
+            return False
+        if state.stopped is not None:
             return False
         ticket = state.tickets.find(request.ticket, worker)
         return ticket is not None and not ticket.initialise and ticket.base > state.kept_back.told
@@ -300,6 +343,11 @@ class Decider:
             self.fail(str(error), error.code)
 
     def _end(self) -> None:
+        # Nobody decides any more what waits.
+        for each in [each for waiting in self._waiting.values() for each in waiting]:
+            if each.decided is not None:
+                settle(each.decided)
+        self._waiting.clear()
         if not self.over:
             self.over = True
             self._tell_over()

@@ -14,7 +14,7 @@ from psserver.service.job.silence import NAMED_AFTER, Silence
 from psserver.service.net.loop import Changes
 from psserver.service.store.shard_part import PassedOver, passed_over
 from psserver.service.store.slow import mib_of
-from psserver.shard import Executed, Order
+from psserver.shard import Made, Order
 from pswire import running
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
@@ -70,7 +70,7 @@ class Follower:
         opening: shard_pb2.Open,
         worker_timeout: float,
         on_lost: Callable[[int, str, str], None],
-        on_executed: Callable[[int, Executed], None],
+        on_executed: Callable[[int, Made], None],
         patience: float | None = None,
         credentials: Credentials = NO_TLS,
     ) -> None:

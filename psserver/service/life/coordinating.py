@@ -29,7 +29,7 @@ from psserver.service.store.checkpoints import Checkpoints
 from psserver.service.store.host import ShardHost
 from psserver.service.store.resume_point import FOLDER as CHECKPOINTS
 from psserver.service.store.resume_point import ResumePoint, find, name_job, succeeded
-from psserver.shard import Executed
+from psserver.shard import Made
 from pswire.addresses import Address
 from pswire.exits import ExitCode
 from pswire.logs.events import event
@@ -128,7 +128,7 @@ def _followers(
     secret: bytes,
     folder: int,
     lost: Callable[[int, str, str], None],
-    executed: Callable[[int, Executed], None],
+    executed: Callable[[int, Made], None],
 ) -> Iterator[Follower]:
     """Yield the other servers."""
     timeout, patience = settings.terms.worker_timeout, settings.recover if settings.again else None

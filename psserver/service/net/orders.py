@@ -20,7 +20,7 @@ from psserver.service.net.status import memory_to_wire
 from psserver.service.store.host import ShardHost
 from psserver.service.store.shard_part import Part
 from psserver.service.store.slow import mib_of, said
-from psserver.shard import Executed, Order, ShardState
+from psserver.shard import Made, Order, ShardState
 from pswire import running
 from pswire.logs.events import event
 from pswire.messages import ORDERS, specs_from_wire
@@ -50,7 +50,7 @@ class Execution:
         self._host, self._servers = host, servers
         self.next_entry = 0
         # The newest facts about versions, and the newest version that replies told about.
-        self._facts = deque[Executed](maxlen=FACTS)
+        self._facts = deque[Made](maxlen=FACTS)
         self._told = -1
         # How many bytes of its checkpoint it has read, of how many; 0 of 0: it reads none.
         self._reading: Callable[[], tuple[int, int]] = lambda: (0, 0)
@@ -81,8 +81,8 @@ class Execution:
             raise invalid(f"expected entry {self.next_entry} of the decision log next, got {orders[0][0]}")
         host.orders.submit(orders)
         self.next_entry = orders[-1][0] + 1
-        while not await host.execute(self.next_entry, TELL_EVERY):
-            # A long order.
+        while not await host.execute(self.next_entry, TELL_EVERY, lambda: self._untold):
+            # A long order, or a version whose commits wait for a word about it.
             await tell()
 
     async def _configure(self, message: shard_pb2.Configure, tell: Callable[[], Awaitable[None]]) -> None:
@@ -182,9 +182,15 @@ class Execution:
         later = [each for each in decisions if each.index >= self.next_entry]
         return shard_pb2.FollowRequest(decisions=shard_pb2.Decisions(decisions=later))
 
-    def tell(self, fact: Executed) -> None:
-        """Have the next report tell about a version."""
+    def tell(self, fact: Made) -> None:
+        """Have the next report, which does not wait for more, tell about a version."""
         self._facts.append(fact)
+        self._host.state.changes.notify()
+
+    @property
+    def _untold(self) -> bool:
+        """Whether there is a version that no report has told about."""
+        return bool(self._facts) and self._facts[-1].version > self._told
 
     def tell_again(self) -> None:
         """Have the next report repeat what reports told lately: they may have been lost with their stream."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 from psserver.service.job.follower import Follower
-from psserver.shard import Executed
+from psserver.shard import Made
 from pswire import running
 from pswire.addresses import Address
 from pswire.messages import ORDERS
@@ -43,7 +43,7 @@ class PartFollower(Follower):
         patience: float,
         credentials: Credentials = NO_TLS,
         on_lost: Callable[[int, str, str], None] = lambda _, __, ___: None,
-        on_executed: Callable[[int, Executed], None] = lambda _, __: None,
+        on_executed: Callable[[int, Made], None] = lambda _, __: None,
     ) -> None:
         super().__init__(
             *(part, _NOWHERE, shard_pb2.Open(), worker_timeout, on_lost, on_executed),

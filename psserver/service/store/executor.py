@@ -10,7 +10,7 @@ from typing import Any
 
 from psserver.service.net.loop import LARGE_PASS, HeavyWork, Owner
 from psserver.service.store.state import SharedShard
-from psserver.shard import Apply, Executed, Install, Order, Release, Seal, Shard
+from psserver.shard import Apply, Install, Made, Order, Release, Seal, Shard
 from psserver.shard.updates import PendingUpdate
 from pswire import running
 from pswire.decisions.orders import Save, Writing
@@ -73,8 +73,8 @@ class Executor:
         # Called with each order that has arithmetic and its seconds, if they are measured.
         self.timed: Callable[[Order, float], None] | None = None
         # Called with the fact about each version that the shard has made, once no order is being executed.
-        self.executed: Callable[[Executed], None] = lambda _: None
-        self._facts: list[Executed] = []
+        self.executed: Callable[[Made], None] = lambda _: None
+        self._facts: list[Made] = []
         # Called when the first weights are installed.
         self.installed: Callable[[Shard], object] = lambda _: None
         # Called with each order to save and its index; returns whether the shard is being copied beside the loop.

@@ -46,7 +46,7 @@ _NO_ROWS: Floats = np.zeros((0, 0), np.float32)
 class Tables:
     """The tables of one server; falsy if the job has none.
 
-    The owner of the shard calls everything but `compute` and `commit`, which one other thread may call, and `read`,
+    The owner of the shard calls everything but `advance`, which one other thread may call, and `read`,
     which any thread may.
     """
 

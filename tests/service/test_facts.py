@@ -1,0 +1,156 @@
+"""What servers tell about versions: put together, told once, and decided behind."""
+
+import asyncio
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from psserver.coordinator import inputs
+from psserver.facts import VersionFacts, from_wire, to_wire
+from psserver.service.job.decider import Decider
+from psserver.shard import Made
+from pswire import protocol
+from pswire.model.plan import VariableSpec, make_plan
+
+PLAN = make_plan([VariableSpec("a", (4, 2)), VariableSpec("b", (3,))], 2)
+
+
+def test_all_servers_are_waited_for_and_nothing_counts_twice() -> None:
+    facts = VersionFacts(2)
+    facts.take(0, Made(0))
+    facts.take(0, Made(1, {"a": 1}, 8, 2.0))
+    assert facts.next(-1, PLAN) is None
+    facts.take(1, Made(0))
+    assert facts.next(-1, PLAN) == inputs.Executed(0)
+    facts.take(1, Made(1, {"a": 2, "b": 3}, 3, 1.0))
+    facts.take(1, Made(1, {"a": 8}, 3, 1.0))
+    # Of two variables with as many the first by name; all of `b` is kept back, wherever it lies.
+    assert facts.next(0, PLAN) == inputs.Executed(1, 6, 11, "a", whole=True, square=3.0)
+    assert facts.next(1, PLAN) is None
+
+
+def test_a_variable_is_whole_if_all_servers_together_keep_it_back() -> None:
+    facts = VersionFacts(2)
+    for server, kept in enumerate((3, 4)):
+        facts.take(server, Made(0, {"a": kept}, 8))
+    found = facts.next(-1, PLAN)
+    assert found is not None and found.kept == 7 and not found.whole
+    for server, kept in enumerate((4, 4)):
+        facts.take(server, Made(1, {"a": kept}, 8))
+    found = facts.next(0, PLAN)
+    assert found is not None and found.whole
+
+
+def test_a_server_that_was_restored_has_nothing_to_tell_of_before() -> None:
+    facts = VersionFacts(2)
+    facts.take(0, Made(4, {"a": 1}, 8, 1.0))
+    facts.take(1, Made(5))
+    assert facts.next(3, PLAN) == inputs.Executed(4, 1, 8, "a")
+
+
+def test_a_square_is_the_same_on_any_number_of_servers() -> None:
+    parts = [0.1, 0.2, 0.3, 1e-9]
+    found = []
+    for squares in ([parts[0] + parts[1] + parts[2], parts[3]], [parts[2] + parts[3] + parts[1], parts[0]]):
+        facts = VersionFacts(2)
+        for server, square in enumerate(squares):
+            facts.take(server, Made(0, square=square))
+        found.append(facts.next(-1, PLAN))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("fact", [Made(3), Made(4, {"a": 2, "b": 1}, 9, 0.5)])
+def test_a_fact_comes_back_from_its_form_on_the_wire(fact: Made) -> None:
+    assert from_wire(to_wire(fact)) == fact
+
+
+def decider(told: int = -1) -> Any:
+    """A decider without a coordinator; `input`, `give` and `fail` are to be set."""
+    made: Any = object.__new__(Decider)
+    made.failure, made._telling, made._waiting = None, False, {}
+    made.agreement, made.facts = mock.Mock(plan=PLAN), VersionFacts(1)
+    made.coordinator = mock.Mock()
+    made.coordinator.state.kept_back.told, made.coordinator.state.version = told, 10
+    made.coordinator.state.stopped = None
+    return made
+
+
+def test_a_job_that_fails_meanwhile_is_told_nothing_more() -> None:
+    made = decider()
+
+    def fails(given: inputs.Input) -> None:
+        made.failure = "the disk is full"
+
+    made.input = mock.Mock(side_effect=fails)
+    made.executed(0, Made(0, {"a": 1}, 8))
+    made.executed(0, Made(1, {"a": 1}, 8))
+    assert made.input.call_count == 1
+
+
+def test_a_fact_whose_handler_raises_ends_the_job() -> None:
+    made = decider()
+    made.give = mock.Mock(side_effect=ValueError("what is this?"))
+
+    def fail(reason: str, code: object) -> None:
+        made.failure = reason
+
+    made.fail = fail
+    made.executed(0, Made(0))
+    assert made.failure == "a decision failed: ValueError: what is this?"
+
+
+def test_a_burst_of_commits_that_waited_is_decided_in_turn() -> None:
+    """More than calls may lie within each other; each commit makes a version at once, and is answered behind that."""
+    made, commits = decider(told=0), 2_000
+    state = made.coordinator.state
+    state.tickets.find.side_effect = lambda number, worker: mock.Mock(base=1, initialise=False)
+    decided: list[str] = []
+
+    def told(given: inputs.Executed) -> None:
+        state.kept_back.told = given.version
+
+    def handle(worker: str, incarnation: int, request: protocol.Request, norm: float) -> None:
+        decided.append(worker)
+        made.executed(0, Made(1 + len(decided)))
+
+    made.give, made._handle = told, handle
+
+    async def play() -> None:
+        made.host = mock.Mock()
+        made.host.owner.loop = asyncio.get_running_loop()
+        takes = [asyncio.create_task(made.take(f"w{n}", 0, protocol.Commit(n), 1.0)) for n in range(commits)]
+        await asyncio.sleep(0)
+        assert not decided and not any(take.done() for take in takes)
+        made.executed(0, Made(1))
+        await asyncio.gather(*takes)
+
+    state.version = commits + 10
+    asyncio.run(play())
+    assert decided == [f"w{n}" for n in range(commits)]
+
+
+def test_what_waits_is_decided_when_the_job_stops_and_answered_when_it_fails() -> None:
+    made = decider(told=0)
+    state = made.coordinator.state
+    state.tickets.find.return_value = mock.Mock(base=1, initialise=False)
+    made._handle, made._decided = mock.Mock(), mock.Mock()
+    made.handle("w0", 0, protocol.Commit(3))
+    made.handle("w0", 0, protocol.Leave("tired"))
+    made._handle.assert_not_called()
+    state.stopped = "enough"
+    made.step(list)
+    assert [type(call.args[2]).__name__ for call in made._handle.call_args_list] == ["Commit", "Leave"]
+    state.stopped, made.over = None, True
+
+    async def play() -> None:
+        made.host = mock.Mock()
+        made.host.owner.loop = asyncio.get_running_loop()
+        take = asyncio.create_task(made.take("w1", 0, protocol.Commit(4), 1.0))
+        await asyncio.sleep(0)
+        assert not take.done()
+        made.routes = mock.Mock()
+        made.fail("the disk is full", mock.Mock())
+        await take
+
+    asyncio.run(play())
