@@ -22,8 +22,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> mock.Mock:
 def test_a_copy_that_leads_goes_on_from_the_last_input_that_it_took(clock: mock.Mock) -> None:
     decider = object.__new__(ReplicatedDecider)
     decider.coordinator = mock.Mock(state=mock.Mock(roster=mock.Mock(present={}), over=False))
-    decider.agreement, decider._heard, decider._waiting = mock.Mock(plan=None), None, {}
-    decider.failure = None
+    decider.agreement, decider._heard, decider.tell = mock.Mock(), None, mock.Mock()
     decider.hear(7.0)
     clock.return_value = 1002.0
     assert decider.now() == 9.0
