@@ -207,7 +207,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a commit is decided before all servers have told about its version",
-        "return ticket is not None and not ticket.initialise and «ticket.base > state.kept_back.told»",
+        "return ticket.base if ticket is not None and not ticket.initialise and «ticket.base > told» else None",
         "False",
         ("service/test_nonfinite.py",),
     ),

@@ -1,6 +1,7 @@
 """What servers tell about versions: put together, told once, and decided behind."""
 
 import asyncio
+from collections import deque
 from typing import Any
 from unittest import mock
 
@@ -69,6 +70,7 @@ def decider(told: int = -1) -> Any:
     """A decider without a coordinator; `input`, `give` and `fail` are to be set."""
     made: Any = object.__new__(Decider)
     made.failure, made._telling, made._waiting = None, False, {}
+    made._behind, made._ready = {}, deque()
     made.agreement, made.facts = mock.Mock(plan=PLAN), VersionFacts(1)
     made.coordinator = mock.Mock()
     made.coordinator.state.kept_back.told, made.coordinator.state.version = told, 10

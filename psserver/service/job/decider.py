@@ -87,6 +87,9 @@ class Decider:
         self.facts = VersionFacts(terms.servers)
         # By worker: a commit whose ticket's version some server has not told about, and all requests behind it.
         self._waiting: dict[str, deque[_Waiting]] = {}
+        # By version: workers whose first request waits for its fact; and those that wait no more.
+        self._behind: dict[int, list[str]] = {}
+        self._ready: deque[str] = deque()
         # Whether `tell` is under way.
         self._telling = False
         host.orders.executed = partial(self.executed, 0)
@@ -150,8 +153,11 @@ class Decider:
         A commit waits until every server has told about the version of its ticket: under a barrier, the fact of a
         version always precedes the commits that follow from it.
         """
-        if worker in self._waiting or self._must_wait(worker, request):
-            self._waiting.setdefault(worker, deque()).append(_Waiting(incarnation, request, norm))
+        if worker in self._waiting:
+            self._waiting[worker].append(_Waiting(incarnation, request, norm))
+        elif (version := self._awaited(worker, request)) is not None:
+            self._waiting[worker] = deque([_Waiting(incarnation, request, norm)])
+            self._behind.setdefault(version, []).append(worker)
         else:
             self._handle(worker, incarnation, request, norm)
 
@@ -199,6 +205,7 @@ class Decider:
             return []
         if self._waiting and self.coordinator.state.stopped is not None:
             # They wait for nothing any more.
+            self._ready.extend(self._waiting)
             self.tell()
         return outputs
 
@@ -260,32 +267,37 @@ class Decider:
                 self._failed(error)
         else:
             self.input(found)
+        self._ready.extend(self._behind.pop(found.version, ()))
         return True
 
     def _decide_next(self) -> bool:
         """Decide one request that waited; return whether there was one that waits no more."""
-        for worker, waiting in self._waiting.items():
-            if not self._must_wait(worker, waiting[0].request):
-                break
-        else:
-            return False
-        first = waiting.popleft()
-        if not waiting:
-            del self._waiting[worker]
-        self._handle(worker, first.incarnation, first.request, first.norm)
-        if first.decided is not None:
-            settle(first.decided)
-        return True
+        while self._ready:
+            worker = self._ready[0]
+            waiting = self._waiting.get(worker)
+            version = self._awaited(worker, waiting[0].request) if waiting else None
+            if not waiting or version is not None:
+                self._ready.popleft()
+                if version is not None:
+                    self._behind.setdefault(version, []).append(worker)
+                continue
+            first = waiting.popleft()
+            if not waiting:
+                del self._waiting[worker]
+            self._handle(worker, first.incarnation, first.request, first.norm)
+            if first.decided is not None:
+                settle(first.decided)
+            return True
+        return False
 
-    def _must_wait(self, worker: str, request: protocol.Request) -> bool:
-        """Whether this is a commit, and a server has not told about its ticket's version yet, which it does soon."""
+    def _awaited(self, worker: str, request: protocol.Request) -> int | None:
+        """Return the version of a commit's ticket, if a server has not told about it yet, which it does soon."""
         state = self.coordinator.state
-        if not isinstance(request, protocol.Commit) or state.kept_back.told >= state.version:
-            return False
-        if state.stopped is not None:
-            return False
+        told = state.kept_back.told
+        if not isinstance(request, protocol.Commit) or told >= state.version or state.stopped is not None:
+            return None
         ticket = state.tickets.find(request.ticket, worker)
-        return ticket is not None and not ticket.initialise and ticket.base > state.kept_back.told
+        return ticket.base if ticket is not None and not ticket.initialise and ticket.base > told else None
 
     def unsaved(self, version: int, reason: str) -> None:
         """Take note of a checkpoint that failed."""
@@ -348,6 +360,7 @@ class Decider:
             if each.decided is not None:
                 settle(each.decided)
         self._waiting.clear()
+        self._behind.clear()
         if not self.over:
             self.over = True
             self._tell_over()

@@ -52,6 +52,8 @@ class Execution:
         # The newest facts about versions, and the newest version that replies told about.
         self._facts = deque[Made](maxlen=FACTS)
         self._told = -1
+        # Whether orders are executed that take long.
+        self._waits = False
         # How many bytes of its checkpoint it has read, of how many; 0 of 0: it reads none.
         self._reading: Callable[[], tuple[int, int]] = lambda: (0, 0)
         # When memory was last reported.
@@ -81,9 +83,15 @@ class Execution:
             raise invalid(f"expected entry {self.next_entry} of the decision log next, got {orders[0][0]}")
         host.orders.submit(orders)
         self.next_entry = orders[-1][0] + 1
-        while not await host.execute(self.next_entry, TELL_EVERY, lambda: self._untold):
-            # A long order, or a version whose commits wait for a word about it.
-            await tell()
+        # What is short is executed at once.
+        done = await host.execute(self.next_entry, 0.0)
+        while not done:
+            self._waits = True
+            done = await host.execute(self.next_entry, TELL_EVERY, lambda: self._untold)
+            self._waits = False
+            if not done:
+                # A long order, or a version whose commits wait for a word about it.
+                await tell()
 
     async def _configure(self, message: shard_pb2.Configure, tell: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -185,7 +193,8 @@ class Execution:
     def tell(self, fact: Made) -> None:
         """Have the next report, which does not wait for more, tell about a version."""
         self._facts.append(fact)
-        self._host.state.changes.notify()
+        if self._waits:
+            self._host.state.changes.notify()
 
     @property
     def _untold(self) -> bool:
