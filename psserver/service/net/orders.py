@@ -34,6 +34,8 @@ log = logging.getLogger("ps-server")
 
 # Seconds between two reports of progress while a long order is executed.
 TELL_EVERY = 1.0
+# Seconds after which versions are told about although more orders follow: fewer reports cost less.
+TELL_SOON = 0.02
 # Facts about versions that are kept in case that their report is lost: more than one message of orders leads to.
 FACTS = 2048
 # Seconds between two reports of memory.
@@ -52,8 +54,6 @@ class Execution:
         # The newest facts about versions, and the newest version that replies told about.
         self._facts = deque[Made](maxlen=FACTS)
         self._told = -1
-        # Whether orders are executed that take long.
-        self._waits = False
         # How many bytes of its checkpoint it has read, of how many; 0 of 0: it reads none.
         self._reading: Callable[[], tuple[int, int]] = lambda: (0, 0)
         # When memory was last reported.
@@ -83,15 +83,12 @@ class Execution:
             raise invalid(f"expected entry {self.next_entry} of the decision log next, got {orders[0][0]}")
         host.orders.submit(orders)
         self.next_entry = orders[-1][0] + 1
-        # What is short is executed at once.
-        done = await host.execute(self.next_entry, 0.0)
-        while not done:
-            self._waits = True
-            done = await host.execute(self.next_entry, TELL_EVERY, lambda: self._untold)
-            self._waits = False
-            if not done:
-                # A long order, or a version whose commits wait for a word about it.
+        told_at = running.now()
+        while not await host.execute(self.next_entry, TELL_SOON):
+            # A long order, or versions whose commits wait for a word about them.
+            if self._untold or running.now() - told_at >= TELL_EVERY:
                 await tell()
+                told_at = running.now()
 
     async def _configure(self, message: shard_pb2.Configure, tell: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -191,10 +188,8 @@ class Execution:
         return shard_pb2.FollowRequest(decisions=shard_pb2.Decisions(decisions=later))
 
     def tell(self, fact: Made) -> None:
-        """Have the next report, which does not wait for more, tell about a version."""
+        """Have the next report tell about a version."""
         self._facts.append(fact)
-        if self._waits:
-            self._host.state.changes.notify()
 
     @property
     def _untold(self) -> bool:

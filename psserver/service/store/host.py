@@ -240,14 +240,11 @@ class ShardHost:
 
     # Executing
 
-    async def execute(self, count: int, seconds: float, woken: Callable[[], bool] = lambda: False) -> bool:
-        """Execute what was submitted up to `count` entries, and wait for that at most `seconds`, or until `woken()`.
-        Returns True when it is done, and if nothing is executed any more."""
+    async def execute(self, count: int, seconds: float) -> bool:
+        """Execute what was submitted up to `count` entries, and wait for that at most `seconds`. Returns True when
+        it is done, and if nothing is executed any more."""
         self.orders.execute_submitted()
-        state = self.state
-        if state.executed < count:
-            await state.changes.wait_for(lambda: state.executed >= count or state.over or woken(), seconds)
-        return state.executed >= count or state.over
+        return self.state.executed >= count or await self.wait_executed(count, seconds) or self.state.over
 
     async def wait_executed(self, count: int, seconds: float) -> bool:
         """Wait until `count` entries are executed. Returns False after `seconds`, or when closed or failed."""
