@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pslab.replay.execution import Replayed
 from pslab.replay.run_folder import replay_of
-from pslab.replay.schedule import job_of
+from pslab.replay.schedule import model_of
 from pslab.runs.checkpoints import next_complete
 from pslab.runs.folder import CHECKPOINTS, DECISIONS, EXPERIMENT, WEIGHTS, Run, RunError
 from psserver import weights_file
@@ -109,12 +109,12 @@ def with_optimizer(run: Run, found: Weights) -> Weights:
 
 
 def _optimizer_of_log(run: Run, version: int) -> OptimizerState | None:
-    """Return the optimizer of the last version with its knobs and rate, without slots; None if the log has no job."""
+    """Return the optimizer of the last version with its knobs and rate, without slots; None if it settles no model."""
     config: Mapping[str, object] | None = None
     rate: float | None = None
     for line in run.decisions():
         match line.fact:
-            case entries.Job(optimizer=given):
+            case entries.Model(optimizer=given):
                 config, rate = given, None
             case entries.Rate(learning_rate=given_rate):
                 rate = given_rate
@@ -183,9 +183,9 @@ def weights_of(run: Run, version: int | None, watch: Callable[[Replayed], None] 
     replayed = execution.run(wanted, watch)
     if replayed.first is not None:
         raise OtherWeightsError(f"{run.path}: these would not be the run's weights: {replayed.first}")
-    job, store, state = job_of(execution.steps), execution.store, None
-    if not build_optimizer(job.optimizer).per_worker:
-        state = OptimizerState(job.optimizer, store.slots(), wanted, replayed.rate)
+    optimizer, store, state = model_of(execution.steps).optimizer, execution.store, None
+    if not build_optimizer(optimizer).per_worker:
+        state = OptimizerState(optimizer, store.slots(), wanted, replayed.rate)
     origin = "computed again from the decision log"
     return Weights(store.weights(), wanted, origin, state, store.tables())
 

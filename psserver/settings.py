@@ -108,7 +108,6 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
         bind=bind,
         terms=JobTerms(
             job=new_job_name(),
-            optimizer={"name": FROM_JOB} if optimizer is None else optimizer.config,
             servers=cluster.parts,
             workers=cluster.workers,
             seed=run.seed,

@@ -28,7 +28,7 @@ def summarise(
         "policy": config_of(policy),
         # Only if another policy has taken over while the job ran.
         **({"began_with": former} if (former := coordinator.state.changes.began_with) else {}),
-        "optimizer": terms.optimizer,
+        "optimizer": coordinator.state.proposal.optimizer,
         "servers": terms.servers,
         "workers": len(tallies),
         "versions": coordinator.state.version,

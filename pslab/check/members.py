@@ -171,8 +171,9 @@ class Rates(LogCheck):
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
         fact = entry.fact
         if isinstance(fact, e.Job):
-            self._initial = fact.optimizer.get("learning_rate")
             self._aggregator = str((fact.tensors or {}).get("aggregator", "mean"))
+        elif isinstance(fact, e.Model):
+            self._initial = fact.optimizer.get("learning_rate")
         elif isinstance(fact, e.Rate):
             yield from self._rate(fact)
         self._committed = fact.worker if isinstance(fact, e.Commit) else None

@@ -52,14 +52,13 @@ class Frame(LogCheck):
             yield f"the first entry should be of kind job, got {entry.kind}"
         if not first and isinstance(entry.fact, e.Job):
             yield "the job is described a second time"
-        if isinstance(entry.fact, e.Job) and entry.fact.format != e.FORMAT:
-            yield f"the log has format {entry.fact.format}, this check knows format {e.FORMAT}"
         if state.stop is not None:
             match entry.fact:
                 case e.Stop():
                     yield "the job stops a second time"
                 case (
                     e.Initialise()
+                    | e.Model()
                     | e.Install()
                     | e.Grant()
                     | e.Commit()

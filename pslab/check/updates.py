@@ -10,12 +10,22 @@ from pswire.decisions import entries as e
 
 
 class Versions(LogCheck):
-    """Version 0 is installed once, every update adds one, and a grant names the current version."""
+    """Version 0 is installed once, right behind the model that it settles; every update adds one, and a grant names the
+    current version."""
 
     name = "versions"
 
+    def __init__(self) -> None:
+        # Whether the entry before settled the model.
+        self._settled = False
+
     def see(self, entry: Line, state: Fold) -> Iterator[str]:
         current = state.version
+        settled, self._settled = self._settled, isinstance(entry.fact, e.Model)
+        if settled and not isinstance(entry.fact, e.Install):
+            yield f"the model is settled, and a {entry.kind} entry follows in place of the initial values"
+        elif isinstance(entry.fact, e.Install) and not settled:
+            yield "initial values are installed, and the entry before does not settle the model"
         match entry.fact:
             case e.Install(_, _, version):
                 if current is not None:

@@ -135,7 +135,6 @@ class Recorder:
         self.job = {
             "name": job.job,
             "policy": job.policy,
-            "optimizer": job.optimizer,
             "seed": job.seed,
         }
 

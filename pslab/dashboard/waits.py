@@ -11,7 +11,7 @@ from typing import Any
 
 from pslab.replay import schedule
 from pslab.replay.schedule import fold_of, job_of
-from pslab.replay.whatif import Counterfactual, terms_of
+from pslab.replay.whatif import Counterfactual, proposal_of, terms_of
 from psserver.coordinator import Coordinator, Record
 from psserver.coordinator.status import waited_for
 from psserver.policies import Policy, check_trusted
@@ -69,7 +69,7 @@ def waits_of(steps: Sequence[Record], *, trusted: bool) -> list[Wait]:
     """
     job = job_of(steps)
     policy = _policy_of(job.policy, job, trusted)
-    again, found = Counterfactual(terms_of(job), policy), WaitLog()
+    again, found = Counterfactual(terms_of(job), proposal_of(steps), policy), WaitLog()
     changes = deque((step.t, step.entry) for step in steps if isinstance(step.entry, entries.Policy))
     for move in _with_last_requests(schedule.schedule(steps)):
         while changes and changes[0][0] < move.t:

@@ -125,6 +125,8 @@ class Tracer:
                 yield _of_the_job(f"{fact.kind} of version {version}", t, {"version": version})
             case facts.Install():
                 yield _counter("version", t, {"value": 0})
+            case facts.Model():
+                self.about["optimizer"] = json.dumps(fact.optimizer)
             case facts.Job():
                 self._about_job(fact)
 
@@ -133,7 +135,6 @@ class Tracer:
         self.about = {
             "job": job.job,
             "policy": json.dumps(job.policy),
-            "optimizer": json.dumps(job.optimizer),
             "clock": "virtual seconds of the simulator" if virtual else "seconds since the job began",
         }
 

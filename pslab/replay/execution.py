@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from pslab.replay.schedule import job_of
+from pslab.replay.schedule import job_of, model_of
 from pslab.replay.worker_replica import DataError, DataPart, Remembering, WorkerReplica, memory_of
 from pslab.runs.fold import Fold
 from pslab.simulator.store import ShardStore
@@ -121,7 +121,7 @@ class Replay:
         job = job_of(self.steps)
         return ShardStore(
             plan,
-            build_optimizer(job.optimizer),
+            build_optimizer(model_of(self.steps).optimizer),
             _tensors(job),
             workers=job.workers,
             keep_bases=True,

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pslab.replay.execution import Replay
-from pslab.replay.schedule import job_of, read_records, servers_of
+from pslab.replay.schedule import job_of, model_of, read_records, servers_of
 from pslab.runs.folder import EXPERIMENT, SIMULATED, WEIGHTS, Run, RunError
 from pslab.simulator.problems import ProblemError, numpy_problem
 from psserver import weights_file
@@ -38,7 +39,7 @@ def replay_of(run: Run) -> Replay:
             "module, whose batches can be computed again"
         )
     _check_agreement(run, steps, experiment)
-    trainer = _trainer(run, job, experiment)
+    trainer = _trainer(run, job, model_of(steps).optimizer, experiment)
     return Replay(steps, trainer, experiment.job.epochs, experiment.cluster.payload_dtype)
 
 
@@ -58,7 +59,7 @@ def _check_agreement(run: Run, steps: Sequence[Record], experiment: Experiment) 
         ("run.seed", job.seed, experiment.run.seed),
         ("policy.name", job.policy.get("name"), experiment.policy.name),
         *_written("policy", job.policy, experiment.policy.knobs),
-        *_written("optimizer", job.optimizer, optimizer),
+        *_written("optimizer", model_of(steps).optimizer, optimizer),
     ):
         if logged != written:
             raise RunError(
@@ -74,7 +75,7 @@ def _written(
     return [(f"{section}.{key}", logged[key], value) for key, value in written.items() if key in logged]
 
 
-def _trainer(run: Run, job: Job, experiment: Experiment) -> Trainer:
+def _trainer(run: Run, job: Job, optimizer: Mapping[str, Any], experiment: Experiment) -> Trainer:
     simulation = experiment.simulation
     problem = simulation.problem if job.job.startswith(SIMULATED) else "job"
     if problem == "none" or not (experiment.job.module or problem not in ("auto", "job")):
@@ -89,7 +90,7 @@ def _trainer(run: Run, job: Job, experiment: Experiment) -> Trainer:
     trainer: Trainer = load_trainer(
         experiment, section.device if section else "auto", deterministic=_repeats(run)
     )
-    leave_clipping(trainer, job.optimizer)
+    leave_clipping(trainer, optimizer)
     return trainer
 
 

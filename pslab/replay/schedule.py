@@ -225,10 +225,6 @@ def read_records(run: Run) -> list[Record]:
             raise RunError(f"{place}: expected entry {len(records)}, got {read.i}: the log was edited")
         if not records and not isinstance(fact, entries.Job):
             break
-        if isinstance(fact, entries.Job) and fact.format != entries.FORMAT:
-            raise RunError(
-                f"{path}: expected format {entries.FORMAT}, got {fact.format}: made by another release"
-            )
         worker = getattr(fact, "worker", None)
         if isinstance(fact, entries.Join):
             joined.add(fact.worker)
@@ -249,6 +245,12 @@ def job_of(records: Sequence[Record]) -> entries.Job:
     job = records[0].entry
     assert isinstance(job, entries.Job)
     return job
+
+
+def model_of(records: Sequence[Record]) -> entries.Model:
+    """Return the model that a log settles; one without a name or an optimizer if it ends before."""
+    found = (each.entry for each in records if isinstance(each.entry, entries.Model))
+    return next(found, entries.Model("", {}))
 
 
 def fold_of(records: Sequence[Record]) -> Fold:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pslab.replay import schedule as s
-from pslab.replay.schedule import fold_of, job_of
+from pslab.replay.schedule import fold_of, job_of, model_of
 from pslab.runs.fold import Fold
 from psserver.coordinator import (
     Coordinator,
@@ -26,6 +26,7 @@ from psserver.coordinator import (
     declined,
     inputs,
 )
+from psserver.coordinator.terms import Proposal
 from psserver.policies import Policy, PolicyError
 from psserver.policies import build as build_policy
 from pswire import protocol
@@ -61,7 +62,7 @@ def what_if(steps: Sequence[Record], name: str, knobs: Mapping[str, object]) -> 
             "simulated --policy NAME plays the same experiment under another policy)"
         )
     policy = build_policy(name, knobs, job.workers, job.servers)
-    counterfactual = Counterfactual(terms_of(job), policy)
+    counterfactual = Counterfactual(terms_of(job), proposal_of(steps), policy)
     for move in s.schedule(steps):
         counterfactual.receive(move)
     failure = counterfactual.end(steps[-1].t)
@@ -77,9 +78,13 @@ def what_if(steps: Sequence[Record], name: str, knobs: Mapping[str, object]) -> 
 
 def terms_of(job: entries.Job) -> JobTerms:
     """Return the terms of the job that a log describes, without its limits of time."""
-    return JobTerms(
-        job.job, job.optimizer, job.servers, job.workers, job.seed, min_workers=job.min_workers or 0
-    )
+    return JobTerms(job.job, job.servers, job.workers, job.seed, min_workers=job.min_workers or 0)
+
+
+def proposal_of(steps: Sequence[Record]) -> Proposal:
+    """Return what was proposed to the job of a log, as far as the log settles it."""
+    model = model_of(steps)
+    return Proposal(model.variables, dict(model.optimizer))
 
 
 @dataclass
@@ -87,6 +92,7 @@ class Counterfactual:
     """A coordinator that receives moves. A move that is not possible yet waits, and so do the worker's later ones."""
 
     terms: JobTerms
+    proposal: Proposal
     policy: Policy
     steps: list[Record] = field(default_factory=list)
     held: int = 0
@@ -104,6 +110,7 @@ class Counterfactual:
     def __post_init__(self) -> None:
         self.coordinator = Coordinator(self.terms, self.policy)
         self._give(inputs.Opened(), 0.0)
+        self._give(inputs.ModelProposed(self.proposal), 0.0)
 
     def receive(self, move: s.Move) -> None:
         """Make the next move of the schedule, and every move that becomes possible by it."""

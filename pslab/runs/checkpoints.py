@@ -137,7 +137,7 @@ class Shelf:
             policy = build_policy(str(knobs.pop("name")), knobs, about.workers, about.servers)
             optimizer = build_optimizer(about.optimizer)
             terms = JobTerms(
-                *(about.job, optimizer.config, about.servers, about.workers, about.seed),
+                *(about.job, about.servers, about.workers, about.seed),
                 adapt=self._controller(),
             )
             coordinator_of(checkpoint, terms, policy)

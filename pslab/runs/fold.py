@@ -63,9 +63,10 @@ def mean_of(histogram: Mapping[int, int]) -> float:
 class Fold:
     """The state after the entries so far.
 
-    `job`: with the name and servers of the newest restore. `policy`: name and knobs of the one that decides; `changes`:
-    the times at which it changed, with their entries. `version`: the newest one; None before the initial values.
-    `began`: seconds at the first grant; `seconds`: at the last entry up to the stop.
+    `job`: with the name and servers of the newest restore. `model`: once the initial values have settled it.
+    `policy`: name and knobs of the one that decides; `changes`: the times at which it changed, with their entries.
+    `version`: the newest one; None before the initial values. `began`: seconds at the first grant; `seconds`: at the
+    last entry up to the stop.
     `members`: by worker, in the order of their first joins.
     `held`: tickets without a fate, in the order of their grants; `held_of`: the same by worker. `tickets`: with
     `remember` every ticket, otherwise the held ones.
@@ -77,6 +78,7 @@ class Fold:
     def __init__(self, *, remember: bool = False) -> None:
         self.entries = 0
         self.job: e.Job | None = None
+        self.model: e.Model | None = None
         self.policy: Mapping[str, Any] = {}
         self.changes: list[tuple[float, e.Policy]] = []
         self.stop: e.Stop | None = None
@@ -119,6 +121,11 @@ class Fold:
     # Queries
 
     @property
+    def optimizer(self) -> Mapping[str, Any]:
+        """Name and knobs of the optimizer; empty until the initial values have settled it."""
+        return {} if self.model is None else self.model.optimizer
+
+    @property
     def versions(self) -> int:
         """The number of updates."""
         return self.version or 0
@@ -158,6 +165,9 @@ class Fold:
         self.stop, self.seconds = None, t
         if self.job is not None:
             self.job = replace(self.job, job=fact.job, servers=fact.servers)
+
+    def _model(self, fact: e.Model, t: float) -> None:
+        self.model = fact
 
     def _stop(self, fact: e.Stop, t: float) -> None:
         self.stop = fact
@@ -244,6 +254,7 @@ _TAKE: Mapping[type[e.Entry], Callable[[Fold, Any, float], None]] = {
     e.Job: Fold._job,
     e.Policy: Fold._policy,
     e.Restore: Fold._restore,
+    e.Model: Fold._model,
     e.Stop: Fold._stop,
     e.Join: Fold._join,
     e.Initialise: Fold._initialise,

@@ -313,7 +313,7 @@ class Run:
         return Summary(
             job=found.job.job,
             policy=found.policy,
-            optimizer=found.job.optimizer,
+            optimizer=found.optimizer,
             servers=found.job.servers,
             workers=len(joined),
             versions=found.versions,

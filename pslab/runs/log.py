@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pswire.decisions.entries import KINDS, Entry
+from pswire.decisions.entries import FORMAT, KINDS, READ_BY, Entry, Job
 from pswire.decisions.records import FieldError, from_json, seconds, text, whole
 from pswire.logs.lines import escaped
 
@@ -109,4 +109,13 @@ def _line(count: int, record: dict[str, Any]) -> Line:
     index, t, kind = head
     if kind not in KINDS:
         raise FieldError(f"unknown kind {kind!r}; known kinds are {', '.join(KINDS)}")
+    if kind == Job.kind:
+        _check_format(record.get("format"))
     return Line(count, index, t, kind, from_json(KINDS[kind], record, f"{kind} entry"), record)
+
+
+def _check_format(found: Any) -> None:
+    if found != FORMAT:
+        reads = READ_BY.get(found) if isinstance(found, int) else None
+        able = f"{reads} reads it" if reads else "another release wrote it"
+        raise FieldError(f"job entry: expected a log of format {FORMAT}, got {found!r}: {able}")

@@ -16,6 +16,7 @@ from pslab.simulator.worker import Worker
 from pslab.simulator.worker_data import Dealing, dealing
 from psserver.codec_rules import check_codec, check_rows
 from psserver.coordinator import JobTerms
+from psserver.coordinator.terms import Proposal
 from psserver.optimizers import Optimizer
 from psserver.optimizers import build as build_optimizer
 from psserver.optimizers.schedules import Schedule
@@ -28,6 +29,7 @@ from pswire.config.experiment import Experiment
 from pswire.config.sections import Fault, Join
 from pswire.config.units import parse_every
 from pswire.model.plan import make_plan
+from pswire.records import to_plain
 from pswire.transport.wire import wire_named
 from psworker.local import Trainer, tables_of
 from psworker.local import build as build_local
@@ -67,10 +69,14 @@ def build(
             "policy.adapt: a controller decides by losses and norms, and a simulation of time has none; give "
             "simulation.problem"
         )
+    rescheduled = replace(optimizer, schedule=reschedule(optimizer.schedule))
+    store = _store(experiment, policy, rescheduled, made, adapt)
+    fingerprint = store.plan.fingerprint if isinstance(store, ShardStore) else ""
     cluster = Cluster(
-        replace(_terms(experiment, optimizer), plan=plan, adapt=adapt),
+        replace(_terms(experiment), plan=plan, adapt=adapt),
         policy,
-        _store(experiment, policy, replace(optimizer, schedule=reschedule(optimizer.schedule)), made, adapt),
+        Proposal(fingerprint, to_plain(optimizer.config)),
+        store,
         batches=partial(_batches, experiment),
         dealing=_dealing(experiment, policy, made[numbers[0]]),
         network=Network(queue, experiment.cluster.servers, links.latency, links.bandwidth),
@@ -117,13 +123,12 @@ def _numbers(experiment: Experiment) -> list[int]:
     return sorted({*range(experiment.cluster.workers), *more})
 
 
-def _terms(experiment: Experiment, optimizer: Optimizer) -> JobTerms:
+def _terms(experiment: Experiment) -> JobTerms:
     cluster, run = experiment.cluster, experiment.run
     # Without arrays there is nothing to save.
     every = parse_every(run.checkpoint_every if _problem(experiment) != "none" else "")
     return JobTerms(
         job=f"simulated-{run.name}",
-        optimizer=optimizer.config,
         servers=cluster.servers,
         workers=cluster.workers,
         min_workers=cluster.min_workers,

@@ -53,11 +53,13 @@ class Saver:
         if not isinstance(cluster.store, ShardStore):
             return
         try:
-            files = save_coordinator(self.store, name, cluster.coordinator.saved())
+            saved = cluster.coordinator.saved()
+            files = save_coordinator(self.store, name, saved)
             for state in cluster.store.states():
                 files |= save_shard(self.store, name, settled(state))
             cluster.folder.sync()
-            self.store.complete(describe(record, cluster.terms, cluster.policy, cluster.store.plan, files))
+            plan = cluster.store.plan
+            self.store.complete(describe(record, saved, cluster.terms, cluster.policy, plan, files))
             self.completed.append(record.index)
             self._names.add(name)
             self.store.prune(self._keep, void=lambda other: other not in self._names)
@@ -85,7 +87,7 @@ def resume(cluster: Cluster, folder: Path, which: str, disk: Disk | None = None)
     index, store = LogIndex(folder), Store(folder / FOLDER, disk)
     checkpoint, passed = choose(store, which, lambda m: index.lacks(m.entry, m.job, m.version))
     about, terms, policy = checkpoint.manifest, cluster.terms, cluster.policy
-    check_same_job(about, policy, terms.optimizer, terms.workers, terms.seed)
+    check_same_job(about, policy, cluster.proposal.optimizer, terms.workers, terms.seed)
     states = shards_of(checkpoint, cluster.store.plan)
     coordinator = coordinator_of(checkpoint, terms, policy)
     try:

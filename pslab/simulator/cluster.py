@@ -26,7 +26,7 @@ from psserver.coordinator import (
     declined,
     inputs,
 )
-from psserver.coordinator.terms import Extent
+from psserver.coordinator.terms import Extent, Proposal
 from psserver.policies import Policy, PolicyError
 from pswire import protocol
 from pswire.config.distributions import Draw
@@ -52,6 +52,7 @@ class Cluster:
         self,
         terms: JobTerms,
         policy: Policy,
+        proposal: Proposal,
         store: Store,
         *,
         batches: Batches,
@@ -65,7 +66,7 @@ class Cluster:
         until_accuracy: float = 0.0,
     ) -> None:
         self.queue, self.network, self.store = queue, network, store
-        self.terms, self.policy = terms, policy
+        self.terms, self.policy, self.proposal = terms, policy, proposal
         self.batches, self.batch_size, self.interrupt = batches, batch_size, interrupt
         self.dealing = dealing
         # Versions between evaluations, and the accuracy that ends the job; 0: none.
@@ -115,6 +116,7 @@ class Cluster:
 
     def _open(self) -> list[Output]:
         outputs = self.coordinator.take(inputs.Opened(), 0.0)
+        self.coordinator.take(inputs.ModelProposed(self.proposal), 0.0)
         if self.dealing is not None:
             outputs += self.coordinator.take(inputs.WorkDeclared(self.dealing.terms), 0.0)
         return outputs

@@ -23,6 +23,7 @@ from psserver.coordinator import (
 )
 from psserver.coordinator.roster import Member
 from psserver.coordinator.saving import reopen
+from psserver.coordinator.terms import Proposal
 from psserver.coordinator.units import WorkTerms
 from psserver.policies import Policy, PolicyError, build
 from pswire import protocol
@@ -56,6 +57,7 @@ class CoordinatorHarness:
     terms: Mapping[str, Any] = field(default_factory=dict)
     now: float = 0.0
     work: WorkTerms | None = None
+    optimizer: dict[str, object] = field(default_factory=lambda: {"name": "sgd"})
     outputs: list[Output] = field(default_factory=list)
     log: list[Record] = field(default_factory=list)
     told: list[Send] = field(default_factory=list)
@@ -66,6 +68,7 @@ class CoordinatorHarness:
     def __post_init__(self) -> None:
         self.coordinator = self._new()
         self.gives(inputs.Opened())
+        self.gives(inputs.ModelProposed(Proposal("model", self.optimizer)))
         if self.work is not None:
             self.gives(inputs.WorkDeclared(self.work))
 
@@ -75,7 +78,6 @@ class CoordinatorHarness:
     def _new(self, state: JobState | None = None) -> Coordinator:
         settings: dict[str, Any] = {
             "job": Generation("j", self.generation).name,
-            "optimizer": {"name": "sgd"},
             "workers": self.workers,
             "worker_timeout": 9.0,
             "generation": self.generation,

@@ -142,7 +142,6 @@ class Schedule:
         """Return a new coordinator of the job, which goes on from the state."""
         terms = JobTerms(
             job=Generation("j", self.generation).name,
-            optimizer={"name": "sgd"},
             servers=servers,
             workers=self.size,
             worker_timeout=TIMEOUT,

@@ -72,10 +72,11 @@ def _harness(head: list[str]) -> CoordinatorHarness:
     units = _knobs(terms.pop("work", "").split())
     work = WorkTerms(**units) if units else None
     adapt = terms.pop("adapt", "").split()
+    optimizer = _value(terms.pop("optimizer", '{name = "sgd"}'))
     settings = {key: _value(text) for key, text in terms.items()}
     if adapt:
         settings["adapt"] = {"name": adapt[0], **_knobs(adapt[1:])}
-    return CoordinatorHarness(name, _knobs(knobs), workers, settings, now=0.0, work=work)
+    return CoordinatorHarness(name, _knobs(knobs), workers, settings, now=0.0, work=work, optimizer=optimizer)
 
 
 def _knobs(words: Iterable[str]) -> dict[str, Any]:

@@ -43,9 +43,14 @@ class Checkpoint:
 
 
 def describe(
-    record: Record, terms: JobTerms, policy: Policy, plan: Plan, files: Mapping[str, FileFacts]
+    record: Record,
+    state: Mapping[str, Any],
+    terms: JobTerms,
+    policy: Policy,
+    plan: Plan,
+    files: Mapping[str, FileFacts],
 ) -> Manifest:
-    """Return the manifest of the checkpoint that `record` ordered."""
+    """Return the manifest of the checkpoint that `record` ordered. `state`: the coordinator's, as it is saved."""
     assert isinstance(record.entry, entries.Checkpoint)
     return Manifest(
         FORMAT,
@@ -60,7 +65,7 @@ def describe(
         tuple(plan.variables),
         [table.to_json() for table in plan.tables],
         to_plain(config_of(policy)),
-        to_plain(dict(terms.optimizer)),
+        state["proposal"]["optimizer"],
         to_plain(policy.tensors.config),
         dict(files),
     )

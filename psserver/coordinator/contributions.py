@@ -80,7 +80,7 @@ def present_rate(optimizer: Mapping[str, object], scale: float, aggregator: str)
 
 
 def initial_rate(optimizer: Mapping[str, object]) -> float:
-    """Return the rate of entry 0 of the log, above 0 because `rate_refusal` checked it."""
+    """Return the rate that the optimizer begins with, above 0 because `rate_refusal` checked it."""
     began = optimizer["learning_rate"]
     assert isinstance(began, int | float)
     return float(began)
@@ -144,7 +144,7 @@ class Contributions:
                 self._lifecycle.install(member, ticket, now)
             else:
                 refusal = member.residual_refusal(commit.residual) or rate_refusal(
-                    ledger.terms.optimizer, commit.learning_rate, self._driver.aggregator
+                    self._job.proposal.optimizer, commit.learning_rate, self._driver.aggregator
                 )
                 if refusal is None and commit.unit_ends:
                     refusal = self._end_refusal(ticket, 1)
@@ -222,7 +222,7 @@ class Contributions:
     def _set_rate(self, member: Member, rate: float, now: float) -> None:
         """Set the rate before the policy receives the commit, so that the resulting update uses it."""
         ledger = self._ledger
-        scale = rate / initial_rate(ledger.terms.optimizer)
+        scale = rate / initial_rate(self._job.proposal.optimizer)
         if scale != self._job.lr_scale:
             self._job.lr_scale = scale
             ledger.record(entries.Rate(member.worker, rate, scale), now)

@@ -1,7 +1,6 @@
 """The coordinator: a deterministic state machine that takes one input at a time and answers with outputs in order."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Final, assert_never
 
 from psserver.coordinator import inputs
@@ -104,7 +103,7 @@ class Coordinator:
     @property
     def settable_rate(self) -> float | None:
         """The present learning rate if a commit may change it; else None."""
-        return present_rate(self.terms.optimizer, self.state.lr_scale, self._driver.aggregator)
+        return present_rate(self.state.proposal.optimizer, self.state.lr_scale, self._driver.aggregator)
 
     @property
     def rejoin_limit(self) -> float:
@@ -161,20 +160,12 @@ class Coordinator:
 
     # Handlers: the job
 
-    def _optimizer_named(self, given: inputs.OptimizerNamed, now: float) -> None:
-        self._ledger.terms = replace(self.terms, optimizer=given.optimizer)
-        self.state.optimizer = to_plain(given.optimizer)
-
-    def _model_sized(self, given: inputs.ModelSized, now: float) -> None:
-        self._ledger.terms = replace(self.terms, transfer=given.transfer)
-
     def _opened(self, given: inputs.Opened, now: float) -> None:
         terms, policy = self.terms, self.policy
         local = policy.local_rule
         entry = entries.Job(
             terms.job,
             config_of(policy),
-            terms.optimizer,
             terms.servers,
             terms.workers,
             terms.seed,
@@ -184,6 +175,9 @@ class Coordinator:
             adapt=None if self._driver.controller is None else self._driver.controller.config,
         )
         self._ledger.record(entry, 0.0)
+
+    def _model_proposed(self, given: inputs.ModelProposed, now: float) -> None:
+        self.state.proposal = given.proposal
 
     def _resumed(self, given: inputs.Resumed, now: float) -> None:
         self.state.expected = given.expected
@@ -305,9 +299,8 @@ class Coordinator:
 _WITHOUT_TIMERS: Final = (inputs.Resumed, inputs.Stopping, inputs.SaveAsked)
 
 HANDLERS: Final[Mapping[type[Input], Callable[[Coordinator, Any, float], None]]] = {
-    inputs.OptimizerNamed: Coordinator._optimizer_named,
-    inputs.ModelSized: Coordinator._model_sized,
     inputs.Opened: Coordinator._opened,
+    inputs.ModelProposed: Coordinator._model_proposed,
     inputs.Resumed: Coordinator._resumed,
     inputs.Stopping: Coordinator._stopping,
     inputs.JoinAsked: Coordinator._join_asked,

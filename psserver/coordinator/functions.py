@@ -1,5 +1,6 @@
 """What decides a model's function beside its variables, and the sentence about two workers of which it differs."""
 
+import hashlib
 import json
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,6 +28,12 @@ def same(ours: Function, theirs: Function) -> bool:
     if not one or len(one) != len(other):
         return False
     return all(mine[1] == its[1] and _learned_alike(mine, its) for mine, its in zip(one, other, strict=True))
+
+
+def digest(function: Function) -> str:
+    """Return a digest of the layers' configurations in order, the same for all that are `same`; "" for none."""
+    layers = _layers(function.text)
+    return hashlib.sha256(json.dumps([each[1:3] for each in layers]).encode()).hexdigest() if layers else ""
 
 
 def readable(text: str) -> bool:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final, get_args
 
-from psserver.coordinator.terms import Extent
+from psserver.coordinator.terms import Extent, Proposal
 from psserver.coordinator.units import WorkTerms
 from pswire import protocol
 from pswire.records import from_plain, to_plain
@@ -40,22 +40,16 @@ class Fact(Input):
 
 
 @value
-class OptimizerNamed(Fact):
-    """The job's optimizer, by name and knobs, if it was not known at the start. Comes before `Opened`."""
-
-    optimizer: dict[str, object]
-
-
-@value
-class ModelSized(Fact):
-    """The seconds that a payload of the model may be under way."""
-
-    transfer: float
-
-
-@value
 class Opened(Input):
-    """The job begins: its first log entry is written. Comes once, before any input that decides."""
+    """The job begins: its first log entry is written. Comes once, before any other input."""
+
+
+@value
+class ModelProposed(Fact):
+    """The model and the optimizer of the newest Join. The log has those that were proposed last when the first initial
+    values came; a later proposal tells of the same ones on other servers."""
+
+    proposal: Proposal
 
 
 @value
@@ -246,9 +240,8 @@ KINDS: Final[Mapping[str, type[Input]]] = {
     kind.__name__: kind
     for kind in (
         *(
-            OptimizerNamed,
-            ModelSized,
             Opened,
+            ModelProposed,
             Resumed,
             Stopping,
             JoinAsked,

@@ -1,6 +1,7 @@
 """The phases of a job: initialisation, start, end of the work."""
 
 from psserver.coordinator.driver import PolicyDriver
+from psserver.coordinator.functions import digest
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.roster import Member, named
 from psserver.coordinator.tickets import Ticket
@@ -33,10 +34,12 @@ class Lifecycle:
                 return
 
     def install(self, member: Member, ticket: Ticket, now: float) -> None:
-        """Make the payload of an initialising ticket version 0."""
-        ledger = self._ledger
+        """Make the payload of an initialising ticket version 0, and settle what the job trains."""
+        ledger, proposal = self._ledger, self._job.proposal
         self._job.initialised = True
         member.enter("joined", now)
+        model = entries.Model(proposal.variables, proposal.optimizer, digest(self._job.function))
+        ledger.record(model, now)
         ledger.record(entries.Install(member.worker, ticket.number), now)
         ledger.settle(ticket, "install", protocol.Disposition(ticket.number, "applied", version=0))
         self.start_when_complete(now)

@@ -13,13 +13,13 @@ from psserver.coordinator.changes import Changes
 from psserver.coordinator.finite import KeptBack
 from psserver.coordinator.functions import Function
 from psserver.coordinator.roster import Roster
-from psserver.coordinator.terms import Extent, JobTerms, Stopped
+from psserver.coordinator.terms import Extent, JobTerms, Proposal, Stopped
 from psserver.coordinator.tickets import AHEAD, TicketTable
 from psserver.coordinator.timers import TAGS_LIMIT, Timers
 from psserver.coordinator.units import WorkTerms
 from psserver.coordinator.work import WorkQueue
 from psserver.policies import Part
-from pswire.records import StateError, from_plain, to_plain
+from pswire.records import StateError, from_plain
 
 # Seconds that a job can last: arithmetic with them stays exact to a second.
 LONGEST = 1e15
@@ -39,7 +39,7 @@ class JobState:
     """Everything that decides what a coordinator does next, but for the policy's code and the terms of the process
     (timeouts, when to stop).
 
-    `workers`, `servers`, `seed` and `optimizer` are those of the job; the state of another job is refused. To resume on
+    `workers`, `servers` and `seed` are those of the job; the state of another job is refused. To resume on
     another number of servers, set `servers` and use `psserver.shard.reshard`. Sessions authenticate a worker's process,
     so keep a saved state as private as a key.
     """
@@ -47,7 +47,6 @@ class JobState:
     workers: int
     servers: int
     seed: int
-    optimizer: dict[str, object]
     policy: PresentPolicy
     tickets: TicketTable
     # What the job's controller remembers, filled when the state is saved; empty if it has none.
@@ -57,6 +56,8 @@ class JobState:
     # Entries of the decision log so far, which is the number of the next one.
     entries: int = 0
     version: int = 0
+    # The job's model and optimizer, once version 0 is installed.
+    proposal: Proposal = Proposal()
     roster: Roster = field(default_factory=Roster)
     # None if the job deals no work units.
     work: WorkQueue | None = None
@@ -111,9 +112,8 @@ class JobState:
     @classmethod
     def new(cls, terms: JobTerms, name: str, knobs: dict[str, object]) -> "JobState":
         """Return the state of a job that begins."""
-        optimizer: dict[str, object] = to_plain(dict(terms.optimizer))
         tickets = TicketTable(terms.first_ticket)
-        return cls(terms.workers, terms.servers, terms.seed, optimizer, PresentPolicy(name, knobs), tickets)
+        return cls(terms.workers, terms.servers, terms.seed, PresentPolicy(name, knobs), tickets)
 
     @classmethod
     def read(cls, data: object) -> "JobState":

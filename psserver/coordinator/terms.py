@@ -34,11 +34,23 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a worker proposes that the job trains; the first initial values settle it.
+
+    `variables`: the fingerprint of the model's plan. `optimizer`: its name and knobs. `transfer`: the seconds that the
+    largest payload may be under way.
+    """
+
+    variables: str = ""
+    optimizer: dict[str, object] = field(default_factory=dict)
+    transfer: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class JobTerms:
     """The terms that a job was started with. Times in seconds."""
 
     job: str
-    optimizer: Mapping[str, object]
     servers: int = 1
     # Each has a part of the data; they receive the number as worker_count.
     workers: int = 1
@@ -69,8 +81,6 @@ class JobTerms:
     regather: float = 0.0
     # Whether a job succeeds in which a worker left before its data ended.
     allow_missing: bool = True
-    # Seconds that the largest payload may be under way.
-    transfer: float = 0.0
     # Changes of the policy, in order.
     plan: tuple[Planned, ...] = ()
     # Name and knobs of the controller of the policy; empty: none.
@@ -110,18 +120,18 @@ class JobTerms:
 
     @property
     def report_limit(self) -> float:
-        """Seconds after the stop for the worker that evaluates the last version."""
-        return 60 * self.worker_timeout + self.transfer
+        """Seconds after the stop for the worker that evaluates the last version, besides its transfer."""
+        return 60 * self.worker_timeout
 
     @property
     def initialise_limit(self) -> float:
-        """Seconds for the worker that was asked for the initial values."""
-        return 30 * self.worker_timeout + self.transfer
+        """Seconds for the worker that was asked for the initial values, besides their transfer."""
+        return 30 * self.worker_timeout
 
     @property
     def least_ticket_limit(self) -> float:
-        """Seconds that a ticket has at least, if its limit is a multiple of the usual step."""
-        return 6 * self.worker_timeout + 2 * self.transfer
+        """Seconds that a ticket has at least, besides two transfers, if its limit is a multiple of the usual step."""
+        return 6 * self.worker_timeout
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,9 +38,8 @@ def waits(ledger: Ledger, driver: PolicyDriver, now: float) -> Iterator[Wait]:
     for member in ledger.job.roster.by_rank():
         for ticket in ledger.job.tickets.open_of(member.worker)[:1]:
             if ticket.initialise:
-                yield Wait(
-                    member, "bring the initial values", ticket.granted_at, ledger.terms.initialise_limit
-                )
+                most = ledger.terms.initialise_limit + ledger.job.proposal.transfer
+                yield Wait(member, "bring the initial values", ticket.granted_at, most)
                 continue
             limit, asked = _ticket_limit(ledger)
             if limit is None or (not asked and now - ticket.granted_at < limit / 2):
@@ -60,7 +59,8 @@ def _leaving(ledger: Ledger) -> Iterator[Wait]:
         if member.absent_since is not None:
             continue  # it has the usual grace period
         if member.worker == ledger.job.evaluator:
-            what, limit = "evaluate the last version and leave", ledger.terms.report_limit
+            what = "evaluate the last version and leave"
+            limit = ledger.terms.report_limit + ledger.job.proposal.transfer
         else:
             what, limit = "leave", ledger.terms.leave_limit
         yield Wait(member, what, ledger.job.stopped.at, limit)
@@ -73,7 +73,8 @@ def _ticket_limit(ledger: Ledger) -> tuple[float | None, bool]:
         return (timeout or None), True
     if ledger.job.usual_step is None:
         return None, False
-    return max(ledger.terms.least_ticket_limit, USUAL_STEPS * ledger.job.usual_step), False
+    least = ledger.terms.least_ticket_limit + 2 * ledger.job.proposal.transfer
+    return max(least, USUAL_STEPS * ledger.job.usual_step), False
 
 
 def _blockers(ledger: Ledger, driver: PolicyDriver) -> set[str]:

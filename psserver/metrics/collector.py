@@ -26,6 +26,7 @@ from psserver.metrics.counts import (
     shard_numbers,
 )
 from psserver.service.guard.authorization import Authorizer
+from psserver.service.job.agreement import FROM_JOB
 from psserver.service.job.job import Job
 from psserver.service.store.host import ShardHost
 from psserver.shard import Apply, Order
@@ -71,8 +72,12 @@ class ServerCollector(Collector):
         run_log = job.routes.run_log if job is not None else None
         if job is None or not isinstance(run_log, CountedRunLog):
             return
-        terms, policy = job.terms, job.coordinator.policy.name
-        about = {"job": terms.job, "policy": policy, "optimizer": str(terms.optimizer.get("name", ""))}
+        policy, optimizer = job.coordinator.policy.name, job.agreement.optimizer
+        about = {
+            "job": job.terms.job,
+            "policy": policy,
+            "optimizer": FROM_JOB if optimizer is None else optimizer.name,
+        }
         yield InfoMetricFamily(f"{PREFIX}job", "What is trained, and how.", about)
         numbers = job_numbers(job, run_log.counts)
         yield from job_families(numbers)

@@ -13,8 +13,10 @@ from typing import Any, ClassVar, Final, get_args
 from pswire.decisions import orders
 from pswire.decisions.records import MICROSECONDS, Record, about, record
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """The format of the log; a reader refuses any other."""
+READ_BY: Final[Mapping[int, str]] = {1: "release 0.2.0"}
+"""What reads an older format."""
 
 # Why contributions are dropped that waited for an update under a policy which another one has replaced.
 REPLACED: Final = "policy replaced"
@@ -47,7 +49,6 @@ class Job(LogEntry):
 
     job: str = about("name of the job")
     policy: Mapping[str, Any] = about("the policy's name and knobs")
-    optimizer: Mapping[str, Any] = about("the optimizer's name and knobs")
     servers: int = about("number of servers")
     workers: int = about("number of workers")
     seed: int = about("seed of all random numbers")
@@ -65,7 +66,7 @@ class Job(LogEntry):
 
     def sentence(self) -> str:
         of = f"{self.servers} server{'s' if self.servers > 1 else ''} and {self.workers} workers"
-        return f"job {self.job}: {_named(self.policy)}, {_named(self.optimizer)}, {of}, seed {self.seed}"
+        return f"job {self.job}: {_named(self.policy)}, {of}, seed {self.seed}"
 
 
 def _named(config: Mapping[str, Any]) -> str:
@@ -147,6 +148,21 @@ class Initialise(LogEntry):
 
     def order(self, folded: set[int]) -> orders.Order:
         return orders.Pin(self.ticket, 0, initialise=True, worker=self.worker)
+
+
+@record
+class Model(LogEntry):
+    """What the job trains, settled by the first initial values: always right before the install entry."""
+
+    variables: str = about("fingerprint of the model's variables and tables on these servers")
+    optimizer: Mapping[str, Any] = about("the optimizer's name and knobs")
+    function: str = about(
+        "digest of the layers' configurations, if the workers say what they are", default=""
+    )
+
+    def sentence(self) -> str:
+        named = f", variables {self.variables[:12]}" if self.variables else ""
+        return f"the model is settled: {_named(self.optimizer)}{named}"
 
 
 @record
@@ -540,7 +556,7 @@ class Stop(LogEntry):
 
 
 Entry = (
-    Job | Join | Work | Resume | Start | Initialise | Install | Grant | Commit | Rate | Fold | Apply | Nonfinite
+    Job | Join | Work | Resume | Start | Initialise | Model | Install | Grant | Commit | Rate | Fold | Apply | Nonfinite
     | Drop | Cancel | Abandon | Lost | Back | Leave | Done | Timer | Policy | Settled | Checkpoint | Unsaved | Restore
     | Note | Stop
 )  # fmt: skip

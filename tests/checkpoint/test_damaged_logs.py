@@ -112,7 +112,7 @@ def test_an_old_line_of_the_metrics_that_is_damaged_costs_no_other(whole: Run, t
 
 
 def find(folder: Path, which: str = AUTO) -> resume_point.ResumePoint | None:
-    return resume_point.find(folder, which, JobTerms("job", {}), policies.build("sync", {}, 1), None)
+    return resume_point.find(folder, which, JobTerms("job"), policies.build("sync", {}, 1), None)
 
 
 def test_a_damaged_log_without_a_checkpoint_is_put_aside_whole(tmp_path: Path) -> None:

@@ -81,5 +81,5 @@ def test_rows_that_memory_has_no_room_for_are_not_read(
     assert len(names) > 1
     # Without tables there are no rows, which take more than less than nothing.
     with pytest.raises(CheckpointError, match="while they are restored, expected at most"):
-        resume_point.find(folder, LATEST, JobTerms("job", {}), policies.build("sync", {}, 1), None, room=-1.0)
+        resume_point.find(folder, LATEST, JobTerms("job"), policies.build("sync", {}, 1), None, room=-1.0)
     assert read == []

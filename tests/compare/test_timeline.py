@@ -24,7 +24,7 @@ from tests.replay.simulated import simulate
 
 # Worker w0 holds tickets 2, 3 and 4, the last of them ahead; w1's are cancelled, given up and committed untold.
 ENTRIES = [
-    (0.0, "job", {"job": "j", "policy": {"name": "async"}, "optimizer": {"name": "sgd"}}),
+    (0.0, "job", {"job": "j", "policy": {"name": "async"}}),
     (0.5, "join", {"worker": "w0", "incarnation": 0, "rank": 0}),
     (0.5, "join", {"worker": "w1", "incarnation": 0, "rank": 1}),
     (1.0, "grant", {"worker": "w0", "ticket": 2, "version": 0}),

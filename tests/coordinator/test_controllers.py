@@ -20,8 +20,16 @@ from tests.sentences import Recorder
 ADASYNC = {"name": "adasync", "rate": "sqrt"}
 
 
-def adapted(adapt: dict[str, object] = ADASYNC, **terms: Any) -> CoordinatorHarness:
-    job = CoordinatorHarness("k-async", {"aggregate": 1}, workers=4, terms={"adapt": adapt, **terms})
+def adapted(
+    adapt: dict[str, object] = ADASYNC, optimizer: dict[str, object] | None = None, **terms: Any
+) -> CoordinatorHarness:
+    job = CoordinatorHarness(
+        "k-async",
+        {"aggregate": 1},
+        workers=4,
+        terms={"adapt": adapt, **terms},
+        optimizer=optimizer or {"name": "sgd"},
+    )
     return job.starts()
 
 

@@ -9,7 +9,7 @@ import pytest
 import psserver.coordinator
 from psserver.coordinator import Coordinator, inputs
 from psserver.coordinator.coordinator import HANDLERS
-from psserver.coordinator.terms import Extent
+from psserver.coordinator.terms import Extent, Proposal
 from psserver.coordinator.units import WorkTerms
 from pswire import protocol
 from tests.promises import promise
@@ -42,7 +42,7 @@ def test_it_waits_for_nothing_and_is_given_nothing_to_call(file: Path) -> None:
 
 
 EXAMPLES = (
-    *(inputs.OptimizerNamed({"name": "sgd"}), inputs.ModelSized(2.5), inputs.Opened()),
+    *(inputs.Opened(), inputs.ModelProposed(Proposal("f", {"name": "sgd"}, 2.5))),
     *(inputs.Resumed(3, frozenset({"w0", "w1"})), inputs.Stopping("enough", True, "done")),
     *(inputs.JoinAsked("w0", "s", None, True, True, 4, "numpy", "f", "p"), inputs.Connected("w0", 1, "s")),
     *(inputs.Disconnected("w0", 1), inputs.GivenUp("w0", "idle"), inputs.AllAbsent("gone")),

@@ -25,7 +25,7 @@ ADAM = {"name": "adam", "learning_rate": 0.1}
 
 
 def harness_with(optimizer: dict[str, Any], policy: str = "sync", **knobs: object) -> CoordinatorHarness:
-    return CoordinatorHarness(policy, knobs, workers=2, terms={"optimizer": optimizer}).starts()
+    return CoordinatorHarness(policy, knobs, workers=2, optimizer=optimizer).starts()
 
 
 def scales(harness: CoordinatorHarness) -> list[float]:

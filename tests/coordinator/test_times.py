@@ -29,7 +29,7 @@ def test_they_are_written_in_whole_microseconds_behind_what_was_there() -> None:
 
 
 def test_a_commit_that_is_repeated_with_other_times_changes_nothing() -> None:
-    coordinator = Coordinator(JobTerms("j", {"name": "sgd"}, 1, 1, 0), build("async", {}, 1))
+    coordinator = Coordinator(JobTerms("j", 1, 1, 0), build("async", {}, 1))
     coordinator.take(inputs.Opened(), 0.0)
     coordinator.take(inputs.JoinAsked("w0", "s", 0), 0.0)
     coordinator.take(inputs.Connected("w0", 0, "s"), 0.0)

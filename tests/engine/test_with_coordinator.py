@@ -50,7 +50,7 @@ class Client:
 class Joined:
     def __init__(self, policy: str, knobs: dict[str, object], seed: int) -> None:
         self.random = Random(seed)
-        terms = JobTerms("j", {"name": "sgd"}, workers=WORKERS, worker_timeout=TIMEOUT)
+        terms = JobTerms("j", workers=WORKERS, worker_timeout=TIMEOUT)
         self.coordinator = Coordinator(terms, build(policy, knobs, WORKERS))
         self.now, self.broken, self.exchanges = 0.0, 0, 0
         self.clients = {f"w{n}": Client(f"w{n}", self.random.randint(1, 6)) for n in range(WORKERS)}

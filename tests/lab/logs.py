@@ -28,16 +28,16 @@ class FakeLog:
             "job",
             job="j",
             policy={"name": policy, **knobs},
-            optimizer={"name": "sgd"},
             servers=2,
             workers=workers,
             seed=0,
-            format=1,
+            format=2,
         )
         self.workers = [f"w{rank}" for rank in range(workers)]
         for rank, worker in enumerate(self.workers):
             self.say("join", worker=worker, incarnation=0, rank=rank)
         self.say("initialise", worker="w0", ticket=1)
+        self.say("model", variables="v", optimizer={"name": "sgd"})
         self.say("install", worker="w0", ticket=1, version=0)
         self.say("start", workers=workers)
         self._tickets = 1
@@ -227,7 +227,8 @@ def write_run(folder: Path, records: list[Record], **summary: object) -> Path:
     }
     saved = Saved(WEIGHTS, tuple(WEIGHTS))
     weights_file.save(folder / "weights.safetensors", WEIGHTS)
-    agreed = {key: job[key] for key in ("job", "policy", "optimizer", "servers", "workers")} | {
+    agreed = {key: job[key] for key in ("job", "policy", "servers", "workers")} | {
+        "optimizer": {"name": "sgd"},
         "versions": len(updates),
         "samples": 8 * committed.total(),
         "wall_seconds": 2.0,

@@ -14,9 +14,7 @@ Edit = Callable[[list[Record]], None]
 
 def honest() -> list[Record]:
     """From `async` to `bounded` at version 4, with a ticket of w1 that is three versions old; a rate was set before."""
-    job = CoordinatorHarness(
-        "async", workers=2, terms={"optimizer": {"name": "sgd", "learning_rate": 0.1}}
-    ).starts()
+    job = CoordinatorHarness("async", workers=2, optimizer={"name": "sgd", "learning_rate": 0.1}).starts()
     job.commits("w0", learning_rate=0.05)
     for batch in range(1, 4):
         job.commits("w0", batch=batch)

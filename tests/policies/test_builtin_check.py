@@ -241,7 +241,7 @@ def test_a_literal_dssp_guarantees_no_bound() -> None:
 
 def test_no_built_in_policy_is_without_a_guarantee() -> None:
     for name in names():
-        job = {"kind": "job", "job": "j", "policy": {"name": name}, "optimizer": {}, "format": 1}
+        job = {"kind": "job", "job": "j", "policy": {"name": name}, "format": 2}
         log: list[Record] = [{"i": 0, "t": 0.0, "servers": 1, "workers": 4, "seed": 0, **job}]
         assert not any("no guarantee is known" in note for note in verify(log).notes), name
     assert set(KNOWN) == set(names())

@@ -133,7 +133,7 @@ def test_the_times_of_a_loss_add_up_to_the_timeout(timeout: float) -> None:
         assert found["grpc.keepalive_timeout_ms"] == found["grpc.http2.ping_timeout_ms"]
         return (int(found["grpc.keepalive_time_ms"]) + int(found["grpc.keepalive_timeout_ms"])) / 1000
 
-    grace = JobTerms("job", {"name": "sgd"}, workers=1, worker_timeout=timeout).grace
+    grace = JobTerms("job", workers=1, worker_timeout=timeout).grace
     assert noticed(SERVER_OPTIONS(timeout)) + grace <= timeout
     assert noticed(CHANNEL_OPTIONS(timeout)) <= 4 / 3 * timeout
     # What may be on its way in front of a ping at 500 kB/s is there before its answer is late.

@@ -22,7 +22,7 @@ def times(options: Options) -> tuple[float, float]:
 
 
 def grace(timeout: float) -> float:
-    return JobTerms("job", {"name": "sgd"}, workers=1, worker_timeout=timeout).grace
+    return JobTerms("job", workers=1, worker_timeout=timeout).grace
 
 
 @pytest.mark.parametrize("timeout", TIMEOUTS)

@@ -10,6 +10,7 @@ from pslab.verify.invariants import expect
 from pslab.verify.schedule import ChoiceSource
 from psserver.checkpoint import CheckpointError, Manifest, check_same_job, coordinator_of, name_of, shards_of
 from psserver.coordinator import Coordinator, Declined, Input, JobTerms, Output, Record, Send, inputs
+from psserver.coordinator.terms import Proposal
 from psserver.policies import build
 from psserver.shard import ShardState
 from pswire.decisions import entries
@@ -73,7 +74,6 @@ class Cluster:
     def terms(self) -> JobTerms:
         return JobTerms(
             self.name,
-            OPTIMIZER,
             servers=self.servers,
             workers=self.job.setting.workers,
             worker_timeout=TIMEOUT,
@@ -115,8 +115,9 @@ class Cluster:
             self.coordinator = Coordinator(terms, policy)
             self.kept, self.origin = (0, None), self.now
             outputs = self.give(inputs.Opened())
+            self.give(inputs.ModelProposed(Proposal("model", OPTIMIZER)))
         else:
-            check_same_job(found.manifest, policy, terms.optimizer, terms.workers, terms.seed)
+            check_same_job(found.manifest, policy, OPTIMIZER, terms.workers, terms.seed)
             self.coordinator = coordinator_of(found, terms, policy)
             self.kept = (mark + 1, shards_of(found, plan_of(self.servers)))
             self.origin = self.now - self.coordinator.state.now

@@ -24,7 +24,7 @@ from psserver.coordinator import (
     inputs,
 )
 from psserver.coordinator.saving import reopen
-from psserver.coordinator.terms import Extent
+from psserver.coordinator.terms import Extent, Proposal
 from psserver.policies import build
 from psserver.replication import Config, Disk, Member, Replica, begin, first_config, restart
 from psserver.service.replicas import inputs as noting
@@ -92,8 +92,6 @@ class Server(Holding):
         self.notes: list[Noted] = []
         self.noted: Callable[[], None] = lambda: None
         self.deposed = False
-        # Whether the log has its first entry.
-        self.opened = False
         # Worker -> whose stream ends here; and when who has not come yet is missed.
         self.sessions: dict[str, int] = {}
         self.missed: tuple[float, list[tuple[str, int]]] | None = None
@@ -149,7 +147,7 @@ class Server(Holding):
         self.offer(b"b", lambda: None)
         if saved is None:
             self.shard.follow(self.cluster.name, 0, None)
-            self.step(self.opening)
+            self.step(lambda: self.give(inputs.Opened()))
             return
         assert saved.coordinator is not None
         state = JobState.read(json.loads(json.dumps(saved.coordinator)))
@@ -157,7 +155,6 @@ class Server(Holding):
         self.coordinator = self.cluster.new_coordinator(state)
         self.origin = state.now - self.time
         self.shard.follow(self.cluster.name, saved.entry + 1, saved.shards[0])
-        self.opened = True
         self.step(lambda: self.give(inputs.Resumed(self.cluster.undone)))
 
     def give(self, given: Input) -> list[Output]:
@@ -167,11 +164,6 @@ class Server(Holding):
         self.notes.append((now, given))
         self.noted()
         return self.coordinator.take(given, now)
-
-    def opening(self) -> list[Output]:
-        """Return the log's first entry, unless it has it."""
-        before, self.opened = self.opened, True
-        return [] if before else self.give(inputs.Opened())
 
     def step(
         self,
@@ -292,7 +284,6 @@ class Server(Holding):
         self.shard.follow(self.cluster.name, known.entries, copy.shard)
         for orders, records in zip(self.orders, kept, strict=True):
             orders.kept.extend(records)
-        self.opened = True
         self._hear(now)
 
     def _hear(self, now: float) -> None:
@@ -323,7 +314,6 @@ class Server(Holding):
                     for orders, count in zip(self.orders, each.entries, strict=True):
                         orders.hold(count)
                 elif not isinstance(each, Configured):
-                    self.opened = self.opened or isinstance(each[1], inputs.Opened | inputs.Resumed)
                     outputs += self.coordinator.take(each[1], each[0])
             state = self._captured(outputs)
             self._release(outputs, state, int(saver))
@@ -340,6 +330,8 @@ class Server(Holding):
         if self.heard is not None:
             # Nobody could decide since then, so the job stood still.
             self._hear(self.heard)
+        if not coordinator.state.entries:
+            self.step(lambda: self.give(inputs.Opened()))
         present = [(each.worker, each.incarnation) for each in coordinator.state.roster.present.values()]
         terms = coordinator.terms
         self.missed = (self.time + terms.worker_timeout - terms.grace, present)
@@ -416,7 +408,6 @@ class Copies:
         setting = self.job.setting
         terms = JobTerms(
             self.name,
-            OPTIMIZER,
             servers=self.parts,
             workers=setting.workers,
             worker_timeout=TIMEOUT,
@@ -623,17 +614,18 @@ class Copies:
             worker.restart()
 
         def decide() -> list[Output]:
-            opening = server.opening()
             outputs = server.give(inputs.JoinAsked(worker.name, process, worker.rank))
             for answer in outputs:
                 if isinstance(answer, Declined):
                     expect(coordinator.state.stopped is not None, f"{worker.name} may not join: {answer}")
-                    return [*opening, *outputs]
+                    return outputs
             member = coordinator.state.roster.present[worker.name]
             members.append(member.incarnation)
             server.sessions[worker.name] = member.incarnation
+            if not coordinator.state.proposal.optimizer:
+                server.give(inputs.ModelProposed(Proposal("model", OPTIMIZER)))
             connected = server.give(inputs.Connected(worker.name, member.incarnation, process))
-            return [*opening, *outputs, *connected]
+            return [*outputs, *connected]
 
         def welcome() -> None:
             if not members:

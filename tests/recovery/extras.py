@@ -81,7 +81,7 @@ def extras_of(setting: Setting, parts: int, seed: int) -> Extras:
 def intervene(server: "Server", extras: Extras) -> None:
     """Give the coordinator an input that no worker's message brings."""
     coordinator, pick = server.coordinator, server.cluster.choices.pick
-    if coordinator is None or not server.opened or coordinator.state.stopped is not None:
+    if coordinator is None or not coordinator.state.entries or coordinator.state.stopped is not None:
         return
     told = coordinator.state.kept_back.told + 1
     if (coordinator.measures or extras.keeps) and told <= coordinator.state.version and pick(2):

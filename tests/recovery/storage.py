@@ -56,7 +56,7 @@ class Due:
         return name_of(self.record.index, self.terms.job)
 
     def manifest(self) -> Manifest:
-        return describe(self.record, self.terms, self.policy, self.plan, self.files)
+        return describe(self.record, self.state, self.terms, self.policy, self.plan, self.files)
 
 
 class Memory:

@@ -169,7 +169,7 @@ def test_the_end_is_that_of_its_generation(tmp_path: Path) -> None:
 
 
 def _coordinator() -> Coordinator:
-    return Coordinator(JobTerms("job", {"name": "sgd"}, workers=1, max_workers=1), build("async", {}, 1, 1))
+    return Coordinator(JobTerms("job", workers=1, max_workers=1), build("async", {}, 1, 1))
 
 
 def _followed(noted: list[Noted]) -> tuple[list[Output], Coordinator]:

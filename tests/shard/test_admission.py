@@ -43,7 +43,7 @@ class Barrier:
         self.queues: list[deque[tuple[int, Order]]] = [deque() for _ in range(servers)]
         self.executed = [0] * servers
         self.folded: set[int] = set()
-        terms = JobTerms("job", {}, servers=servers, workers=workers)
+        terms = JobTerms("job", servers=servers, workers=workers)
         self.coordinator = Coordinator(terms, build_policy("sync", {}, workers))
         self.workers = [Worker(f"w{rank}", rank) for rank in range(workers)]
         self.turns: dict[int, int] = {}

@@ -18,6 +18,7 @@ MEANING: tuple[tuple[entries.Entry, orders.Order], ...] = (
     (entries.Grant("w0", 7, 3, 1), orders.Pin(7, 3, 1, worker="w0")),
     (entries.Commit("w0", 7, 0, 8, 0.5, 1.0), orders.Seal(7)),
     (entries.Rate("w0", 0.05, 0.5), orders.Note()),
+    (entries.Model("fingerprint", {"name": "sgd"}), orders.NOTE),
     (entries.Fold(7, 0.5), orders.Fold(7, 0.5, 0.0)),
     (entries.Apply(1, 0.5, 1.0, (PART,)), orders.Apply(1, 0.5, 1.0, (orders.Fold(7, 0.5, 0.0),))),
     (entries.Nonfinite(1, 2, "w"), orders.NOTE),

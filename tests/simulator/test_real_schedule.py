@@ -13,6 +13,7 @@ import pytest
 
 from pslab.replay import schedule as s
 from pslab.replay.schedule import job_of, read_records
+from pslab.replay.whatif import proposal_of
 from pslab.simulator import Cluster
 from pslab.simulator.network import Channel, EventQueue, LinkFaults, Network
 from pslab.simulator.store import Store
@@ -59,10 +60,9 @@ class Stage:
         name = str(knobs.pop("name"))
         self.store = Recorded(job.servers)
         self.cluster = Cluster(
-            JobTerms(
-                job.job, job.optimizer, job.servers, job.workers, job.seed, min_workers=job.min_workers or 0
-            ),
+            JobTerms(job.job, job.servers, job.workers, job.seed, min_workers=job.min_workers or 0),
             build(name, knobs, job.workers),
+            proposal_of(steps),
             self.store,
             batches=lambda worker, first: iter(()),
             network=Network(queue, job.servers, 0.0, 0.0),

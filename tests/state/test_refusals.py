@@ -20,7 +20,7 @@ from tests.promises import promise
 from tests.sentences import Recorder
 from tests.shard.reference import MOMENTUM, SGD, VARIABLES, install, numbers, shards_of, stage
 
-TERMS = JobTerms("j", {"name": "sgd"}, workers=2)
+TERMS = JobTerms("j", workers=2)
 
 
 def restored(plain: object, policy: Policy | None = None) -> Coordinator:
@@ -73,10 +73,6 @@ def _twice(table: dict[str, Any], old: str, new: str) -> None:
             "expected the state of a job with servers = 1, got one with servers = 2",
         ),
         (lambda s: s.update(seed=9), "expected the state of a job with seed = 0, got one with seed = 9"),
-        (
-            lambda s: s.update(optimizer={"name": "adam"}),
-            "expected the state of a job with optimizer = .*'sgd'",
-        ),
         (
             lambda s: s["policy"].update(name="async"),
             "expected the state of a job that began with policy .*, got .*'async'",

@@ -8,16 +8,14 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from psserver.coordinator import Coordinator, Input, Output, Record, inputs
 from psserver.coordinator.terms import Stopped
 from psserver.facts import VersionFacts
-from psserver.optimizers import Optimizer
-from psserver.policies import advice
 from psserver.service.job.agreement import Agreement
 from psserver.service.job.log_file import LogError
 from psserver.service.job.routes import Routes
@@ -28,7 +26,6 @@ from psserver.service.store.host import ShardHost
 from psserver.shard import Made
 from pswire import protocol, running
 from pswire.decisions import entries
-from pswire.decisions.entries import Job as JobEntry
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.v1 import shard_pb2
@@ -93,11 +90,6 @@ class Decider:
         # Whether `tell` is under way.
         self._telling = False
         host.orders.executed = partial(self.executed, 0)
-        # Outputs that are deferred until a session stands, because the log's first entry names the optimizer and that
-        # is the workers': another Join may still name another one. None: nothing is deferred.
-        self._deferred: list[Output] | None = [] if agreement.optimizer is None else None
-        # Whether the log has its first entry, or that is deferred.
-        self.opened = False
         # None if the job takes no checkpoints.
         self.checkpoints: Checkpoints | None = None
         self._tell_over = tell_over
@@ -115,24 +107,9 @@ class Decider:
         for follower in self.routes.followers:
             follower.configure(message)
 
-    def open(self, optimizer: Optimizer | None) -> None:
-        """Write the log's first entry."""
-        self.opened = True
-        if optimizer is not None:
-            self.agree(optimizer)
-        self.step(lambda: self.give(inputs.Opened()))
-
-    def agree(self, optimizer: Optimizer) -> None:
-        """Tell the coordinator the optimizer."""
-        self.give(inputs.OptimizerNamed(optimizer.config))
-        advised = advice(self.agreement.policy.name, optimizer.config)
-        if advised is not None:
-            log.warning("%s", advised, extra=event("advice"))
-
     def take_up(self, coordinator: Coordinator) -> None:
         """Continue with the coordinator of a saved state, whose log has its first entry."""
-        self.coordinator, self.opened = coordinator, True
-        self._deferred = None
+        self.coordinator = coordinator
         self.hear(coordinator.state.now)
 
     def give(self, given: Input) -> list[Output]:
@@ -224,8 +201,6 @@ class Decider:
 
     def _carry_out(self, outputs: list[Output], version: int) -> None:
         """Write and send. `version`: the newest after these outputs. Raises LogError."""
-        if self._deferred is not None:
-            outputs = self._release_deferred(outputs)
         written = self.routes.write(outputs)
         if written.orders:
             self.flushing.taken()
@@ -317,27 +292,6 @@ class Decider:
         self.failure = Failure(reason, code)
         self.routes.outboxes.post_all(self.routes.stop_notice(reason))
         self._end()
-
-    @property
-    def defers(self) -> bool:
-        """Nothing is in the log yet: the optimizer may still change."""
-        return self._deferred is not None
-
-    def correct_optimizer(self, config: Mapping[str, Any]) -> None:
-        """Name another optimizer in the deferred first entry."""
-        assert self._deferred
-        first = self._deferred[0]
-        assert isinstance(first, Record) and isinstance(first.entry, JobEntry)
-        self._deferred[0] = Record(first.index, first.t, replace(first.entry, optimizer=config))
-
-    def _release_deferred(self, outputs: list[Output]) -> list[Output]:
-        """Defer `outputs`, or return them behind all deferred ones once a session stands or the job has stopped."""
-        assert self._deferred is not None
-        self._deferred += outputs
-        if not self.coordinator.state.roster.here() and self.coordinator.state.stopped is None:
-            return []
-        outputs, self._deferred = self._deferred, None
-        return outputs
 
     def _save(self, outputs: list[Output]) -> None:
         """Begin a checkpoint if the last entry orders one; the servers have been sent that entry."""

@@ -160,19 +160,14 @@ class Job:
         self._rolled_back, self._expected = found.rolled_back, found.expected
 
     def open(self) -> None:
-        """Write the log's first entry. It names the optimizer, so it may have to wait for the first worker."""
-        rolled_back, optimizer = self._rolled_back, self.agreement.optimizer
-        if rolled_back is not None:
-            self.decider.input(inputs.Resumed(rolled_back, self._expected))
-        elif optimizer is not None:
-            self.decider.open(optimizer)
-            self.decider.execute()
+        """Write the log's first entry, or that the job goes on."""
+        back = self._rolled_back
+        self.decider.input(inputs.Opened() if back is None else inputs.Resumed(back, self._expected))
 
     def stop(self, reason: str, *, success: bool, cause: str) -> None:
         """Stop the job, which saves first what the servers hold if it fails."""
         if not success:
             self.save()
-        self._open_without_workers()
         self.decider.input(inputs.Stopping(reason, success, cause))
 
     def save(self) -> None:
@@ -180,12 +175,6 @@ class Job:
         whole = self.host.state.failure is None and not any(each.failed for each in self.routes.followers)
         if self.decider.checkpoints is not None and whole:
             self.decider.input(inputs.SaveAsked())
-
-    def _open_without_workers(self) -> None:
-        """Open the log of a job that ends before any worker named the optimizer."""
-        if not self.decider.opened:
-            self.decider.open(None)
-            self.decider.execute()
 
     def stopped(self) -> protocol.Stop | None:
         """Return the stop, once the job has stopped."""
@@ -278,11 +267,6 @@ class Job:
         return math.inf if due is None else max(0.0, due - self.decider.now())
 
     def tick(self) -> None:
-        idle = self.terms.idle_timeout
-        if not self.decider.opened:
-            if not idle or self.decider.now() < idle:
-                return
-            self._open_without_workers()
         self.servers.tick()
         if self.coordinator.abandoned(self.decider.now()):
             self.save()

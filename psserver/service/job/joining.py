@@ -1,8 +1,8 @@
 """Joining: the model, optimizer and work units of a job, and the admission of members."""
 
 import json
+import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NoReturn
 
 import grpc
@@ -11,9 +11,10 @@ from psserver.checkpoint import Checkpoint, CheckpointError, coordinator_of, nam
 from psserver.codec_rules import check_rows
 from psserver.coordinator import Declined, Joined, Output, inputs
 from psserver.coordinator.roster import Member
+from psserver.coordinator.terms import Proposal
 from psserver.coordinator.units import WorkTerms
 from psserver.optimizers import Optimizer, OptimizerError, build
-from psserver.policies import PolicyError
+from psserver.policies import PolicyError, advice
 from psserver.policy_plan import check_measures
 from psserver.service.errors import Refused, precondition
 from psserver.service.guard.limits import Capacity
@@ -30,16 +31,19 @@ from psserver.service.job.decider import Decider
 from psserver.service.job.names_in_use import Joiner, NamesInUse
 from psserver.service.store.resume_point import ResumePoint
 from pswire import protocol
+from pswire.logs.events import event
 from pswire.messages import specs_to_wire
 from pswire.model.plan import Plan, explain_mismatch
 from pswire.model.tables import explain_other_tables, tables_to_json
 from pswire.model.variables import check_specs
 from pswire.patience import transfer
-from pswire.records import StateError
+from pswire.records import StateError, to_plain
 from pswire.transport.blocks import BlockCodec
 from pswire.transport.codecs import FLOAT32, Codec, WireDtypeError
 from pswire.transport.wire import deltas_named, number_of
 from pswire.v1 import shard_pb2
+
+log = logging.getLogger("ps-server")
 
 
 class JobModel:
@@ -76,14 +80,19 @@ class JobModel:
         """Make this the job's model and configure the other servers. `checkpoint`: the one that servers restore,
         after that many log entries."""
         decider, agreement = self._decider, self._decider.agreement
-        assert agreement.optimizer is not None
+        optimizer = agreement.optimizer
+        assert optimizer is not None
         agreement.plan = plan
         largest = max(shard.nbytes for shard in plan.shards)
-        decider.give(inputs.ModelSized(transfer(largest, 0.0)))
+        config: dict[str, object] = to_plain(optimizer.config)
+        proposal = Proposal(plan.fingerprint, config, transfer(largest, 0.0))
+        decider.give(inputs.ModelProposed(proposal))
+        if (advised := advice(agreement.policy.name, config)) is not None:
+            log.warning("%s", advised, extra=event("advice"))
         message = shard_pb2.Configure(
             variables=specs_to_wire(plan.variables),
             plan=plan.fingerprint,
-            optimizer=json.dumps(agreement.optimizer.config),
+            optimizer=json.dumps(config),
             tensors=json.dumps(agreement.policy.tensors.config),
             checkpoint=checkpoint,
             entries=entries,
@@ -99,9 +108,7 @@ class JobModel:
 def resume(decider: Decider, model: JobModel, checkpoint: Checkpoint, found: ResumePoint) -> None:
     """Restore coordinator, shard and log from the checkpoint. Raises CheckpointError."""
     about, agreement = checkpoint.manifest, decider.agreement
-    optimizer = agreement.optimizer or build(about.optimizer)
-    agreement.optimizer = optimizer
-    agreement.terms = replace(agreement.terms, optimizer=optimizer.config)
+    agreement.optimizer = optimizer = agreement.optimizer or build(about.optimizer)
     plan = plan_of(checkpoint, agreement.terms.servers)
     decider.take_up(coordinator_of(checkpoint, agreement.terms, agreement.policy))
     try:
@@ -156,18 +163,16 @@ class Joining:
         agreement, decider = self._agreement, self._decider
         self._check_known(model, plan, work)
         proposed = planned(agreement, model, plan)
-        free = self._decider.defers or (agreement.configured is None and self._nothing_trained)
+        free = agreement.configured is None and self._nothing_trained
         chosen = agreed(
             *(None if free and optimizer else agreement.optimizer, optimizer),
             rate_was_set=decider.coordinator.state.lr_scale != 1.0,
         )
         agree_on_codec(agreement, codec, chosen)
-        self._settle(proposed, chosen, work, deltas)
+        self._propose(proposed, chosen, work, deltas)
         self._check_room(worker, proposed, chosen)
         newcomer = Joiner(session, process, place, decider.now())
         by = self._take_name(worker, rank, newcomer)
-        if not decider.opened:
-            decider.open(chosen)
         member = self._admit(
             inputs.JoinAsked(worker, session, rank, codec.remembers, stays, used, computes, function, by),
             proposed,
@@ -189,42 +194,43 @@ class Joining:
         other = model()
         check_specs(other.variables)
         if other != (present.variables, present.tables):
-            self._refuse(present, other, work)
+            self._refuse(present, other, work, None)
 
-    def _refuse(self, present: Plan, other: Model, work: WorkTerms | None) -> NoReturn:
+    def _refuse(
+        self, present: Plan, other: Model, work: WorkTerms | None, deltas: BlockCodec | None
+    ) -> NoReturn:
         ours = self._decider.coordinator.state.work_terms
         if work != ours:
             raise precondition(explain_other_work(ours, work))
+        if other == (present.variables, present.tables):
+            raise precondition(explain_other_deltas(self._agreement.deltas, deltas))
         if other.variables == present.variables:
             found = explain_other_tables(present.tables, other.tables)
         else:
             found = explain_mismatch(present.variables, other.variables)
         raise precondition(f"this job trains another model: {found}")
 
-    def _settle(
+    def _propose(
         self, proposed: Plan, chosen: Optimizer, work: WorkTerms | None, deltas: BlockCodec | None
     ) -> None:
         """Check that model, optimizer and work units are the job's, or make them so if they may be replaced. Raises
         Refused, with nothing changed."""
-        agreement, decider = self._agreement, self._decider
-        other = agreement.optimizer is not None and chosen.config != agreement.optimizer.config
-        known = agreement.plan is not None and proposed.fingerprint == agreement.plan.fingerprint
-        coordinator = decider.coordinator
-        if known and deltas is not agreement.deltas:
-            if coordinator.state.initialised or coordinator.state.roster.here():
-                raise precondition(explain_other_deltas(agreement.deltas, deltas))
-            known = False
-        if known and not other and (coordinator.state.undeclared or work == coordinator.state.work_terms):
+        agreement, state = self._agreement, self._decider.coordinator.state
+        present, optimizer = agreement.plan, agreement.optimizer
+        if (
+            present is not None
+            and optimizer is not None
+            and (proposed.fingerprint, chosen.config) == (present.fingerprint, optimizer.config)
+            and deltas is agreement.deltas
+            and (state.undeclared or work == state.work_terms)
+        ):
             return
-        self._check_replaceable(proposed, work, other)
+        if present is not None:
+            self._check_replaceable(present, proposed, work, deltas)
         # First, because it may fail with nothing changed.
         self._model.hold(proposed, chosen, deltas)
         agreement.optimizer = chosen
         self._withdraw_plan()
-        if other:
-            # Nothing is written yet.
-            decider.agree(chosen)
-            decider.correct_optimizer(chosen.config)
 
     @property
     def _nothing_trained(self) -> bool:
@@ -233,20 +239,16 @@ class Joining:
         roster = self._decider.coordinator.state.roster
         return not roster.here() and not any(tally.committed for tally in roster.tallies.values())
 
-    def _check_replaceable(self, proposed: Plan, work: WorkTerms | None, other: bool) -> None:
+    def _check_replaceable(
+        self, present: Plan, proposed: Plan, work: WorkTerms | None, deltas: BlockCodec | None
+    ) -> None:
         """Raise Refused unless the present model may be replaced.
 
         A model is the job's once it is installed, or while a member that named it has a session or may come back.
         Until then a stray Join must not decide what the job trains. A job that trained nothing ends to make room.
-        `other`: the optimizer differs.
         """
-        present = self._agreement.plan
-        if present is None:
-            return
-        coordinator = self._decider.coordinator
-        held = bool(coordinator.state.roster.here())
-        settled = coordinator.state.initialised or (other and not self._decider.defers)
-        if settled and self._nothing_trained and coordinator.state.stopped is None:
+        state = self._decider.coordinator.state
+        if state.initialised and self._nothing_trained and state.stopped is None:
             # The log cannot be taken back, so a new job begins.
             reason = "nothing was trained, its workers have left, and one with another model came: a new job begins"
             self._decider.input(inputs.Stopping(reason, False, REPLACED))
@@ -254,8 +256,8 @@ class Joining:
                 grpc.StatusCode.UNAVAILABLE,
                 "the job before has ended, and another one begins: join again in a moment",
             )
-        if coordinator.state.initialised or held:
-            self._refuse(present, Model(proposed.variables, proposed.tables), work)
+        if state.initialised or state.roster.here():
+            self._refuse(present, Model(proposed.variables, proposed.tables), work, deltas)
 
     def _check_room(self, worker: str, plan: Plan, optimizer: Optimizer) -> None:
         """Raise Refused unless a new worker has descriptors, and memory of its own under some policies."""

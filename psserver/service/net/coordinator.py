@@ -317,8 +317,8 @@ class CoordinatorRpc:
         job = self._job
         if not request.text.strip():
             raise invalid("expected a text, got an empty one")
-        if not job.decider.opened or job.stopped() is not None:
-            raise precondition("expected a job that goes on: it has not begun yet, or has stopped")
+        if job.stopped() is not None:
+            raise precondition("expected a job that goes on: it has stopped")
         job.decider.input(inputs.NoteAdded(request.text))
         await self._settled()
         return pb.NoteReply()
@@ -327,8 +327,6 @@ class CoordinatorRpc:
         job, caller = self._job, call.caller
         if not request.name:
             raise invalid("expected the name of a policy, got none")
-        if not job.decider.opened:
-            raise precondition("expected a job that trains: it has not begun yet")
         by = caller.peer.credential or caller.address or "an operator on this machine"
         try:
             effect = job.change_policy(request.name, request.knobs, by, request.why, request.rate or None)

@@ -104,8 +104,8 @@ class Copy(Holding):
         job, decider = self.job, self._decider
         if job is None or decider is None:
             return None
-        # An entry that is deferred is nowhere but here. Notes: it is in the middle of something.
-        if decider.defers or not decider.routes.sent or decider.busy:
+        # Notes: it is in the middle of something.
+        if not decider.routes.sent or decider.busy:
             return None
         # A copy has no earlier lines of the log: who goes on with it needs them in the file.
         run_log = decider.routes.run_log

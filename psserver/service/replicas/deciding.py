@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from psserver.coordinator import Coordinator, Input, Output
-from psserver.coordinator.inputs import Disconnected, Opened, OptimizerNamed
+from psserver.coordinator.inputs import Disconnected, Opened
 from psserver.coordinator.terms import Stopped
 from psserver.service.job.decider import Decider, Failure, ordered_checkpoint
 from psserver.service.job.log_file import LogError, TakenOverError
@@ -102,6 +102,9 @@ class ReplicatedDecider(Decider):
         if self._heard is not None:
             # Nobody could decide since then, so the job stood still.
             self.hear(self._heard)
+        if not self.coordinator.state.entries:
+            # The first primary was lost before it could begin.
+            self.input(Opened())
         # Each has `worker_timeout` to come here. A worker that does not hear that the former primary stands still needs
         # two thirds of that to notice, as for any silent connection.
         present, terms = self.coordinator.state.roster.present.values(), self.agreement.terms
@@ -268,9 +271,6 @@ class ReplicatedDecider(Decider):
                     follower.hold(entries)
             else:
                 taken.append(each)
-                if isinstance(each[1], OptimizerNamed) and self._deferred:
-                    self.correct_optimizer(each[1].optimizer)
-                self.opened = self.opened or isinstance(each[1], Opened)
 
         def decide() -> list[Output]:
             return [output for at, given in taken for output in self.coordinator.take(given, at)]

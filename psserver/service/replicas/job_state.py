@@ -2,7 +2,6 @@
 
 import base64
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from psserver.coordinator import Coordinator, JobState
@@ -13,7 +12,6 @@ from psserver.service.replicas.learning import restore
 from psserver.service.replicas.same import named
 from psserver.service.replicas.transfer import Whole
 from pswire.decisions.counting import Pending
-from pswire.patience import transfer
 from pswire.v1 import shard_pb2
 
 
@@ -59,7 +57,6 @@ async def take_up(
     """
     about, decider, host = whole.about, job.decider, job.host
     assert isinstance(decider, ReplicatedDecider)
-    terms = decider.coordinator.terms
     for follower, orders in zip(_followers(decider), about["orders"], strict=True):
         follower.keep(base64.b64decode(orders))
     if about["model"]:
@@ -67,17 +64,14 @@ async def take_up(
         configure(decider.model)
         for each in decider.routes.followers:
             each.configure(decider.model)
-        shard, plan = host.state.shard, job.agreement.plan
-        assert shard is not None and plan is not None
-        terms = replace(terms, transfer=transfer(max(each.nbytes for each in plan.shards), 0.0))
+        shard = host.state.shard
+        assert shard is not None
         # Rows need compiled kernels, and a copy in sync must not compile when it takes over.
         await host.state.wait_ready()
         host.state.check_going(host.server)
         # Nobody else has this shard yet.
         await host.heavy.on_pool(lambda: restore(shard, whole))
-    if job.agreement.optimizer is not None:
-        terms = replace(terms, optimizer=job.agreement.optimizer.config)
-    coordinator = Coordinator(terms, job.agreement.policy, state)
+    coordinator = Coordinator(decider.coordinator.terms, job.agreement.policy, state)
     began = about["first_grant"]
     first_grant = None if began is None else float(began)
     decider.routes.go_on(state.entries, state.version, tuple(state.folded), first_grant)

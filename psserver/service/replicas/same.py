@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from psserver.checkpoint import UnwritableError
 from psserver.checkpoint.disk import RealDisk
+from psserver.service.job.agreement import FROM_JOB
 from psserver.service.job.job import Job
 from psserver.service.job.log_file import LogError
 from psserver.service.life.settings import ServerSettings
@@ -22,9 +23,11 @@ class OtherSettingsError(Exception):
 
 def described(settings: ServerSettings) -> str:
     """Return what must be the same on all servers, as text."""
-    terms, policy = settings.terms, settings.policy
-    shown = {name: getattr(terms, name) for name in terms.__match_args__ if name not in OWN}
-    return json.dumps({**shown, "policy": {"name": policy.name, **policy.knobs}}, default=str, sort_keys=True)
+    terms, policy, optimizer = settings.terms, settings.policy, settings.optimizer
+    shown: dict[str, Any] = {name: getattr(terms, name) for name in terms.__match_args__ if name not in OWN}
+    shown["policy"] = {"name": policy.name, **policy.knobs}
+    shown["optimizer"] = {"name": FROM_JOB} if optimizer is None else optimizer.config
+    return json.dumps(shown, default=str, sort_keys=True)
 
 
 def named(job: Job) -> dict[str, Any]:

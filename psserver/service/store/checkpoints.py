@@ -139,7 +139,7 @@ class Checkpoints:
             self._run_log.flush()
             for file in (DECISIONS, METRICS):
                 await asyncio.to_thread(_sync, self._folder / file)
-            about = describe(record, due.terms, due.policy, due.plan, files)
+            about = describe(record, due.state, due.terms, due.policy, due.plan, files)
             await asyncio.to_thread(self._complete, about, name)
         except PassedOver:
             self._skipped(due)
