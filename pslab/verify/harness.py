@@ -3,8 +3,8 @@
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
 
 from pslab.check.checker import CheckResult, check_log
 from pslab.runs.log import read_log
@@ -42,6 +42,10 @@ class JoinError(ValueError):
         self.answer = answer
 
 
+# Of every job that is verified.
+MODEL: Final = Proposal("model", {"name": "sgd"})
+
+
 @dataclass
 class CoordinatorHarness:
     """A coordinator whose time stands still until `passes`. Workers are w0, w1, ... with that rank.
@@ -68,7 +72,7 @@ class CoordinatorHarness:
     def __post_init__(self) -> None:
         self.coordinator = self._new()
         self.gives(inputs.Opened())
-        self.gives(inputs.ModelProposed(Proposal("model", self.optimizer)))
+        self.gives(inputs.ModelProposed(replace(MODEL, optimizer=self.optimizer)))
         if self.work is not None:
             self.gives(inputs.WorkDeclared(self.work))
 

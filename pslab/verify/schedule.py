@@ -13,6 +13,7 @@ from typing import Protocol
 
 from pslab.verify.clients import Adversary, Client
 from pslab.verify.guarded import NO_CONTROLLER, TIMEOUT, USUAL_LOSS, StagedShard, named
+from pslab.verify.harness import MODEL
 from pslab.verify.invariants import Guard, InvariantViolation, expect
 from pslab.verify.time_limit import TimeLimitedPolicy
 from psserver.coordinator import (
@@ -136,6 +137,7 @@ class Schedule:
         for client in self.clients.values():
             client.phases = [client.batches, *(choices.pick(5) for _ in range(phases - 1))]
         self.give(inputs.Opened())
+        self.give(inputs.ModelProposed(MODEL))
         self.names = list(self.clients)
 
     def _begun(self, servers: int, state: JobState | None = None) -> Coordinator:

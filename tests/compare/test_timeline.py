@@ -51,7 +51,7 @@ ENTRIES = [
     (21.0, "stop", {"reason": "all workers are done", "version": 3, "success": True}),
 ]  # fmt: skip
 FACTS: dict[str, Record] = {
-    "job": {"servers": 1, "workers": 2, "seed": 0, "format": 1},
+    "job": {"servers": 1, "workers": 2, "seed": 0, "format": 2},
     "commit": {"batch": 0, "samples": 8, "loss": 0.5, "norm": 1.0},
     "apply": {"scale": 1.0, "lr_scale": 1.0},
 }

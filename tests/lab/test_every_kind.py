@@ -128,7 +128,7 @@ def entry(kind: str, *, least: bool) -> Record:
 
 def values(kind: Any, *, least: bool) -> Iterator[tuple[str, Any]]:
     """Plausible values for the fields of a record by their types; `least`: for required ones only."""
-    given = {"worker": "w0", "policy": {"name": "async"}, "former": {"name": "sync"}, "format": 1}
+    given = {"worker": "w0", "policy": {"name": "async"}, "former": {"name": "sync"}, "format": 2}
     plain = {"whole number": 1, "number": 0.5, "text": "text", "true or false": True, "list of texts": []}
     for each in declared(kind):
         if least and each.default is not MISSING and not each.always:
