@@ -30,10 +30,6 @@ class ProcessSection(Section):
     wait_warning: Annotated[float, Field(gt=0, le=1_000_000), Flag((SERVER,))] = 10.0
     """log why a worker waits, after this many seconds"""
 
-    stay: Annotated[bool, Flag((SERVER,))] = False
-    """do not exit when a job ends (task 0): a worker that joins then begins the next one, in a folder of its own,
-    OUT/job-2. With `--checkpoint-every` a worker of the same model goes on in the same folder, with more epochs"""
-
 
 class Options(ProcessSection):
     """The command line as given; None for an option that was not given."""

@@ -21,11 +21,11 @@ from psserver.options import Options
 from psserver.policies import PolicyError
 from psserver.service.guard.limits import raise_descriptors
 from psserver.service.job.log_file import LogError
+from psserver.service.job.next_job import newest, numbered
 from psserver.service.job.run_log import SUMMARY, WEIGHTS, FolderError
 from psserver.service.life.listeners import BindError
 from psserver.service.life.servers import Servers
 from psserver.service.life.settings import Announce, ServerSettings
-from psserver.service.life.successor import newest, numbered
 from psserver.service.net.loop import freeze_gc
 from psserver.service.server import ResourcesError
 from psserver.service.store.resume_point import succeeded
@@ -124,7 +124,7 @@ def run(
 
 def nothing_to_do(settings: ServerSettings, resume: str | None, announce: Announce) -> bool:
     """Return True, and say so, if a supervisor restarted a server whose job has succeeded; change nothing."""
-    if resume != AUTO or settings.out is None or settings.process.stay:
+    if resume != AUTO or settings.out is None:
         return False
     out = numbered(settings.out, newest(settings.out))
     ended = succeeded(out)

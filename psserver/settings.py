@@ -169,22 +169,16 @@ def decided_by_server_0(options: Options) -> list[str]:
     of_process = {
         "--resume": options.resume is not None,
         "--log-flush": options.log_flush == "disk",
-        "--stay": options.stay,
     }
     return [*of_experiment, *(option for option, given in of_process.items() if given)]
 
 
 def _check_replicas(options: Options) -> None:
     """Raise SettingsError for what servers with replicas do not do."""
-    for wrong, what in (
-        (
-            options.out is None,
-            "--out RUN, one folder that all servers see: for its log and for what they promise",
-        ),
-        (options.stay, "no --stay: start the servers again for each job"),
-    ):
-        if wrong:
-            raise SettingsError(f"--replicas 2: expected {what}")
+    if options.out is None:
+        raise SettingsError(
+            "--replicas 2: expected --out RUN, one folder that all servers see: for its log and for what they promise"
+        )
 
 
 def _optimizer(experiment: Experiment) -> Optimizer | None:

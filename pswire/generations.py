@@ -33,6 +33,11 @@ class Generation:
         return self.job == other.job and self.number > other.number
 
 
+def same_job(one: str, other: str) -> bool:
+    """Return True if these name the same job, in any generations."""
+    return Generation.named(one).job == Generation.named(other).job
+
+
 def follows(name: str, other: str) -> bool:
     """Return True if `name` is a later generation of the job named `other`."""
     return Generation.named(name).follows(Generation.named(other))

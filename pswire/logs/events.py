@@ -163,7 +163,6 @@ EVENTS: Final[dict[str, Event]] = {
     "session_failed": Event(BOTH, ("worker",), "a fault of this program in a session"),
     "exchange_failed": Event(SERVER, (), "a fault of this program in an exchange"),
     # Ends
-    "staying": Event(SERVER, (), "the job has ended; the next worker to join begins a new one"),
     "checkpoint_written": Event(
         SERVER,
         ("version", "bytes", "seconds"),

@@ -53,9 +53,9 @@ class JoinRequest(_message.Message):
     TASK_INDEX_FIELD_NUMBER: _builtins.int
     OPTIMIZER_FIELD_NUMBER: _builtins.int
     JOB_FIELD_NUMBER: _builtins.int
+    BEGINS_NEXT_FIELD_NUMBER: _builtins.int
     WORK_FIELD_NUMBER: _builtins.int
     STAYS_FIELD_NUMBER: _builtins.int
-    AFTER_FIELD_NUMBER: _builtins.int
     USED_FIELD_NUMBER: _builtins.int
     DELTAS_FIELD_NUMBER: _builtins.int
     COMPUTES_FIELD_NUMBER: _builtins.int
@@ -81,18 +81,17 @@ class JoinRequest(_message.Message):
     the server's optimizer. One that differs from the server's is refused.
     """
     job: _builtins.str
-    """When joining again: the worker's job. Servers of another job refuse the
+    """The job that the worker's process takes part in, or took part in before. Servers of another job refuse the
     worker before they check anything else. Empty: any job.
+    """
+    begins_next: _builtins.bool
+    """The process has ended its part of `job` and begins the job that follows it, which has no state of the old one:
+    servers that still wait for workers of the old job end it and begin the next.
     """
     stays: _builtins.bool
     """The process may train again, in a further phase of this job or in a later
     job. When all present workers are done, these get a Stop, and the job waits
     until each of them has joined anew, for the next phase, or has left.
-    """
-    after: _builtins.str
-    """The job whose part this process has ended before it begins another job, which
-    has no state of the old one: servers that still wait for workers of the old
-    job end it and begin the next. Not together with `job`.
     """
     used: _builtins.int
     """When a session joins again and cannot go back in its data: the batch after
@@ -140,9 +139,9 @@ class JoinRequest(_message.Message):
         task_index: _builtins.int | None = ...,
         optimizer: _builtins.str = ...,
         job: _builtins.str = ...,
+        begins_next: _builtins.bool = ...,
         work: Global___WorkUnits | None = ...,
         stays: _builtins.bool = ...,
-        after: _builtins.str = ...,
         used: _builtins.int = ...,
         deltas: _model_pb2.WireDtype.ValueType = ...,
         computes: _builtins.str = ...,
@@ -153,7 +152,7 @@ class JoinRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "task_index", b"task_index", "work", b"work"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "after", b"after", "computes", b"computes", "deltas", b"deltas", "function", b"function", "job", b"job", "optimizer", b"optimizer", "place", b"place", "plan", b"plan", "process", b"process", "servers", b"servers", "session", b"session", "stays", b"stays", "tables", b"tables", "task_index", b"task_index", "used", b"used", "variables", b"variables", "wire_dtype", b"wire_dtype", "work", b"work", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "begins_next", b"begins_next", "computes", b"computes", "deltas", b"deltas", "function", b"function", "job", b"job", "optimizer", b"optimizer", "place", b"place", "plan", b"plan", "process", b"process", "servers", b"servers", "session", b"session", "stays", b"stays", "tables", b"tables", "task_index", b"task_index", "used", b"used", "variables", b"variables", "wire_dtype", b"wire_dtype", "work", b"work", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__task_index: _TypeAlias = _typing.Literal["task_index"]  # noqa: Y015
     _WhichOneofArgType__task_index: _TypeAlias = _typing.Literal["_task_index", b"_task_index"]  # noqa: Y015

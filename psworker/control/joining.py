@@ -28,13 +28,13 @@ log = logging.getLogger("ps-worker")
 class Phase:
     """One of several trainings of a process, one after another.
 
-    `stays`: another may follow. `of`: the job that this phase continues. `after`: the job that has to end before this
-    phase begins a new one.
+    `stays`: another may follow. `job`: of the phase before. `begins_next`: that job ends, and this phase begins the
+    next one; otherwise it continues the job.
     """
 
     stays: bool = False
-    of: str = ""
-    after: str = ""
+    job: str = ""
+    begins_next: bool = False
 
 
 FIRST = Phase()
@@ -72,7 +72,8 @@ class Registration:
         self._work = None if work is None else _work_units(work, epochs)
         self.stub = stub_of(channel)
         # By the newest answer: other servers at this address are not followed.
-        self._job, self._phase, self._computes = phase.of, phase, computes
+        self._job, self._begins_next, self._stays = phase.job, phase.begins_next, phase.stays
+        self._computes = computes
         self._function = function
 
     def join(self, used: int = 0) -> pb.JoinReply:
@@ -93,8 +94,8 @@ class Registration:
             optimizer=self._optimizer,
             job=self._job,
             work=self._work,
-            stays=self._phase.stays,
-            after="" if self._job else self._phase.after,
+            begins_next=self._begins_next,
+            stays=self._stays,
             used=used,
             computes=self._computes,
             function=self._function,
@@ -103,11 +104,16 @@ class Registration:
             tables=tables_to_json(self._plan.tables),
         )
         reply: pb.JoinReply = bounded(insist(lambda: self.stub.Join(request), self._backoff))
-        if self._job and reply.job != self._job and not follows(reply.job, self._job):
+        if (
+            self._job
+            and not self._begins_next
+            and reply.job != self._job
+            and not follows(reply.job, self._job)
+        ):
             # Nothing of the answer is used.
             raise Refused(f"the servers started another job ({reply.job}, before {self._job})")
         self._backoff.reset()
-        self._job = reply.job
+        self._job, self._begins_next = reply.job, False
         self._name, self._task_index = reply.worker, reply.worker_index
         return reply
 

@@ -189,7 +189,7 @@ def test_a_server_that_is_lost_in_a_later_job_of_a_script_comes_back_to_that_one
     for _ in range(5):
         step(first)
     assert first.done().success
-    second = connect(Phase(stays=True, after=first.job))
+    second = connect(Phase(stays=True, job=first.job, begins_next=True))
     first.close()
     ended = (cluster.out / "decisions.jsonl").read_bytes()
     for _ in range(5):

@@ -54,7 +54,7 @@ def without_numbers(sentence: str) -> str:
 
 
 def test_the_log_comes_whole_to_late_viewers(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.start_servers(1, "--workers", "1", "--stay")
+    cluster.start_servers(1, "--workers", "1")
     cluster.start_worker("--seconds", "0.005", "--batches", "200")
     cluster.wait_version(100)
     with Page(tmp_path, cluster.addresses[0]) as page, page.viewer() as viewer:

@@ -55,7 +55,7 @@ def test_help_and_version() -> None:
         "--policy",
         "--set",
         "--out",
-        "--stay",
+        "--resume",
     ):
         assert option in text
 

@@ -3,6 +3,7 @@
 job       sessions, work, time and status of the job; servers that hang
 decider   the path of every input: decide, write, send
 agreement terms, policy, optimizer and model, as far as they are known
+next_job  the job that follows this one, and its folder
 joining   which model may join, who becomes a member; the model of a checkpoint
 reports   epoch sums, evaluations and progress
 follower  another server: the orders sent to it, the receipts that it returns

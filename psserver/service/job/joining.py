@@ -29,6 +29,7 @@ from psserver.service.job.agreement import (
 )
 from psserver.service.job.decider import Decider
 from psserver.service.job.names_in_use import Joiner, NamesInUse
+from psserver.service.job.next_job import NextJob, join_the_next, make_room
 from psserver.service.store.resume_point import ResumePoint
 from pswire import protocol
 from pswire.logs.events import event
@@ -124,10 +125,6 @@ def resume(decider: Decider, model: JobModel, checkpoint: Checkpoint, found: Res
     model.adopt(plan, name_of(about.entry, about.job), about.entry + 1)
 
 
-# Cause of the end of a job that made room for another one (`psserver.service.life`).
-REPLACED = "replaced"
-
-
 class Joining:
     """Joins of one job. The loop's thread owns it."""
 
@@ -153,9 +150,10 @@ class Joining:
         function: str = "",
         process: str = "",
         place: str = "",
+        job: str = "",
     ) -> Member:
         """Admit a worker. `codec`: of its gradients; `deltas`: of the weights' changes. `stays`: its process may take
-        part in another phase. `used`, `function`: as in `JoinAsked`. `process`, `place`: as in a JoinRequest.
+        part in another phase. `used`, `function`, `job`: as in `JoinAsked`. `process`, `place`: as in a JoinRequest.
 
         Raises Refused if another process has the name, or if model, optimizer or work units differ; PlanError if the
         model cannot be planned.
@@ -174,7 +172,9 @@ class Joining:
         newcomer = Joiner(session, process, place, decider.now())
         by = self._take_name(worker, rank, newcomer)
         member = self._admit(
-            inputs.JoinAsked(worker, session, rank, codec.remembers, stays, used, computes, function, by),
+            inputs.JoinAsked(
+                worker, session, rank, codec.remembers, stays, used, computes, function, by, job
+            ),
             proposed,
             work,
         )
@@ -251,11 +251,8 @@ class Joining:
         if state.initialised and self._nothing_trained and state.stopped is None:
             # The log cannot be taken back, so a new job begins.
             reason = "nothing was trained, its workers have left, and one with another model came: a new job begins"
-            self._decider.input(inputs.Stopping(reason, False, REPLACED))
-            raise Refused(
-                grpc.StatusCode.UNAVAILABLE,
-                "the job before has ended, and another one begins: join again in a moment",
-            )
+            make_room(self._decider, NextJob(), reason, success=False)
+            raise join_the_next()
         if state.initialised or state.roster.here():
             self._refuse(present, Model(proposed.variables, proposed.tables), work, deltas)
 

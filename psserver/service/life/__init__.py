@@ -6,7 +6,6 @@ coordinating  server 0: makes the job and runs it to its end
 following     any other server: executes what server 0 decides
 job_loop      passes time to the job
 results       the final weights, the summary, the exit code
-successor     which job follows one that has ended
 servers       one server after another in the same process: the next job, or recovery after a loss
 moves         a server that comes back at another address
 """

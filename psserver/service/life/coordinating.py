@@ -17,13 +17,13 @@ from psserver.service.guard.limits import Capacity
 from psserver.service.job.follower import LOST, Follower
 from psserver.service.job.job import Job
 from psserver.service.job.log_file import Check, Fence, LogError, always
+from psserver.service.job.next_job import free
 from psserver.service.job.run_log import DECISIONS, FolderError, RunLog, make_folder
 from psserver.service.life.job_loop import Continuation, JobLoop
 from psserver.service.life.listeners import Listeners
 from psserver.service.life.moves import Moves
 from psserver.service.life.results import Results, say_how_to_go_on
 from psserver.service.life.settings import Announce, ServerSettings
-from psserver.service.life.successor import Succession
 from psserver.service.net.coordinator import CoordinatorRpc
 from psserver.service.store.checkpoints import Checkpoints
 from psserver.service.store.host import ShardHost
@@ -183,16 +183,15 @@ class Coordinating:
     ) -> None:
         """`out`: the folder of number 1; this job has number `folder`. Raises as `make_job`."""
         self._settings, self._continuation, self._listeners = settings, continuation, listeners
-        self._announce = announce
+        self._announce, self._out, self._folder = announce, out, folder
         hosts, wake = continuation.hosts, continuation.wake.set
         self.job = job = make_job(settings, hosts, host, announce, wake, continuation.begin_again, folder)
-        self._succession = Succession(job, settings.process.stay, out, folder, wake, settings.behind)
         names = Names()
         recovers = bool(settings.recover) and job.decider.checkpoints is not None
         moves = Moves(job, hosts[0], bool(settings.credentials.job_secret), recovers, continuation.move)
         moved, security = continuation.moved, settings.security
         place = "" if settings.out is None else str(settings.out.absolute())
-        self.rpc = CoordinatorRpc(job, hosts, moves, moved, self._succession, names, security, place)
+        self.rpc = CoordinatorRpc(job, hosts, moves, moved, names, security, place)
 
     async def run(self) -> ExitCode:
         """Run until the job is over, or a signal comes."""
@@ -216,10 +215,10 @@ class Coordinating:
         assert stopped is not None
         if going.signal is None:
             await self.rpc.wait_for_log_readers()
-        if not await life.stay(self._succession):
-            code = ExitCode.UNREACHABLE
-        going.successor = self._succession.successor
-        next_folder = 0 if going.successor is None else going.successor.folder
+        following = job.decider.following
+        if following is not None and going.signal is None:
+            going.following = replace(following, folder=free(self._out, self._folder + 1))
+        next_folder = 0 if going.following is None else going.following.folder
         for follower in job.routes.followers:
             await follower.shutdown(code, stopped.reason, next_folder)
         return code

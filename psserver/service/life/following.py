@@ -4,10 +4,10 @@ import asyncio
 from contextlib import suppress
 from pathlib import Path
 
+from psserver.service.job.next_job import NextJob
 from psserver.service.life.job_loop import Continuation
 from psserver.service.life.moves import Announcing
 from psserver.service.life.settings import Announce, ServerSettings
-from psserver.service.life.successor import Successor
 from psserver.service.net.follow import FollowRpc
 from psserver.service.store.host import ShardHost
 from pswire import running
@@ -122,7 +122,7 @@ class Following:
             going.again, going.recover = ending.reason, ending.recover
             return ending.exit_code
         if ending.next_folder:
-            going.successor = Successor(ending.next_folder, goes_on=False)
+            going.following = NextJob(folder=ending.next_folder)
         return self._stopped(ending.reason, ending.exit_code)
 
     def _stopped(self, reason: str, code: ExitCode) -> ExitCode:

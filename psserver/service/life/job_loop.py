@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,8 +9,8 @@ from typing import Any
 from psserver.coordinator import Coordinator
 from psserver.coordinator.status import holdup, standstill
 from psserver.service.job.job import Job
+from psserver.service.job.next_job import NextJob
 from psserver.service.life.results import Results
-from psserver.service.life.successor import Succession, Successor
 from pswire import running
 from pswire.addresses import Address
 from pswire.logs.events import event
@@ -67,24 +66,6 @@ class JobLoop:
                 return
             warn_at = self._warn(job, warn_at)
             still.look(job.coordinator, job.decider.now())
-
-    async def stay(self, succession: Succession) -> bool:
-        """After a job that another may follow, wait for a worker of that one, or a signal. Returns False if a
-        server was lost."""
-        if not succession.open:
-            return True
-        job, followers, began = self._job, self._job.routes.followers, running.now()
-        if self._signalled() is None and all(f.state != "lost" for f in followers):
-            job.awaited = ("a worker of the next job: the servers stay", began, succession.limit)
-            if math.isinf(succession.limit):
-                log.info("the servers stay: a worker that joins begins the next job", extra=event("staying"))
-        while self._signalled() is None and succession.successor is None:
-            if any(follower.state == "lost" for follower in followers):
-                return False
-            if running.now() - began > succession.limit:
-                break
-            await self._wait_for_wake(TICK)
-        return True
 
     async def _wait_for_wake(self, seconds: float) -> None:
         """Wait that long, or until `wake` is set."""
@@ -151,7 +132,7 @@ class Continuation:
     # Why the job continues in another server of this process, if it does.
     again: str | None = None
     # The next job, if any.
-    successor: Successor | None = None
+    following: NextJob | None = None
     # The name of the signal that came, if any.
     signal: str | None = None
     # Set when something has happened that may end the server.

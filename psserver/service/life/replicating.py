@@ -17,7 +17,6 @@ from psserver.service.life.job_loop import Continuation, JobLoop
 from psserver.service.life.moves import Moves
 from psserver.service.life.results import Results, say_how_to_go_on
 from psserver.service.life.settings import Announce, ServerSettings
-from psserver.service.life.successor import Succession
 from psserver.service.net.coordinator import CoordinatorRpc
 from psserver.service.net.exchange import ExchangeRpc
 from psserver.service.replicas.bodies import Bodies, Body
@@ -305,7 +304,6 @@ class Replicating:
         own = (hosts[settings.task_index],)
         moves = Moves(job, own[0], bool(settings.credentials.job_secret), False, lambda server, address: None)
         out = settings.out
-        succession = Succession(job, False, out, 1, self._continuation.wake.set, settings.behind)
         # Workers were told other addresses than this server's, if another one was the first primary.
         moved = frozenset({0})
         place = "" if out is None else str(out.absolute())
@@ -314,7 +312,6 @@ class Replicating:
             own,
             moves,
             moved,
-            succession,
             Names(),
             settings.security,
             place,

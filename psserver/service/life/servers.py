@@ -1,8 +1,8 @@
 """A ps-server process: one `Server` after another on the same addresses.
 
-Another server follows if servers stay, for the next job; and if a server was lost, for the next generation of this
-job. It takes over nothing but addresses: what counts is on the disk. So there is one way to recover, whichever
-server was lost, and a loss during a recovery is a loss like any other.
+Another server follows for the next job, if this one makes room for it; and if a server was lost, for the next
+generation of this job. It takes over nothing but addresses: what counts is on the disk. So there is one way to recover,
+whichever server was lost, and a loss during a recovery is a loss like any other.
 """
 
 import gc
@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from types import FrameType
 
 from psserver.checkpoint.resumption import AUTO
+from psserver.service.job.next_job import NextJob, newest, numbered, predecessor
 from psserver.service.life.listeners import BindError
 from psserver.service.life.settings import Announce, ServerSettings
-from psserver.service.life.successor import Successor, ended_before, newest, numbered
 from psserver.service.server import Server
 from pswire import running
 from pswire.exits import ExitCode
@@ -65,22 +65,21 @@ class Servers:
         if first.out is not None and first.resume == AUTO:
             # A later job may have been under way when the process before this one was lost.
             folder = newest(first.out)
-            behind = "" if first.process.stay else ended_before(first.out, folder)
-            first = replace(first, out=numbered(first.out, folder), behind=behind)
+            terms = replace(first.terms, predecessor=predecessor(first.out, folder))
+            first = replace(first, out=numbered(first.out, folder), terms=terms)
         self._present = Server(first, announce, self._out, folder)
 
     def run(self) -> ExitCode:
         """Serve until no job follows. Raises as `Server.run`."""
         code = self._present.run()
         while self._signal is None:
-            following = self._present.continuation
-            lost, successor = following.again, following.successor
+            lost, following = self._present.continuation.again, self._present.continuation.following
             if lost is not None and self._worth_it():
                 log.warning("%s: beginning again", lost, extra=event("begins_again"))
                 self._announce("recovering", {"reason": lost})
                 code = self._run_recovering()
-            elif lost is None and successor is not None:
-                self._present = self._following(successor)
+            elif lost is None and following is not None:
+                self._present = self._following(following)
                 if self._signal is None:
                     code = self._present.run()
             else:
@@ -99,22 +98,22 @@ class Servers:
         self._signal = number
         self._present.interrupt(number, frame)
 
-    def _following(self, successor: Successor) -> Server:
-        """Make the next job's server, at the same addresses, in a folder of its own or continuing in one."""
+    def _following(self, job: NextJob) -> Server:
+        """Make the next job's server, at the same addresses, in a folder of its own."""
         before = self._present
-        out = None if self._out is None else numbered(self._out, successor.folder)
+        out = None if self._out is None else numbered(self._out, job.folder)
         settings = self._again()
+        workers = job.workers or settings.terms.min_workers
         settings = replace(
             settings,
-            terms=replace(settings.terms, min_workers=successor.workers or settings.terms.min_workers),
+            terms=replace(settings.terms, min_workers=workers, predecessor=job.predecessor),
             hosts=before.continuation.hosts,
             moved=before.continuation.moved,
             metrics_port=before.metrics_port,
             out=out,
-            resume="latest" if successor.goes_on else None,
-            behind=successor.behind,
+            resume=None,
         )
-        return Server(settings, self._announce, self._out, successor.folder)
+        return Server(settings, self._announce, self._out, job.folder)
 
     # After a loss
 
@@ -127,11 +126,11 @@ class Servers:
         """Run the next generation at the same addresses, in the same folder, as soon as the port is free. Raises as
         `Server.run`."""
         before = self._present
-        folder = before.folder
+        folder, terms = before.folder, before.settings.terms
         settings = self._again()
         settings = replace(
             settings,
-            terms=replace(settings.terms, min_workers=before.settings.terms.min_workers),
+            terms=replace(settings.terms, min_workers=terms.min_workers, predecessor=terms.predecessor),
             hosts=before.continuation.hosts,
             moved=before.continuation.moved,
             metrics_port=before.metrics_port,
@@ -140,7 +139,6 @@ class Servers:
             recover=before.continuation.recover,
             again=True,
             former=before.host.job or before.settings.former,
-            behind=before.settings.behind,
         )
         # Free its arrays before the checkpoint is read.
         del before

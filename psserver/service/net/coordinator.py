@@ -18,18 +18,18 @@ from psserver.policies.policy import config_of
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.guard.authorization import Names, Peer
 from psserver.service.guard.rates import REJOIN_BURST, REJOINS_PER_SECOND, Buckets
-from psserver.service.job.agreement import FROM_JOB, Model, Named
+from psserver.service.job.agreement import FROM_JOB, Model
 from psserver.service.job.job import Job
+from psserver.service.job.next_job import begin_next, join_the_next
 from psserver.service.job.routes import lines
 from psserver.service.life.moves import Located, Moves
-from psserver.service.life.successor import Succession
 from psserver.service.net.registration import Call, parsed
 from psserver.service.net.sessions import SessionRpc
 from psserver.service.net.status import memory_to_wire, progress_to_wire, report_to_wire
 from pswire import running
 from pswire.addresses import Address
 from pswire.bounds import BOUNDS, Many
-from pswire.generations import follows
+from pswire.generations import follows, same_job
 from pswire.logs.events import event
 from pswire.messages import MessageCodec, specs_from_wire, specs_to_wire
 from pswire.model.plan import PlanError
@@ -76,15 +76,14 @@ class CoordinatorRpc:
         addresses: tuple[Address, ...],
         moves: Moves,
         moved: frozenset[int] = frozenset(),
-        succession: Succession | None = None,
         names: Names | None = None,
         security: str = "",
         folder: str = "",
         copies: Callable[[], tuple[list[pb.ServerStatus], str]] | None = None,
     ) -> None:
-        """Serve `job`. `moved`: servers at other addresses than workers were given. `succession`: decides which job
-        follows. `names`: owners of worker names. `security`, `folder`: shown by Status. `copies`: the servers of a job
-        with replicas, and a sentence about them."""
+        """Serve `job`. `moved`: servers at other addresses than workers were given. `names`: owners of worker names.
+        `security`, `folder`: shown by Status. `copies`: the servers of a job with replicas, and a sentence about
+        them."""
         self._job = job
         self._folder = folder
         # When a client last asked for log entries.
@@ -94,7 +93,6 @@ class CoordinatorRpc:
         self._addresses = addresses
         self._moves = moves
         self._moved = [str(each) if n in moved else "" for n, each in enumerate(addresses)] if moved else []
-        self._succession = succession
         self._joins = Buckets(REJOINS_PER_SECOND, REJOIN_BURST)
         self._known: pb.JoinRequest | None = None
         self.session = SessionRpc(job).serve
@@ -147,6 +145,12 @@ class CoordinatorRpc:
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"{request.worker!r} joins too often: wait")
         if not 1 <= len(request.session) <= NAME_LIMIT:
             raise invalid(f"session: expected 1 to {NAME_LIMIT} characters, got {len(request.session)}")
+        if request.begins_next and not request.job:
+            raise invalid("JoinRequest.begins_next: expected `job`, the one that the process has ended")
+        if request.begins_next and same_job(request.job, terms.job):
+            begin_next(self._job.decider, request.worker)
+        if self._job.decider.following is not None:
+            raise join_the_next()
         rank = request.task_index if request.HasField("task_index") else None
         try:
             codec, deltas = codec_numbered(request.wire_dtype), deltas_numbered(request.deltas)
@@ -157,8 +161,6 @@ class CoordinatorRpc:
             def model() -> Model:
                 return Model(specs_from_wire(request.variables), tables_from_text(request.tables))
 
-            work = work_from_wire(request)
-            self._check_succession(request, model, work)
             member = self._job.joining.join(
                 model,
                 request.plan,
@@ -166,7 +168,7 @@ class CoordinatorRpc:
                 request.session,
                 rank,
                 request.optimizer,
-                work,
+                work_from_wire(request),
                 codec,
                 deltas,
                 stays=request.stays,
@@ -175,6 +177,7 @@ class CoordinatorRpc:
                 function=request.function,
                 process=request.process,
                 place=request.place,
+                job=request.job,
             )
         except (PlanError, WireDtypeError, WorkError) as error:
             raise invalid(str(error)) from error
@@ -215,23 +218,6 @@ class CoordinatorRpc:
             policy=json.dumps(config_of(self._job.coordinator.policy)),
         )
 
-    def _check_succession(self, request: pb.JoinRequest, model: Named, work: WorkTerms | None) -> None:
-        """Handle a worker of no job, or of a predecessor, if another job follows or may follow. Raises Refused."""
-        succession, job = self._succession, self._job.terms.job
-        if succession is None or request.job:
-            return
-        ended = bool(request.after) and (request.after == job or follows(job, request.after))
-        if ended:
-            succession.leave_for_next_job(request.worker)
-        if succession.open:
-            succession.ask(model, request.plan, request.optimizer, work, anew=ended)
-        if ended:
-            raise precondition(
-                f"job {job} is over, and its servers end with it: expected them to be started with --stay, or the "
-                "worker's session to stay open (no close(), no `with`) until it begins the next job"
-            )
-        succession.check_predecessor(request.after)
-
     def _check_job(self, request: pb.JoinRequest) -> None:
         """Raise Refused for a worker of another job, or of other servers."""
         terms = self._job.terms
@@ -240,7 +226,8 @@ class CoordinatorRpc:
                 grpc.StatusCode.UNAVAILABLE,
                 f"this server still serves {terms.job}, which {request.job} has followed: try again in a moment",
             )
-        if request.job and request.job != terms.job and not follows(terms.job, request.job):
+        follows_it = request.begins_next and same_job(request.job, terms.predecessor)
+        if request.job and not same_job(request.job, terms.job) and not follows_it:
             raise precondition(
                 f"these servers run job {terms.job}, and this worker belongs to job {request.job}, which is over or "
                 "was killed: start the worker anew to take part"

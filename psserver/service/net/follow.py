@@ -10,7 +10,7 @@ import grpc
 
 from psserver.checkpoint import Store
 from psserver.service.errors import Refused, invalid, precondition
-from psserver.service.life.successor import numbered
+from psserver.service.job.next_job import numbered
 from psserver.service.net.orders import Execution
 from psserver.service.net.registration import Call, bounded, parsed
 from psserver.service.store.host import ShardHost

@@ -43,6 +43,8 @@ class ReplicatedDecider(Decider):
     all that was given to `hold`. `saves`: called with each entry that orders a checkpoint.
     """
 
+    replicated = True
+
     def __init__(
         self,
         *given: Any,

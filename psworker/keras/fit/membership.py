@@ -71,7 +71,7 @@ class Membership:
         specs = list(zip(variables.specs, self.given, strict=True))
         phase, known = Phase(stays=True), dict[str, Any]()
         if before is not None and before.stop is not None:
-            phase = Phase(stays=True, of=before.job) if goes_on else Phase(stays=True, after=before.job)
+            phase = Phase(stays=True, job=before.job, begins_next=not goes_on)
             known = {"name": before.worker, "task_index": before.worker_index}
         model = KerasModel(variables, backend().framework)
         known["computes"] = computes(model.backend, model.device)

@@ -1,0 +1,113 @@
+"""The job that follows another one on the same servers, and its folder.
+
+A job makes room for a next one in two cases:
+
+- Nothing was trained, its workers have left, and a worker with another model comes: a failed first try needs no
+  restart.
+- It rests between two fits, and one of its workers begins another job: the next fold, a recompiled model, or another
+  one. Only workers of the former job may join that job: a script that is started again would begin with its first fit,
+  on other data.
+
+The next job begins with new servers in the same processes, in a folder of its own, so nothing of a former job is left
+in them. Workers that have not left the former job have the usual time for that.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import grpc
+
+from psserver.checkpoint.rewind import SUMMARY, UNREADABLE
+from psserver.coordinator import inputs
+from psserver.service.errors import Refused, precondition
+from pswire import protocol
+
+if TYPE_CHECKING:
+    from psserver.service.job.decider import Decider
+
+# Cause of the end of a job that makes room.
+REPLACED: Final = "replaced"
+
+
+@dataclass(frozen=True, slots=True)
+class NextJob:
+    """`predecessor`: only its workers may join; empty: anybody. `workers`: how many its start waits for; 0: as many as
+    the server was started for. `folder`: the number of its folder."""
+
+    predecessor: str = ""
+    workers: int = 0
+    folder: int = 0
+
+
+def join_the_next() -> Refused:
+    """Return the answer to a worker that comes while a job makes room."""
+    return Refused(
+        grpc.StatusCode.UNAVAILABLE,
+        "the job before has ended, and another one begins: join again in a moment",
+    )
+
+
+def make_room(decider: "Decider", following: NextJob, reason: str, *, success: bool) -> None:
+    """End the job, because another one begins. Raises Refused where none may."""
+    if decider.replicated:
+        raise precondition(
+            f"servers with --replicas serve one job, and another one would begin here ({reason}): start them again"
+        )
+    decider.following = following
+    decider.input(inputs.Stopping(reason, success, REPLACED))
+
+
+def begin_next(decider: "Decider", worker: str) -> NoReturn:
+    """End `worker`'s part of this job, and the job, because its process begins another one. Raises Refused."""
+    state, job = decider.coordinator.state, decider.coordinator.terms.job
+    tally = state.roster.tallies.get(worker)
+    if tally is None or not tally.arrived:
+        raise precondition(f"{worker!r} was never a worker of job {job}: it can begin no job that follows it")
+    if state.stopped is None and not state.resting:
+        raise Refused(grpc.StatusCode.UNAVAILABLE, f"job {job} still trains: join again in a moment")
+    if state.stopped is None:
+        following = NextJob(job, len(state.roster.here()))
+        reason = f"the fit of all workers is done, and {worker} begins another job"
+        make_room(decider, following, reason, success=True)
+    if (member := state.roster.present.get(worker)) is not None:
+        decider.handle(worker, member.incarnation, protocol.Leave("begins another job"))
+    if decider.following is not None:
+        raise join_the_next()
+    raise precondition(
+        f"job {job} is over, and its servers end with it: expected the worker's session to stay open (no close(), no "
+        "`with`) until it begins the next job"
+    )
+
+
+# Folders
+
+
+def numbered(out: Path, number: int) -> Path:
+    """Return folder `number`: `out` itself, then job-2, job-3 in it, so that all jobs of a server are together."""
+    return out if number == 1 else out / f"job-{number}"
+
+
+def free(out: Path | None, number: int) -> int:
+    """Return the number of the first folder from `number` on that is not there yet."""
+    while out is not None and numbered(out, number).exists():
+        number += 1
+    return number
+
+
+def newest(out: Path) -> int:
+    """Return the number of the newest job's folder, from 1."""
+    number = 1
+    while numbered(out, number + 1).is_dir():
+        number += 1
+    return number
+
+
+def predecessor(out: Path, folder: int) -> str:
+    """Return the job that the workers of that folder's job have ended before; empty: none."""
+    try:
+        found = json.loads((numbered(out, folder - 1) / SUMMARY).read_bytes())
+        return str(found["job"]) if folder > 1 and found["success"] is True else ""
+    except (OSError, *UNREADABLE):
+        return ""

@@ -1,0 +1,163 @@
+"""The next job on the same servers: when one makes room for it, and who may take part."""
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from signal import SIGINT
+from typing import Any
+
+import numpy as np
+import pytest
+
+import psworker
+from pslab.check.checker import check_run
+from pslab.runs.folder import Run
+from psserver.options import Options
+from psserver.service.job.next_job import numbered
+from psserver.service.life.servers import Servers
+from psserver.settings import resolve
+from psserver.weights_file import load
+from pswire.exits import ExitCode
+from psworker.control.joining import Phase
+from tests.sentences import Recorder
+from tests.service.serving import Cluster, Served, granted
+
+MODEL = {"x": np.zeros(3, np.float32), "y": np.zeros(2, np.float32)}
+OTHER = {"z": np.zeros(4, np.float32)}
+
+
+class AllJobs(Served):
+    """One ps-server through all its jobs."""
+
+    def _made(self, options: Options, host: dict[str, Any]) -> Any:
+        return Servers(resolve(options, None), lambda: resolve(options, None), self._announce)
+
+
+@contextmanager
+def serving(out: Path | None, servers: int = 1, *overrides: str) -> Iterator[Cluster]:
+    """`out`: on a disk that all servers share."""
+    chosen = ("policy.name=async", "optimizer.learning_rate=1.0", *overrides)
+    addresses, started = ["127.0.0.1:0"] * servers, list[Served]()
+    with ExitStack() as ending:
+        for index in reversed(range(servers)):
+            options = Options(ps_hosts=",".join(addresses), task_index=index, overrides=chosen, out=out)
+            server = AllJobs(options)
+            ending.callback(server.ended)
+            addresses[index] = server.address
+            started.insert(0, server)
+        cluster = Cluster(started)
+        ending.callback(started[0].interrupt, SIGINT)
+        ending.callback(cluster.close)
+        yield cluster
+
+
+def train(cluster: Cluster, variables: dict[str, np.ndarray], until: int, **options: Any) -> int:
+    """One worker that pushes ones up to batch `until`, and measures the last version. How many it pushed."""
+    with psworker.connect(cluster.hosts, variables, **options) as session:
+        pushed = 0
+        for batch in range(session.next_batch, until):
+            grant = granted(session)
+            session.push(grant, {name: np.ones_like(value) for name, value in variables.items()})
+            session.commit(grant, samples=1, batch=batch)
+            pushed += 1
+        assert session.done().success
+        session.report({"last": float(session.pull_final()[0][0])})
+    return pushed
+
+
+def weights(folder: Path, name: str = "weights.safetensors") -> dict[str, np.ndarray]:
+    return load(folder / name).arrays
+
+
+def checked(folder: Path) -> None:
+    found = check_run(Run(folder))
+    assert not found.violations, found.violations
+
+
+def fails(cluster: Cluster, variables: dict[str, np.ndarray], **options: Any) -> None:
+    """A worker whose first step raises: version 0 is installed, and nothing is trained."""
+    with (
+        pytest.raises(ZeroDivisionError),
+        psworker.connect(cluster.hosts, variables, **options) as session,
+    ):
+        assert session.ready() is not None
+        raise ZeroDivisionError
+
+
+def test_a_first_try_that_failed_makes_room_for_another_model(tmp_path: Path) -> None:
+    """While servers still wait for the failed worker to come back. A folder of that number is passed over."""
+    out = tmp_path / "run"
+    numbered(out, 2).mkdir(parents=True)
+    with serving(out, 2, "cluster.worker_timeout=60") as cluster:
+        fails(cluster, MODEL)
+        train(cluster, OTHER, until=2)
+        assert [server.ended() for server in cluster.servers] == [ExitCode.OK, ExitCode.OK]
+    assert (weights(numbered(out, 3))["z"] == -2).all() and not list(numbered(out, 2).iterdir())
+    assert "nothing was trained" in json.loads((out / "summary.json").read_text())["reason"]
+    checked(out)
+    checked(numbered(out, 3))
+
+
+def test_what_was_trained_makes_room_for_nobody(tmp_path: Path, sentences: Recorder) -> None:
+    with serving(tmp_path / "run", 1, "cluster.worker_timeout=60") as cluster:
+        with psworker.connect(cluster.hosts, MODEL) as session:
+            grant = granted(session)
+            session.push(grant, {})
+            session.commit(grant, samples=1)
+            with sentences.raises(psworker.Refused):
+                psworker.connect(cluster.hosts, OTHER)
+        with sentences.raises(psworker.Refused):
+            psworker.connect(cluster.hosts, OTHER)
+
+
+def test_trials_of_a_script_one_behind_the_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As a tuner makes them, on two servers that end by themselves: each trial has a folder, and nothing of another."""
+    trials, sessions = [MODEL, OTHER, OTHER, MODEL], list[psworker.Session]()
+    with serving(tmp_path, 2) as cluster:
+        for model in trials:
+            phase = Phase(True, sessions[-1].job, begins_next=True) if sessions else Phase(stays=True)
+            sessions.append(psworker.connect(cluster.hosts, model, name="w0", phase=phase))
+            for before in sessions[-2:-1]:
+                before.close("begins another phase")
+            grant = sessions[-1].ready()
+            assert grant is not None
+            sessions[-1].push(grant, {name: np.ones_like(value) for name, value in model.items()})
+            sessions[-1].commit(grant, samples=1)
+            assert sessions[-1].done().success
+        sessions[-1].close()
+        assert [server.ended() for server in cluster.servers] == [ExitCode.OK] * 2
+    for number, model in enumerate(trials, 1):
+        found = weights(numbered(tmp_path, number))
+        assert {name: float(value[0]) for name, value in found.items()} == dict.fromkeys(model, -1.0)
+        checked(numbered(tmp_path, number))
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_a_script_that_is_started_again_does_not_join_a_later_job_with_its_first_data(
+    sentences: Recorder,
+) -> None:
+    """The jobs of one script have the same model, as K folds have."""
+
+    def session(phase: Phase) -> psworker.Session:
+        return psworker.connect(cluster.hosts, MODEL, phase=phase, name="w0" if phase.stays else "w1")
+
+    def trained(session: psworker.Session) -> None:
+        grant = granted(session)
+        session.push(grant, {name: np.ones_like(value) for name, value in MODEL.items()})
+        session.commit(grant, samples=1)
+
+    with serving(None) as cluster:
+        first = session(Phase(stays=True))
+        trained(first)
+        assert first.done().success
+        second = session(Phase(stays=True, job=first.job, begins_next=True))
+        first.close()
+        trained(second)
+        for phase in (Phase(), Phase(stays=True), Phase(job="another", begins_next=True)):
+            with sentences.raises(psworker.Refused):
+                session(phase)
+        assert second.done().success
+        second.close()
+    assert [server.code for server in cluster.servers] == [ExitCode.OK]
