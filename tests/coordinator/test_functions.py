@@ -9,6 +9,7 @@ import pytest
 from pslab.verify.harness import CoordinatorHarness, JoinError
 from psserver.coordinator import Coordinator, JobState
 from psserver.policies import build
+from pswire.decisions.entries import Model
 from tests.promises import promise
 from tests.sentences import Recorder
 
@@ -33,6 +34,19 @@ def join(harness: CoordinatorHarness, worker: str, function: str, session: str =
     rank = int(worker[1:])
     harness.join(worker, session, rank, function=function)
     harness.connects(worker, session)
+
+
+def test_the_log_has_a_digest_of_the_layers_whatever_they_are_called() -> None:
+    """And of nothing that machines round differently."""
+    other_names = text(*([f"{each[0]}_7", *each[1:3], [n + 1e-6 for n in each[3]]] for each in LAYERS))
+    found = []
+    for function in (text(), other_names, other(0, 1), other(1, 2), ""):
+        harness = CoordinatorHarness("async", workers=1)
+        join(harness, "w0", function)
+        harness.ready("w0")
+        harness.commits("w0")
+        found += [entry.function for entry in harness.entries(Model)]
+    assert found[0] == found[1] and len(set(found)) == 4 and found[4] == ""
 
 
 def begun() -> CoordinatorHarness:

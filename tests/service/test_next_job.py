@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from signal import SIGINT
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ import psworker
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psserver.options import Options
-from psserver.service.job.next_job import numbered
+from psserver.service.errors import Refused
+from psserver.service.job.next_job import NextJob, make_room, numbered
 from psserver.service.life.servers import Servers
 from psserver.settings import resolve
 from psserver.weights_file import load
@@ -110,6 +112,12 @@ def test_what_was_trained_makes_room_for_nobody(tmp_path: Path, sentences: Recor
                 psworker.connect(cluster.hosts, OTHER)
         with sentences.raises(psworker.Refused):
             psworker.connect(cluster.hosts, OTHER)
+
+
+def test_servers_with_replicas_serve_one_job(sentences: Recorder) -> None:
+    decider: Any = SimpleNamespace(replicated=True)
+    with sentences.raises(Refused):
+        make_room(decider, NextJob(), "nothing was trained", success=False)
 
 
 def test_trials_of_a_script_one_behind_the_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
