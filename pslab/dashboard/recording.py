@@ -119,6 +119,8 @@ class Recorder:
         match fact:
             case facts.Job():
                 self._describe(fact)
+            case facts.Model():
+                self.job = {**self.job, "optimizer": fact.optimizer}
             case facts.Policy(policy) if self.job is not None:
                 self.job = {**self.job, "policy": policy}
             case facts.Grant(_, ticket, version):

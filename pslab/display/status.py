@@ -31,7 +31,7 @@ STYLES = {
 }
 
 
-# Folder names of later jobs of the same servers (`psserver.service.life.successor`).
+# Folder names of later jobs of the same servers (`psserver.service.job.next_job`).
 LATER_JOB = r"job-\d+"
 # Numbers from here on are shown with an exponent, because workers may report values with 300 digits.
 LARGE = 1e9

@@ -38,6 +38,10 @@ def replay_of(run: Run) -> Replay:
             f"{run.path}: its workers ran a script, which only the script itself can repeat: expected a run of a [job] "
             "module, whose batches can be computed again"
         )
+    if not model_of(steps).optimizer:
+        raise RunError(
+            f"{run.path}: the job ended before its initial values came: there is nothing to compute again"
+        )
     _check_agreement(run, steps, experiment)
     trainer = _trainer(run, job, model_of(steps).optimizer, experiment)
     return Replay(steps, trainer, experiment.job.epochs, experiment.cluster.payload_dtype)

@@ -149,7 +149,8 @@ class Summary:
             return cls(
                 job=str(record["job"]),
                 policy=_named(record["policy"]),
-                optimizer=_named(record["optimizer"]),
+                # A job that ended before its first initial values settled none.
+                optimizer=_named(record["optimizer"]) if record["optimizer"] else {},
                 servers=_count(record["servers"]),
                 workers=_count(record["workers"]),
                 versions=_count(record["versions"]),

@@ -87,13 +87,18 @@ def coordinator_of(checkpoint: Checkpoint, terms: JobTerms, policy: Policy) -> C
 
     Raises CheckpointError.
     """
-    state = checkpoint.coordinator
+    state, about = checkpoint.coordinator, checkpoint.manifest
+    if state.proposal.optimizer != about.optimizer:
+        raise CheckpointError(
+            f"the checkpoint of version {about.version}: its manifest names the optimizer {about.optimizer}, and its "
+            f"coordinator {state.proposal.optimizer}: it was edited"
+        )
     try:
         reopen(state, policy)
         state.servers = terms.servers
         return Coordinator(terms, policy, state)
     except StateError as error:
-        raise CheckpointError(f"the checkpoint of version {checkpoint.manifest.version}: {error}") from error
+        raise CheckpointError(f"the checkpoint of version {about.version}: {error}") from error
 
 
 def plan_of(checkpoint: Checkpoint, servers: int) -> Plan:

@@ -88,8 +88,7 @@ class JoinAsked(Input):
     session that joins again and does not go back, one past the last batch that it committed; batches of these that the
     log lacks are missing. `computes`: what it computes with, for people. `function`: what decides its model's function
     beside the variables (`psserver.coordinator.functions`); the same for all workers that name one. `by`: who
-    joins, for a superseded worker ("another process (...)"). `job`: the job that its process takes part in, or took
-    part in right before, if any.
+    joins, for a superseded worker ("another process (...)").
     """
 
     worker: str
@@ -101,7 +100,6 @@ class JoinAsked(Input):
     computes: str = ""
     function: str = ""
     by: str = ""
-    job: str = ""
 
 
 @value

@@ -11,7 +11,6 @@ from psserver.coordinator.waits import waits
 from psserver.policies import Leave
 from pswire import protocol
 from pswire.decisions import entries
-from pswire.generations import same_job
 
 
 class _NotNowError(ValueError):
@@ -52,7 +51,6 @@ class Membership:
             rank = known.rank if known else roster.free_rank()
         worker = worker or (known.worker if known else self._name(rank))
         self._check_limits(worker)
-        self._check_predecessor(asked.job)
         holder = roster.holder(rank)
         if holder is not None and holder.worker != worker:
             raise _NotNowError(
@@ -105,19 +103,6 @@ class Membership:
                 f"worker {worker!r} would be number {len(known) + 1}: this job takes {terms.max_workers} workers "
                 "(--max-workers), of which those that left may come back under their names"
             )
-
-    def _check_predecessor(self, job: str) -> None:
-        """Raise _NotNowError for a worker that does not come from the job before, if this one follows another."""
-        terms = self._ledger.terms
-        if not terms.predecessor or (
-            job and any(same_job(job, each) for each in (terms.job, terms.predecessor))
-        ):
-            return
-        raise _NotNowError(
-            f"job {terms.job} is not the first one of its workers' scripts: expected a worker that comes from job "
-            f"{terms.predecessor}; a script that is started again would begin with its first fit, on other data, so "
-            "the others go on without it"
-        )
 
     def _name(self, rank: int) -> str:
         """Name a worker that gave no name. It never supersedes another worker."""

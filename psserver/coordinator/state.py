@@ -56,7 +56,7 @@ class JobState:
     # Entries of the decision log so far, which is the number of the next one.
     entries: int = 0
     version: int = 0
-    # The job's model and optimizer, once version 0 is installed.
+    # By the newest Join that was admitted with another one; the log settles it right before version 0.
     proposal: Proposal = Proposal()
     roster: Roster = field(default_factory=Roster)
     # None if the job deals no work units.

@@ -75,8 +75,8 @@ class JobTerms:
     checkpoint_seconds: float = 0.0
     # The number of versions in a row of which much was kept back (`psserver.coordinator.finite`) that ends the job.
     nonfinite_limit: int = 10
-    # The job whose workers alone may join this one, which they have begun behind it; empty: anybody may.
-    predecessor: str = ""
+    # The jobs whose workers alone may join this one, which follows them; empty: anybody may.
+    predecessors: tuple[str, ...] = ()
     # How often its servers have resumed from a checkpoint. Ticket numbers of two generations never overlap.
     generation: int = 0
     # Seconds after which a resumed job begins with the workers that have come back; 0: it waits for all.

@@ -15,7 +15,7 @@ from pswire.decisions.records import MICROSECONDS, Record, about, record
 
 FORMAT: Final = 2
 """The format of the log; a reader refuses any other."""
-READ_BY: Final[Mapping[int, str]] = {1: "release 0.2.0"}
+READ_BY: Final[Mapping[int, str]] = {1: "release 0.2.0, or an unreleased build between it and this one,"}
 """What reads an older format."""
 
 # Why contributions are dropped that waited for an update under a policy which another one has replaced.
@@ -157,7 +157,7 @@ class Model(LogEntry):
     variables: str = about("fingerprint of the model's variables and tables on these servers")
     optimizer: Mapping[str, Any] = about("the optimizer's name and knobs")
     function: str = about(
-        "digest of the layers' configurations, if the workers say what they are", default=""
+        "digest of the layers, and of what they have learned, if workers tell of them", default=""
     )
 
     def sentence(self) -> str:

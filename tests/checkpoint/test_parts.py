@@ -12,6 +12,7 @@ from psserver.checkpoint import (
     CheckpointError,
     Store,
     choose,
+    coordinator_of,
     needed_by,
     part_of,
     plan_of,
@@ -19,6 +20,8 @@ from psserver.checkpoint import (
 )
 from psserver.checkpoint.contents import load
 from psserver.checkpoint.disk import RealDisk
+from psserver.coordinator import JobTerms
+from psserver.policies import build
 from psserver.shard import ShardState
 from tests.checkpoint.test_simulated import play
 from tests.sentences import Recorder
@@ -99,6 +102,15 @@ def test_of_another_layout_on_as_many_servers_all_parts_are_kept(folder: Path) -
     about = store.manifest(store.names()[-1])
     assert set(needed_by(1, SERVERS)(about)) == {1}
     assert set(needed_by(1, SERVERS)(replace(about, plan="0123456789ab"))) == set(range(SERVERS))
+
+
+def test_a_manifest_with_another_optimizer_than_the_coordinator_is_refused(
+    folder: Path, sentences: Recorder
+) -> None:
+    whole = load(Store(folder), Store(folder).names()[-1])
+    edited = replace(whole, manifest=replace(whole.manifest, optimizer={"name": "sgd"}))
+    with sentences.raises(CheckpointError):
+        coordinator_of(edited, JobTerms("j"), build("sync", {}, 1))
 
 
 def test_a_manifest_that_names_no_file_of_a_server_is_refused(folder: Path, sentences: Recorder) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness, JoinError, notices, refusals
-from psserver.coordinator import Declined, JobState, Joined, inputs
+from psserver.coordinator import JobState, inputs
 from psserver.coordinator.roster import BATCHES_AHEAD, REMEMBERED_SESSIONS
 from pswire import protocol
 from pswire.decisions import entries
@@ -151,18 +151,6 @@ def test_names_that_are_allowed_and_no_others(sentences: Recorder) -> None:
         harness.joins("eve", "B", rank=1)
     sentences.check(refused)
     harness.joins("anna", "C", rank=1)
-
-
-def test_a_later_job_of_a_script_takes_only_workers_of_the_job_before(sentences: Recorder) -> None:
-    """And its own that come back, also in another generation of either job."""
-    harness = CoordinatorHarness(workers=4, terms={"predecessor": "before.1"})
-    for rank, job in enumerate(("before", "before.1", "j.2")):
-        *_, joined = harness.gives(inputs.JoinAsked(f"w{rank}", f"s{rank}", rank, job=job))
-        assert isinstance(joined, Joined)
-    for job in ("", "another"):
-        (declined,) = harness.gives(inputs.JoinAsked("w3", "s3", 3, job=job))
-        assert isinstance(declined, Declined)
-        sentences.check(declined.reason)
 
 
 def test_so_many_processes_of_a_name_are_remembered_and_no_more(sentences: Recorder) -> None:

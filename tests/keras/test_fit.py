@@ -135,7 +135,8 @@ def test_learning_rates_that_are_set_reach_the_servers(tmp_path: Path) -> None:
     assert_same(plain, ours)
     assert got == expected
     log = [json.loads(line) for line in (tmp_path / "run" / "decisions.jsonl").read_text().splitlines()]
-    assert log[0]["optimizer"]["learning_rate"] == 0.03
+    (model,) = (entry for entry in log if entry["kind"] == "model")
+    assert model["optimizer"]["learning_rate"] == 0.03
     rates = [entry["learning_rate"] for entry in log if entry["kind"] == "rate"]
     assert rates == pytest.approx([0.015, 0.0075, 0.00225, 0.000675, 0.07])
     assert verify(log).ok

@@ -67,8 +67,10 @@ def test_a_script_fits_several_times_and_its_end_decides(tmp_path: Path) -> None
     for worker in range(2):
         said = (tmp_path / "run" / "logs" / f"worker-{worker}.log").read_text()
         assert said.count(" - loss: ") == 1
-    first = kinds(tmp_path / "run")[0]
-    assert first["optimizer"]["name"] == "adam" and first["policy"]["name"] == "bounded"
+    log = kinds(tmp_path / "run")
+    (model,) = (entry for entry in log if entry["kind"] == "model")
+    assert model["optimizer"]["name"] == "adam" and log[0]["policy"]["name"] == "bounded"
+    assert len(model["function"]) == 64
     jobs = [tmp_path / "run", tmp_path / "run" / "job-2", tmp_path / "run" / "job-3"]
     counts = []
     for job in jobs:

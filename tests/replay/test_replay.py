@@ -149,6 +149,18 @@ def test_a_log_that_was_cut_off(tmp_path: Path) -> None:
     assert "no stop entry" in refused(run)
 
 
+def test_a_log_that_settles_no_model(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", "async")
+
+    def cut(records: list[Record]) -> None:
+        settled = next(each["i"] for each in records if each["kind"] == "model")
+        stop = next(each for each in records if each["kind"] == "stop")
+        records[settled:] = [stop | {"i": settled}]
+
+    edit_log(run, cut)
+    assert "the job ended before its initial values came" in refused(run)
+
+
 def test_a_log_with_a_missing_line(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async")
     edit_log(run, lambda records: records.__delitem__(30))

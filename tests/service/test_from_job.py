@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import psworker
+from pslab.runs.folder import Run
 from psserver.options import Options
 from psserver.settings import SettingsError, resolve
 from pswire.model.plan import VariableSpec, make_plan
@@ -95,6 +96,7 @@ def test_a_job_that_ends_before_it_knew_has_a_log(tmp_path: Path) -> None:
     with serving(overrides=["optimizer={name='from-job'}"], out=tmp_path / "run"):
         pass
     assert [entry["kind"] for entry in entries(tmp_path / "run")] == ["job", "stop"]
+    assert Run(tmp_path / "run").summary.optimizer == {}
 
 
 def test_nothing_goes_beside_from_job(sentences: Recorder) -> None:

@@ -17,12 +17,13 @@ from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psserver.options import Options
 from psserver.service.errors import Refused
+from psserver.service.job import next_job
 from psserver.service.job.next_job import NextJob, make_room, numbered
 from psserver.service.life.servers import Servers
 from psserver.settings import resolve
 from psserver.weights_file import load
 from pswire.exits import ExitCode
-from psworker.control.joining import Phase
+from psworker.control.joining import FIRST, Phase
 from tests.sentences import Recorder
 from tests.service.serving import Cluster, Served, granted
 
@@ -55,22 +56,20 @@ def serving(out: Path | None, servers: int = 1, *overrides: str) -> Iterator[Clu
         yield cluster
 
 
-def train(cluster: Cluster, variables: dict[str, np.ndarray], until: int, **options: Any) -> int:
-    """One worker that pushes ones up to batch `until`, and measures the last version. How many it pushed."""
-    with psworker.connect(cluster.hosts, variables, **options) as session:
-        pushed = 0
+def train(cluster: Cluster, variables: dict[str, np.ndarray], until: int, phase: Phase = FIRST) -> str:
+    """One worker that pushes ones up to batch `until`, and measures the last version. Return its job."""
+    with psworker.connect(cluster.hosts, variables, phase=phase) as session:
         for batch in range(session.next_batch, until):
             grant = granted(session)
             session.push(grant, {name: np.ones_like(value) for name, value in variables.items()})
             session.commit(grant, samples=1, batch=batch)
-            pushed += 1
         assert session.done().success
         session.report({"last": float(session.pull_final()[0][0])})
-    return pushed
+        return session.job
 
 
-def weights(folder: Path, name: str = "weights.safetensors") -> dict[str, np.ndarray]:
-    return load(folder / name).arrays
+def weights(folder: Path) -> dict[str, np.ndarray]:
+    return load(folder / "weights.safetensors").arrays
 
 
 def checked(folder: Path) -> None:
@@ -78,11 +77,11 @@ def checked(folder: Path) -> None:
     assert not found.violations, found.violations
 
 
-def fails(cluster: Cluster, variables: dict[str, np.ndarray], **options: Any) -> None:
+def fails(cluster: Cluster, variables: dict[str, np.ndarray], phase: Phase = FIRST) -> None:
     """A worker whose first step raises: version 0 is installed, and nothing is trained."""
     with (
         pytest.raises(ZeroDivisionError),
-        psworker.connect(cluster.hosts, variables, **options) as session,
+        psworker.connect(cluster.hosts, variables, phase=phase) as session,
     ):
         assert session.ready() is not None
         raise ZeroDivisionError
@@ -118,6 +117,92 @@ def test_servers_with_replicas_serve_one_job(sentences: Recorder) -> None:
     decider: Any = SimpleNamespace(replicated=True)
     with sentences.raises(Refused):
         make_room(decider, NextJob(), "nothing was trained", success=False)
+
+
+def test_a_process_that_has_trained_before_joins_servers_that_are_started_anew() -> None:
+    """They know nothing of the job before, so it is a worker like any other."""
+    with serving(None) as cluster:
+        first = train(cluster, MODEL, until=1)
+    with serving(None) as cluster:
+        assert train(cluster, OTHER, until=1, phase=Phase(job=first, begins_next=True)) != first
+
+
+def test_a_try_that_failed_in_a_later_job_makes_room_for_workers_of_the_same_script(
+    sentences: Recorder,
+) -> None:
+    """The others of that script may still come from the job before; a stranger may not, whatever its model is."""
+    with serving(None, 1, "cluster.worker_timeout=60") as cluster:
+        first = psworker.connect(cluster.hosts, MODEL, phase=Phase(stays=True), name="w0")
+        grant = granted(first)
+        first.push(grant, {name: np.ones_like(value) for name, value in MODEL.items()})
+        first.commit(grant, samples=1)
+        assert first.done().success
+        begins = Phase(job=first.job, begins_next=True)
+        second = psworker.connect(cluster.hosts, MODEL, phase=begins, name="w0")
+        first.close()
+        job = second.job
+        assert second.ready() is not None
+        second.close()
+        with sentences.raises(psworker.Refused):
+            psworker.connect(cluster.hosts, OTHER)
+        assert cluster.status().job == job
+        assert train(cluster, OTHER, until=1, phase=begins) != job
+    assert cluster.servers[0].code == ExitCode.OK
+
+
+def test_who_cannot_take_part_begins_no_job(sentences: Recorder) -> None:
+    with serving(None) as cluster:
+        first = psworker.connect(cluster.hosts, MODEL, phase=Phase(stays=True), name="w0")
+        grant = granted(first)
+        first.push(grant, {})
+        first.commit(grant, samples=1)
+        assert first.done().success
+        with sentences.raises(psworker.Refused):
+            phase = Phase(job=first.job, begins_next=True)
+            psworker.connect(cluster.hosts, OTHER, optimizer={"name": "adam"}, phase=phase, name="w0")
+        assert cluster.status().job == first.job
+        first.close()
+    assert cluster.servers[0].code == ExitCode.OK
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["a server", "the log"])
+def test_no_job_follows_where_something_was_lost(
+    lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exit code is that of the loss; nothing takes its place."""
+    timeout = "cluster.worker_timeout=3"
+    with serving(tmp_path / "run", 2, timeout) as cluster:
+        session = psworker.connect(cluster.hosts, MODEL, phase=Phase(stays=True), name="w0")
+        grant = granted(session)
+        session.push(grant, {})
+        session.commit(grant, samples=1)
+        assert session.done().success
+        decider = cluster.servers[0].server._present.job.decider
+
+        def made_room(*given: Any, **named: Any) -> None:
+            make_room(*given, **named)
+            if lost:
+                decider.routes.followers[0].give_up("planted")
+            else:
+                decider.fail("planted", ExitCode.STORAGE)
+
+        monkeypatch.setattr(next_job, "make_room", made_room)
+        with pytest.raises((psworker.Refused, psworker.Unreachable)):
+            phase = Phase(job=session.job, begins_next=True)
+            psworker.connect(cluster.hosts, OTHER, phase=phase, name="w0", server_timeout=6)
+        session.close()
+        expected = ExitCode.UNREACHABLE if lost else ExitCode.STORAGE
+        assert cluster.servers[0].ended() == expected
+    assert not numbered(tmp_path / "run", 2).exists()
+
+
+def test_after_a_restart_the_jobs_before_are_known_by_their_folders(tmp_path: Path) -> None:
+    for number, (name, success) in enumerate([("a", True), ("b", True), ("c", False)], 1):
+        numbered(tmp_path, number).mkdir(parents=True, exist_ok=True)
+        summary = json.dumps({"job": name, "success": success})
+        (numbered(tmp_path, number) / "summary.json").write_text(summary)
+    found = [next_job.predecessors(tmp_path, folder) for folder in (1, 2, 3, 4, 5)]
+    assert found == [(), ("a",), ("b",), ("c", "b"), ("c", "b")]
 
 
 def test_trials_of_a_script_one_behind_the_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

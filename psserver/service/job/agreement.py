@@ -5,6 +5,7 @@ refuses any other; one that was started with `optimizer = "from-job"` takes that
 """
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -15,9 +16,10 @@ from psserver.codec_rules import check_codec
 from psserver.coordinator import JobTerms
 from psserver.coordinator.units import WorkTerms
 from psserver.optimizers import Optimizer, OptimizerError, build
-from psserver.policies import Policy, PolicyError
+from psserver.policies import Policy, PolicyError, advice
 from psserver.service.errors import precondition
 from pswire.config.experiment import FROM_JOB
+from pswire.logs.events import event
 from pswire.model.plan import Plan, VariableSpec, make_plan
 from pswire.model.tables import TableSpec
 from pswire.transport.blocks import BlockCodec
@@ -35,6 +37,9 @@ __all__ = [
     "explain_other_work",
     "planned",
 ]
+
+
+log = logging.getLogger("ps-server")
 
 
 class Model(NamedTuple):
@@ -67,6 +72,12 @@ class Agreement:
 
     def __post_init__(self) -> None:
         self.configured = self.optimizer
+
+    def advise(self) -> None:
+        """Warn if the policy is meant for another optimizer."""
+        advised = None if self.optimizer is None else advice(self.policy.name, self.optimizer.config)
+        if advised is not None:
+            log.warning("%s", advised, extra=event("advice"))
 
 
 def planned(agreement: Agreement, model: Named, fingerprint: str) -> Plan:

@@ -162,6 +162,8 @@ class Job:
     def open(self) -> None:
         """Write the log's first entry, or that the job goes on."""
         back = self._rolled_back
+        if back is None:
+            self.agreement.advise()
         self.decider.input(inputs.Opened() if back is None else inputs.Resumed(back, self._expected))
 
     def stop(self, reason: str, *, success: bool, cause: str) -> None:

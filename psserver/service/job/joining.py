@@ -1,7 +1,6 @@
 """Joining: the model, optimizer and work units of a job, and the admission of members."""
 
 import json
-import logging
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -14,7 +13,7 @@ from psserver.coordinator.roster import Member
 from psserver.coordinator.terms import Proposal
 from psserver.coordinator.units import WorkTerms
 from psserver.optimizers import Optimizer, OptimizerError, build
-from psserver.policies import PolicyError, advice
+from psserver.policies import PolicyError
 from psserver.policy_plan import check_measures
 from psserver.service.errors import Refused, precondition
 from psserver.service.guard.limits import Capacity
@@ -32,7 +31,6 @@ from psserver.service.job.names_in_use import Joiner, NamesInUse
 from psserver.service.job.next_job import NextJob, join_the_next, make_room
 from psserver.service.store.resume_point import ResumePoint
 from pswire import protocol
-from pswire.logs.events import event
 from pswire.messages import specs_to_wire
 from pswire.model.plan import Plan, explain_mismatch
 from pswire.model.tables import explain_other_tables, tables_to_json
@@ -43,8 +41,6 @@ from pswire.transport.blocks import BlockCodec
 from pswire.transport.codecs import FLOAT32, Codec, WireDtypeError
 from pswire.transport.wire import deltas_named, number_of
 from pswire.v1 import shard_pb2
-
-log = logging.getLogger("ps-server")
 
 
 class JobModel:
@@ -88,8 +84,6 @@ class JobModel:
         config: dict[str, object] = to_plain(optimizer.config)
         proposal = Proposal(plan.fingerprint, config, transfer(largest, 0.0))
         decider.give(inputs.ModelProposed(proposal))
-        if (advised := advice(agreement.policy.name, config)) is not None:
-            log.warning("%s", advised, extra=event("advice"))
         message = shard_pb2.Configure(
             variables=specs_to_wire(plan.variables),
             plan=plan.fingerprint,
@@ -150,10 +144,9 @@ class Joining:
         function: str = "",
         process: str = "",
         place: str = "",
-        job: str = "",
     ) -> Member:
         """Admit a worker. `codec`: of its gradients; `deltas`: of the weights' changes. `stays`: its process may take
-        part in another phase. `used`, `function`, `job`: as in `JoinAsked`. `process`, `place`: as in a JoinRequest.
+        part in another phase. `used`, `function`: as in `JoinAsked`. `process`, `place`: as in a JoinRequest.
 
         Raises Refused if another process has the name, or if model, optimizer or work units differ; PlanError if the
         model cannot be planned.
@@ -172,9 +165,7 @@ class Joining:
         newcomer = Joiner(session, process, place, decider.now())
         by = self._take_name(worker, rank, newcomer)
         member = self._admit(
-            inputs.JoinAsked(
-                worker, session, rank, codec.remembers, stays, used, computes, function, by, job
-            ),
+            inputs.JoinAsked(worker, session, rank, codec.remembers, stays, used, computes, function, by),
             proposed,
             work,
         )
@@ -216,6 +207,9 @@ class Joining:
         """Check that model, optimizer and work units are the job's, or make them so if they may be replaced. Raises
         Refused, with nothing changed."""
         agreement, state = self._agreement, self._decider.coordinator.state
+        if state.stopped is not None:
+            # The coordinator refuses it.
+            return
         present, optimizer = agreement.plan, agreement.optimizer
         if (
             present is not None
@@ -229,13 +223,15 @@ class Joining:
             self._check_replaceable(present, proposed, work, deltas)
         # First, because it may fail with nothing changed.
         self._model.hold(proposed, chosen, deltas)
-        agreement.optimizer = chosen
+        if agreement.optimizer is not chosen:
+            agreement.optimizer = chosen
+            agreement.advise()
         self._withdraw_plan()
 
     @property
     def _nothing_trained(self) -> bool:
-        """Whether workers came, trained nothing, and have left: for example because their model failed at its first
-        step."""
+        """Whether nobody is here, and nothing was trained so far: for example because the model of those who came
+        failed at its first step."""
         roster = self._decider.coordinator.state.roster
         return not roster.here() and not any(tally.committed for tally in roster.tallies.values())
 
@@ -248,10 +244,12 @@ class Joining:
         Until then a stray Join must not decide what the job trains. A job that trained nothing ends to make room.
         """
         state = self._decider.coordinator.state
-        if state.initialised and self._nothing_trained and state.stopped is None:
+        if state.initialised and self._nothing_trained:
             # The log cannot be taken back, so a new job begins.
-            reason = "nothing was trained, its workers have left, and one with another model came: a new job begins"
-            make_room(self._decider, NextJob(), reason, success=False)
+            reason = "nothing was trained, its workers have left, and one came to train something else: a job begins"
+            terms = self._agreement.terms
+            known = (*terms.predecessors, terms.job) if terms.predecessors else ()
+            make_room(self._decider, NextJob(known), reason, success=False)
             raise join_the_next()
         if state.initialised or state.roster.here():
             self._refuse(present, Model(proposed.variables, proposed.tables), work, deltas)

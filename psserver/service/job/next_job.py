@@ -22,6 +22,7 @@ import grpc
 from psserver.checkpoint.rewind import SUMMARY, UNREADABLE
 from psserver.coordinator import inputs
 from psserver.service.errors import Refused, precondition
+from psserver.service.job.agreement import agreed
 from pswire import protocol
 
 if TYPE_CHECKING:
@@ -33,10 +34,10 @@ REPLACED: Final = "replaced"
 
 @dataclass(frozen=True, slots=True)
 class NextJob:
-    """`predecessor`: only its workers may join; empty: anybody. `workers`: how many its start waits for; 0: as many as
-    the server was started for. `folder`: the number of its folder."""
+    """`predecessors`: only workers of these may join; empty: anybody. `workers`: how many its start waits for; 0: as
+    many as the server was started for. `folder`: the number of its folder."""
 
-    predecessor: str = ""
+    predecessors: tuple[str, ...] = ()
     workers: int = 0
     folder: int = 0
 
@@ -59,8 +60,11 @@ def make_room(decider: "Decider", following: NextJob, reason: str, *, success: b
     decider.input(inputs.Stopping(reason, success, REPLACED))
 
 
-def begin_next(decider: "Decider", worker: str) -> NoReturn:
-    """End `worker`'s part of this job, and the job, because its process begins another one. Raises Refused."""
+def begin_next(decider: "Decider", worker: str, optimizer: str) -> NoReturn:
+    """End `worker`'s part of this job, and the job, because its process begins another one, with this optimizer (JSON;
+    empty: the server's). Raises Refused."""
+    # Who cannot take part in the next job begins none.
+    agreed(decider.agreement.configured, optimizer)
     state, job = decider.coordinator.state, decider.coordinator.terms.job
     tally = state.roster.tallies.get(worker)
     if tally is None or not tally.arrived:
@@ -68,7 +72,7 @@ def begin_next(decider: "Decider", worker: str) -> NoReturn:
     if state.stopped is None and not state.resting:
         raise Refused(grpc.StatusCode.UNAVAILABLE, f"job {job} still trains: join again in a moment")
     if state.stopped is None:
-        following = NextJob(job, len(state.roster.here()))
+        following = NextJob((job,), len(state.roster.here()))
         reason = f"the fit of all workers is done, and {worker} begins another job"
         make_room(decider, following, reason, success=True)
     if (member := state.roster.present.get(worker)) is not None:
@@ -104,10 +108,16 @@ def newest(out: Path) -> int:
     return number
 
 
-def predecessor(out: Path, folder: int) -> str:
-    """Return the job that the workers of that folder's job have ended before; empty: none."""
-    try:
-        found = json.loads((numbered(out, folder - 1) / SUMMARY).read_bytes())
-        return str(found["job"]) if folder > 1 and found["success"] is True else ""
-    except (OSError, *UNREADABLE):
-        return ""
+def predecessors(out: Path, folder: int) -> tuple[str, ...]:
+    """Return the jobs whose workers may join the job of that folder: the newest before it that was trained, and those
+    that have made room since. Empty: anybody may."""
+    found = []
+    for number in range(folder - 1, 0, -1):
+        try:
+            summary = json.loads((numbered(out, number) / SUMMARY).read_bytes())
+            found.append(str(summary["job"]))
+            if summary["success"] is True:
+                return tuple(found)
+        except (OSError, *UNREADABLE):
+            continue
+    return ()

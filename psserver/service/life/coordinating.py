@@ -216,8 +216,11 @@ class Coordinating:
         if going.signal is None:
             await self.rpc.wait_for_log_readers()
         following = job.decider.following
-        if following is not None and going.signal is None:
-            going.following = replace(following, folder=free(self._out, self._folder + 1))
+        if following is not None and going.signal is None and code in (ExitCode.OK, ExitCode.JOB_FAILED):
+            if all(follower.state != "lost" for follower in job.routes.followers):
+                going.following = replace(following, folder=free(self._out, self._folder + 1))
+            else:
+                code = ExitCode.UNREACHABLE
         next_folder = 0 if going.following is None else going.following.folder
         for follower in job.routes.followers:
             await follower.shutdown(code, stopped.reason, next_folder)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from types import FrameType
 
 from psserver.checkpoint.resumption import AUTO
-from psserver.service.job.next_job import NextJob, newest, numbered, predecessor
+from psserver.service.job.next_job import NextJob, newest, numbered, predecessors
 from psserver.service.life.listeners import BindError
 from psserver.service.life.settings import Announce, ServerSettings
 from psserver.service.server import Server
@@ -65,7 +65,7 @@ class Servers:
         if first.out is not None and first.resume == AUTO:
             # A later job may have been under way when the process before this one was lost.
             folder = newest(first.out)
-            terms = replace(first.terms, predecessor=predecessor(first.out, folder))
+            terms = replace(first.terms, predecessors=predecessors(first.out, folder))
             first = replace(first, out=numbered(first.out, folder), terms=terms)
         self._present = Server(first, announce, self._out, folder)
 
@@ -106,7 +106,7 @@ class Servers:
         workers = job.workers or settings.terms.min_workers
         settings = replace(
             settings,
-            terms=replace(settings.terms, min_workers=workers, predecessor=job.predecessor),
+            terms=replace(settings.terms, min_workers=workers, predecessors=job.predecessors),
             hosts=before.continuation.hosts,
             moved=before.continuation.moved,
             metrics_port=before.metrics_port,
@@ -130,7 +130,7 @@ class Servers:
         settings = self._again()
         settings = replace(
             settings,
-            terms=replace(settings.terms, min_workers=terms.min_workers, predecessor=terms.predecessor),
+            terms=replace(settings.terms, min_workers=terms.min_workers, predecessors=terms.predecessors),
             hosts=before.continuation.hosts,
             moved=before.continuation.moved,
             metrics_port=before.metrics_port,

@@ -148,8 +148,8 @@ class CoordinatorRpc:
         if request.begins_next and not request.job:
             raise invalid("JoinRequest.begins_next: expected `job`, the one that the process has ended")
         if request.begins_next and same_job(request.job, terms.job):
-            begin_next(self._job.decider, request.worker)
-        if self._job.decider.following is not None:
+            begin_next(self._job.decider, request.worker, request.optimizer)
+        if self._job.decider.following is not None and not same_job(request.job, terms.job):
             raise join_the_next()
         rank = request.task_index if request.HasField("task_index") else None
         try:
@@ -177,7 +177,6 @@ class CoordinatorRpc:
                 function=request.function,
                 process=request.process,
                 place=request.place,
-                job=request.job,
             )
         except (PlanError, WireDtypeError, WorkError) as error:
             raise invalid(str(error)) from error
@@ -226,8 +225,16 @@ class CoordinatorRpc:
                 grpc.StatusCode.UNAVAILABLE,
                 f"this server still serves {terms.job}, which {request.job} has followed: try again in a moment",
             )
-        follows_it = request.begins_next and same_job(request.job, terms.predecessor)
-        if request.job and not same_job(request.job, terms.job) and not follows_it:
+        comes_next = request.begins_next and (
+            not terms.predecessors or any(same_job(request.job, each) for each in terms.predecessors)
+        )
+        if not request.job and terms.predecessors:
+            raise precondition(
+                f"job {terms.job} is not the first one of its workers' scripts: expected a worker that comes from job "
+                f"{terms.predecessors[0]}; a script that is started again would begin with its first fit, on other "
+                "data, so the others go on without it"
+            )
+        if request.job and not same_job(request.job, terms.job) and not comes_next:
             raise precondition(
                 f"these servers run job {terms.job}, and this worker belongs to job {request.job}, which is over or "
                 "was killed: start the worker anew to take part"

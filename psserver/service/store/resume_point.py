@@ -28,7 +28,6 @@ from psserver.checkpoint.rewind import (
     WEIGHTS,
     LogIndex,
     Mark,
-    RewindError,
 )
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
@@ -87,17 +86,6 @@ class ResumePoint:
         log.info(
             "goes on from version %d; the %d log entries after it are void", about.version, void, extra=fields
         )
-
-
-def complete(folder: Path, version: int) -> bool:
-    """Return whether the folder has a checkpoint of the end of its log, at `version`."""
-    try:
-        index = LogIndex(folder)
-        store, fits = Store(folder / FOLDER), lambda m: index.lacks(m.entry, m.job, m.version)
-        found, _ = choose(store, LATEST, fits, lambda _: ())
-    except (CheckpointError, RewindError):
-        return False
-    return found.manifest.version == version
 
 
 def name_job(settings: ServerSettings) -> JobTerms:
