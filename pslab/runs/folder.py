@@ -150,7 +150,7 @@ class Summary:
                 job=str(record["job"]),
                 policy=_named(record["policy"]),
                 # A job that ended before its first initial values settled none.
-                optimizer=_named(record["optimizer"]) if record["optimizer"] else {},
+                optimizer={} if record["optimizer"] == {} else _named(record["optimizer"]),
                 servers=_count(record["servers"]),
                 workers=_count(record["workers"]),
                 versions=_count(record["versions"]),

@@ -109,7 +109,7 @@ PLANTED: list[tuple[Callable[[], list[Record]], Edit, str, str]] = [
     (SYNC, changed("commit", t=0.0), "time", "t goes back"),
     (SYNC, without("job"), "first and last", "first entry should be of kind job, got join"),
     (SYNC, repeated("job"), "first and last", "described a second time"),
-    (SYNC, changed("job", format=1), "entries", "expected a log of format 2, got 1: release 0.2.0 reads it"),
+    (SYNC, changed("job", format=1), "entries", "expected a log of format 2, got 1: release 0.2.0, or"),
     (SYNC, without("model"), "versions", "the entry before does not settle the model"),
     (SYNC, repeated("model"), "versions", "a model entry follows in place of the initial values"),
     (SYNC, repeated("stop"), "first and last", "stops a second time"),

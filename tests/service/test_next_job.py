@@ -18,7 +18,8 @@ from pslab.runs.folder import Run
 from psserver.options import Options
 from psserver.service.errors import Refused
 from psserver.service.job import next_job
-from psserver.service.job.next_job import NextJob, make_room, numbered
+from psserver.service.job.agreement import NextJob
+from psserver.service.job.next_job import make_room, numbered
 from psserver.service.life.servers import Servers
 from psserver.settings import resolve
 from psserver.weights_file import load

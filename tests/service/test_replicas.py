@@ -404,18 +404,10 @@ def resolved(tmp_path: Path, **more: object) -> None:
     resolve(Options(**given, overrides=overrides), None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"out": None},
-        {"stay": True},
-    ],
-    ids=lambda more: next(iter(more)),
-)
-def test_options_that_replicas_do_not_have_are_refused(tmp_path: Path, more: dict[str, object]) -> None:
+def test_replicas_need_a_run_folder(tmp_path: Path) -> None:
     resolved(tmp_path)
     with pytest.raises(SettingsError) as refused:
-        resolved(tmp_path, **more)
+        resolved(tmp_path, out=None)
     assert "--replicas 2: expected" in str(refused.value)
 
 

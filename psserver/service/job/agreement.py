@@ -30,6 +30,7 @@ __all__ = [
     "Agreement",
     "Model",
     "Named",
+    "NextJob",
     "agree_on_codec",
     "agreed",
     "explain_difference",
@@ -53,6 +54,16 @@ Named = Callable[[], Model]
 """Reads the model that a worker names, which takes time; raises PlanError."""
 
 
+@dataclass(frozen=True, slots=True)
+class NextJob:
+    """`predecessors`: only workers of these may join; empty: anybody. `workers`: how many its start waits for; 0: as
+    many as the server was started for. `folder`: the number of its folder."""
+
+    predecessors: tuple[str, ...] = ()
+    workers: int = 0
+    folder: int = 0
+
+
 @dataclass(slots=True)
 class Agreement:
     """The agreement on what the job trains and how, as far as it is known. The loop's thread owns it."""
@@ -69,6 +80,8 @@ class Agreement:
     codec: Codec | None = None
     # The codec of changes by which weights travel, once there is a plan; None: they travel whole.
     deltas: BlockCodec | None = None
+    # The job that follows on these servers, once this one has made room for it (`psserver.service.job.next_job`).
+    following: NextJob | None = None
 
     def __post_init__(self) -> None:
         self.configured = self.optimizer

@@ -18,7 +18,6 @@ from psserver.coordinator.terms import Stopped
 from psserver.facts import VersionFacts
 from psserver.service.job.agreement import Agreement
 from psserver.service.job.log_file import LogError
-from psserver.service.job.next_job import NextJob
 from psserver.service.job.routes import Routes
 from psserver.service.job.run_log import Flushing, RunLog
 from psserver.service.net.loop import settle
@@ -84,8 +83,6 @@ class Decider:
         self.over = False
         # Set at most once; nothing is decided or written afterwards.
         self.failure: Failure | None = None
-        # The job that follows on these servers, once this one has made room for it (`psserver.service.job.next_job`).
-        self.following: NextJob | None = None
         self.coordinator = Coordinator(terms, policy)
         self.facts = VersionFacts(terms.servers)
         # By worker: a commit whose ticket's version some server has not told about, and all requests behind it.

@@ -20,6 +20,7 @@ from psserver.service.guard.limits import Capacity
 from psserver.service.job.agreement import (
     Model,
     Named,
+    NextJob,
     agree_on_codec,
     agreed,
     explain_other_deltas,
@@ -28,7 +29,7 @@ from psserver.service.job.agreement import (
 )
 from psserver.service.job.decider import Decider
 from psserver.service.job.names_in_use import Joiner, NamesInUse
-from psserver.service.job.next_job import NextJob, join_the_next, make_room
+from psserver.service.job.next_job import join_the_next, make_room
 from psserver.service.store.resume_point import ResumePoint
 from pswire import protocol
 from pswire.messages import specs_to_wire

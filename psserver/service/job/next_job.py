@@ -13,33 +13,20 @@ in them. Workers that have not left the former job have the usual time for that.
 """
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
 import grpc
 
 from psserver.checkpoint.rewind import SUMMARY, UNREADABLE
 from psserver.coordinator import inputs
 from psserver.service.errors import Refused, precondition
-from psserver.service.job.agreement import agreed
+from psserver.service.job.agreement import NextJob, agreed
+from psserver.service.job.decider import Decider
 from pswire import protocol
-
-if TYPE_CHECKING:
-    from psserver.service.job.decider import Decider
 
 # Cause of the end of a job that makes room.
 REPLACED: Final = "replaced"
-
-
-@dataclass(frozen=True, slots=True)
-class NextJob:
-    """`predecessors`: only workers of these may join; empty: anybody. `workers`: how many its start waits for; 0: as
-    many as the server was started for. `folder`: the number of its folder."""
-
-    predecessors: tuple[str, ...] = ()
-    workers: int = 0
-    folder: int = 0
 
 
 def join_the_next() -> Refused:
@@ -50,17 +37,17 @@ def join_the_next() -> Refused:
     )
 
 
-def make_room(decider: "Decider", following: NextJob, reason: str, *, success: bool) -> None:
+def make_room(decider: Decider, following: NextJob, reason: str, *, success: bool) -> None:
     """End the job, because another one begins. Raises Refused where none may."""
     if decider.replicated:
         raise precondition(
             f"servers with --replicas serve one job, and another one would begin here ({reason}): start them again"
         )
-    decider.following = following
+    decider.agreement.following = following
     decider.input(inputs.Stopping(reason, success, REPLACED))
 
 
-def begin_next(decider: "Decider", worker: str, optimizer: str) -> NoReturn:
+def begin_next(decider: Decider, worker: str, optimizer: str) -> NoReturn:
     """End `worker`'s part of this job, and the job, because its process begins another one, with this optimizer (JSON;
     empty: the server's). Raises Refused."""
     # Who cannot take part in the next job begins none.
@@ -77,7 +64,7 @@ def begin_next(decider: "Decider", worker: str, optimizer: str) -> NoReturn:
         make_room(decider, following, reason, success=True)
     if (member := state.roster.present.get(worker)) is not None:
         decider.handle(worker, member.incarnation, protocol.Leave("begins another job"))
-    if decider.following is not None:
+    if decider.agreement.following is not None:
         raise join_the_next()
     raise precondition(
         f"job {job} is over, and its servers end with it: expected the worker's session to stay open (no close(), no "

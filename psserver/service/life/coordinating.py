@@ -215,7 +215,7 @@ class Coordinating:
         assert stopped is not None
         if going.signal is None:
             await self.rpc.wait_for_log_readers()
-        following = job.decider.following
+        following = job.agreement.following
         if following is not None and going.signal is None and code in (ExitCode.OK, ExitCode.JOB_FAILED):
             if all(follower.state != "lost" for follower in job.routes.followers):
                 going.following = replace(following, folder=free(self._out, self._folder + 1))

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 from pathlib import Path
 
-from psserver.service.job.next_job import NextJob
+from psserver.service.job.agreement import NextJob
 from psserver.service.life.job_loop import Continuation
 from psserver.service.life.moves import Announcing
 from psserver.service.life.settings import Announce, ServerSettings

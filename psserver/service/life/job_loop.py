@@ -8,8 +8,8 @@ from typing import Any
 
 from psserver.coordinator import Coordinator
 from psserver.coordinator.status import holdup, standstill
+from psserver.service.job.agreement import NextJob
 from psserver.service.job.job import Job
-from psserver.service.job.next_job import NextJob
 from psserver.service.life.results import Results
 from pswire import running
 from pswire.addresses import Address

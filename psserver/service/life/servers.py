@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from types import FrameType
 
 from psserver.checkpoint.resumption import AUTO
-from psserver.service.job.next_job import NextJob, newest, numbered, predecessors
+from psserver.service.job.agreement import NextJob
+from psserver.service.job.next_job import newest, numbered, predecessors
 from psserver.service.life.listeners import BindError
 from psserver.service.life.settings import Announce, ServerSettings
 from psserver.service.server import Server

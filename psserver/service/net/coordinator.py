@@ -149,7 +149,7 @@ class CoordinatorRpc:
             raise invalid("JoinRequest.begins_next: expected `job`, the one that the process has ended")
         if request.begins_next and same_job(request.job, terms.job):
             begin_next(self._job.decider, request.worker, request.optimizer)
-        if self._job.decider.following is not None and not same_job(request.job, terms.job):
+        if self._job.agreement.following is not None and not same_job(request.job, terms.job):
             raise join_the_next()
         rank = request.task_index if request.HasField("task_index") else None
         try:
