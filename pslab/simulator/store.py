@@ -202,7 +202,7 @@ class ShardStore(SizedStore):
             if values is None:
                 return None
             flats.append(self._received(values))
-            shard.arena.unpin(ticket)
+            shard.holds.has_read(ticket)
         return flats
 
     def read_rows(self, version: int, keys: Mapping[str, Keys]) -> dict[str, Floats]:

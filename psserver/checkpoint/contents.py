@@ -78,8 +78,8 @@ def settled(state: ShardState) -> ShardState:
     """
     facts = state.facts
     committed = {ticket.ticket for ticket in facts.tickets if ticket.sealed}
-    bases = [(ticket, version) for ticket, version in facts.bases if ticket in committed]
-    needed = {facts.version, *(version for _, version in bases)}
+    holds = [(ticket, version) for ticket, version in facts.holds if ticket in committed]
+    needed = {facts.version, *(version for _, version in holds)}
     started = {ticket.version for ticket in facts.tickets if ticket.sealed}
 
     def kept(name: str) -> bool:
@@ -93,7 +93,7 @@ def settled(state: ShardState) -> ShardState:
         return kind not in ("payload", "rows") or int(number.split("/")[0]) in committed
 
     arrays = {name: values for name, values in state.arrays.items() if kept(name)}
-    return ShardState(replace(facts, pins=[], bases=bases), arrays)
+    return ShardState(replace(facts, holds=holds), arrays)
 
 
 def save_shard(store: Store, name: str, state: ShardState) -> dict[str, FileFacts]:

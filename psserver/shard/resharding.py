@@ -28,13 +28,13 @@ def reshard(states: Sequence[ShardState], old: Plan, new: Plan) -> list[ShardSta
 
     All states must be of one moment of the log. Servers may differ in what they have received or released; the result
     has what all of them have: a payload counts if every server has it (each committed one does), and a version that any
-    server has released is released, with the pins on it, whose readers ask for a new grant. Raises StateError for
+    server has released is released, with the holds on it: its readers ask for a new grant. Raises StateError for
     states of different moments, of other variables, or not of `old`.
     """
     _check(states, old, new)
     shared = set.intersection(*(set(state.arrays) for state in states))
     facts = _common(states, shared)
-    needed = {facts.version, *dict(facts.pins).values(), *dict(facts.bases).values()}
+    needed = {facts.version, *dict(facts.holds).values()}
     shared -= {
         name for name in shared if name.startswith("version/") and int(name.split("/")[1]) not in needed
     }
@@ -101,18 +101,17 @@ def _moment(facts: ShardFacts) -> object:
             facts.summed,
             facts.left,
             facts.tickets,
-            facts.bases,
         ),
         *(facts.factors, facts.workers, facts.pending, facts.slot_workers, facts.row_factors),
     )
 
 
 def _common(states: Sequence[ShardState], shared: set[str]) -> ShardFacts:
-    """Return the common facts. A pin that any server still has lasts while every server has its version."""
-    pins = {ticket: version for state in states for ticket, version in state.facts.pins}
-    kept = [(ticket, version) for ticket, version in pins.items() if f"version/{version}" in shared]
+    """Return the common facts. A hold that any server still has lasts while every server has its version."""
+    holds = {ticket: version for state in states for ticket, version in state.facts.holds}
+    kept = [(ticket, version) for ticket, version in holds.items() if f"version/{version}" in shared]
     tickets: list[OpenTicket] = [replace(ticket) for ticket in states[0].facts.tickets]
-    return replace(states[0].facts, pins=kept, tickets=tickets)
+    return replace(states[0].facts, holds=kept, tickets=tickets)
 
 
 def _divided(arrays: Sequence[Floats], name: str, old: Plan, new: Plan) -> list[Floats]:

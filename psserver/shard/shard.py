@@ -16,6 +16,7 @@ from psserver.shard.arena import Allocate, Arena, plain
 from psserver.shard.deltas import DeltaStream
 from psserver.shard.facts import Made
 from psserver.shard.fragments import Turn, check_fragments
+from psserver.shard.holds import Holds
 from psserver.shard.mixing import StateBases
 from psserver.shard.payload_checks import PayloadChecks
 from psserver.shard.staging import OpenTicket, Slot, Staging
@@ -87,8 +88,8 @@ class Shard:
                 Turn(part, optimizer.bound(*_trainable_pieces(plan, part.layout)))
                 for part in (each.trained for each in self.groups.all(server))
             ]
-        self._keep_bases = keep_bases or tensors.keep_bases
-        self.arena = Arena(self.layout.elements, versions, unlimited=self._keep_bases, allocate=allocate)
+        keep = keep_bases or tensors.keep_bases
+        self.arena = Arena(self.layout.elements, versions, unlimited=keep, allocate=allocate)
         self.staging = Staging(self.layout.elements, staging)
         self._backend = backend
         self._updater = Updater(self.optimizer, tensors, self.layout.trainable, backend, turns)
@@ -96,9 +97,11 @@ class Shard:
         self.checks = PayloadChecks(plan, server, backend)
         self.stream = None if deltas is None else DeltaStream(deltas, self.layout, self.groups)
         self.tables = Tables(plan, server, optimizer, backend, keep_bases=tensors.keep_bases)
+        self.holds = Holds(self.arena, keep=keep)
+        self.row_holds = Holds(self.tables, keep=tensors.keep_bases)
         self.bases = StateBases(self.layout)
         self._updates = Updates(
-            *(plan, self.layout, self.arena, self.staging),
+            *(plan, self.layout, self.arena, self.holds, self.row_holds, self.staging),
             *(self._updater, self.stream, self.tables, self.bases),
         )
         # Member -> incarnation.
@@ -151,16 +154,14 @@ class Shard:
         """The optimizer's slots: by worker, or under "" if all workers share one set."""
         return self._updater.slots
 
-    def new_slots(self) -> Floats:
-        """Return an array for `copy_slots`, of shape (slots, trainable elements). Not for slots by worker."""
-        return np.empty((len(self.optimizer.slots), self.layout.trainable), np.float32)
-
-    def copy_slots(self, out: Floats) -> int:
-        """Copy the optimizer's slots to `out`, in the order of the rule. Return the version."""
+    def copied_slots(self) -> tuple[int, Floats]:
+        """Return the version, and a copy of the optimizer's slots at it, in the order of the rule. Not for slots by
+        worker."""
+        out = np.empty((len(self.optimizer.slots), self.layout.trainable), np.float32)
         slots = self.slots.get("") or self.optimizer.init(self.layout.trainable)
         for row, slot in zip(out, slots.values(), strict=True):
             row[:] = slot
-        return self.version
+        return self.version, out.reshape(-1)
 
     @property
     def fact(self) -> Made:
@@ -204,15 +205,16 @@ class Shard:
         """Return rows at a version, [n, dim] for each table. Raises ValueError if the version is gone."""
         return self.tables.read(keys, version)
 
-    def evict(self) -> None:
-        """Evict older versions from readers whose leases have expired."""
-        self.arena.evict()
-        self.tables.evict()
+    def take_back(self) -> None:
+        """Take older versions from tickets that have not read them in time. A read under way keeps its buffer, which is
+        replaced, so that no reader ever sees a version change."""
+        self.holds.take_back()
+        self.row_holds.take_back()
 
     # Orders
 
     def blocked(self, order: Order) -> bool:
-        """Return True for an Apply without a free buffer: readers must end, or `arena.evict`, before it can run."""
+        """Return True for an Apply without a free buffer: tickets must read, or `take_back`, before it can run."""
         return isinstance(order, Apply) and not self.arena.can_take()
 
     def execute(self, order: Order) -> None:
@@ -233,9 +235,8 @@ class Shard:
                 if ticket in self.staging.tickets:
                     self.staging.tickets[ticket].sealed = True
                     # The worker has read what it computed the payload from.
-                    self.arena.unpin(ticket)
-                    if self.plan.tables:
-                        self.tables.unpin(ticket)
+                    self.holds.has_read(ticket)
+                    self.row_holds.has_read(ticket)
             case Fold():
                 return self._begun(self._updates.fold(order))
             case Apply():
@@ -244,11 +245,10 @@ class Shard:
                 self._updates.discard()
             case Release(ticket):
                 self.staging.close(ticket)
-                self.arena.forget(ticket)
+                self.holds.end(ticket)
+                self.row_holds.end(ticket)
                 if self.bases.nbytes:
                     self.bases.prune(self._updates.started)
-                if self.plan.tables:
-                    self.tables.close(ticket)
             case Admit(worker, incarnation):
                 self.members[worker] = incarnation
                 self._updates.admit(worker)
@@ -269,9 +269,9 @@ class Shard:
                 raise ShardError(
                     f"ticket {pin.ticket} was granted version {pin.version}, but {self.version} is newest"
                 )
-            self.arena.pin(pin.ticket, pin.version, keep_base=self._keep_bases)
+            self.holds.grant(pin.ticket, pin.version)
             if self.plan.tables:
-                self.tables.pin(pin.ticket, pin.version, granted=True)
+                self.row_holds.grant(pin.ticket, pin.version)
 
     def _install(self, ticket: int) -> None:
         need(self.staging, ticket)
@@ -337,6 +337,8 @@ class Shard:
             self._updates.summed,
             self._updates.left,
             self.arena,
+            self.holds,
+            self.row_holds,
             self.staging,
             self._updater,
             self.stream,

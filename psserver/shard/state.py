@@ -2,7 +2,7 @@
 
 Names of arrays (float32 each), where n is the number of elements of a payload and m that of its trainable part:
 
-    version/<number>      (n,)  a published version that is the newest, pinned, or the base of an open ticket
+    version/<number>      (n,)  a published version that is the newest, or that a ticket holds
     exact/<codec>         (n,)  the optimizer's weights, if versions are made of changes by that codec
     payload/<ticket>      (n,)  a complete payload of an open or committed ticket
     update/<k>            (n,)  the coming update: one sum, or contributions in the order of the log
@@ -29,6 +29,7 @@ from psserver.policies import TensorParts
 from psserver.shard.accumulator import Added
 from psserver.shard.arena import Arena
 from psserver.shard.deltas import DeltaStream
+from psserver.shard.holds import Holds
 from psserver.shard.mixing import BASE, StateBases
 from psserver.shard.staging import OpenTicket, Staging
 from psserver.shard.tables import TABLE_KINDS, Tables
@@ -53,6 +54,8 @@ class ShardParts:
     summed: list[str]
     left: set[str]
     arena: Arena
+    holds: Holds
+    row_holds: Holds
     staging: Staging
     updater: Updater
     stream: DeltaStream | None
@@ -66,8 +69,8 @@ class ShardFacts:
 
     `plan`: its fingerprint. `optimizer`, `tensors`: their configurations. `version`: the newest; -1 before the first.
     `members`: (worker, incarnation). `summed`: the workers whose contributions the coming update has. `left`:
-    workers that have left, and lose their slots with their last contribution. `pins`, `bases`:
-    (ticket, version). `factors`, `workers`, `pending`: of the coming update, as in `Added`.
+    workers that have left, and lose their slots with their last contribution. `holds`: (ticket, version). `factors`,
+    `workers`, `pending`: of the coming update, as in `Added`.
     """
 
     plan: str
@@ -79,8 +82,7 @@ class ShardFacts:
     summed: list[str]
     left: list[str]
     tickets: list[OpenTicket]
-    pins: list[tuple[int, int]]
-    bases: list[tuple[int, int]]
+    holds: list[tuple[int, int]]
     factors: list[float]
     workers: list[str]
     pending: float
@@ -133,13 +135,13 @@ def save(shard: ShardParts) -> ShardState:
 
     The next order that writes changes the arrays.
     """
-    versions, pins, bases = shard.arena.state()
+    held = shard.holds.state()
     tickets, payloads, rows = shard.staging.state()
     updater = shard.updater
     added = updater.accumulator.state()
     constants = updater.constants
     views = {
-        **{f"version/{number}": values for number, values in versions.items()},
+        **{f"version/{number}": values for number, values in shard.arena.state().items()},
         **({} if shard.stream is None else {_exact(shard.stream): shard.stream.exact}),
         **{f"payload/{ticket}": values for ticket, values in payloads.items()},
         **{f"update/{k}": values for k, values in enumerate(added.payloads)},
@@ -154,7 +156,7 @@ def save(shard: ShardParts) -> ShardState:
         },
         **shard.bases.state(_started(tickets)),
         **shard.tables.added_rows(),
-        **shard.tables.undo(),
+        **shard.tables.undo(dict(held)),
         **{
             name: array
             for ticket, each in rows.items()
@@ -171,8 +173,7 @@ def save(shard: ShardParts) -> ShardState:
         list(shard.summed),
         sorted(shard.left),
         tickets,
-        list(pins.items()),
-        list(bases.items()),
+        held,
         added.factors,
         added.workers,
         added.pending,
@@ -247,14 +248,17 @@ def take_up(state: ShardState, shard: ShardParts) -> None:
     shard.members.update(facts.members)
     shard.summed.extend(facts.summed)
     shard.left.update(facts.left)
-    shard.arena.restore(state.numbered("version"), dict(facts.pins), dict(facts.bases))
+    shard.arena.restore(state.numbered("version"))
     if shard.stream is not None:
         shard.stream.begin(state.arrays[_exact(shard.stream)])
     staged = {int(name.split("/")[1]) for name in state.arrays if name.startswith("rows/")}
     rows = {ticket: shard.tables.rows_named(f"rows/{ticket}", state.arrays) for ticket in staged}
     shard.staging.restore(facts.tickets, state.numbered("payload"), rows)
     shard.bases.restore(state.arrays)
-    shard.tables.restore(state.arrays, facts.row_factors, facts.version, dict(facts.bases))
+    shard.tables.restore(state.arrays, facts.row_factors, facts.version, dict(facts.holds))
+    shard.holds.restore(dict(facts.holds))
+    if shard.tables and shard.tensors.keep_bases:
+        shard.row_holds.restore(dict(facts.holds))
     for k, worker in enumerate(facts.slot_workers):
         for name, values in updater.slots_of(worker).items():
             values[...] = state.arrays[f"slot/{k}/{name}"]
@@ -280,11 +284,10 @@ def _check_facts(facts: ShardFacts, state: ShardState, shard: ShardParts) -> Non
     """Check that the facts agree with each other and with the arrays."""
     versions, payloads = _numbers(state, "version"), _numbers(state, "payload")
     opened = {ticket.ticket for ticket in facts.tickets}
-    pinned = [*facts.pins, *facts.bases]
     for holds, what in (
         (facts.version == max(versions, default=-1), "its newest version is not among its arrays"),
-        (versions >= {number for _, number in pinned}, "a version that a ticket needs is missing"),
-        (opened >= {ticket for ticket, _ in pinned}, "a version is kept for a ticket that is not open"),
+        (versions >= {number for _, number in facts.holds}, "a version that a ticket needs is missing"),
+        (opened >= {ticket for ticket, _ in facts.holds}, "a version is kept for a ticket that is not open"),
         (len(opened) == len(facts.tickets), "two tickets have one number"),
         (len(dict(facts.members)) == len(facts.members), "two members have one name"),
         (opened >= payloads, "a payload is staged for a ticket that is not open"),
@@ -327,7 +330,7 @@ def _check_arrays(state: ShardState, shard: ShardParts) -> None:
     expected |= {f"{kind}/{number}": whole for kind in kinds for number in _numbers(state, kind)}
     expected |= {f"update/{k}": whole for k in range(len(_numbers(state, "update")))}
     facts = state.facts
-    shard.tables.check(state.arrays, facts.row_factors, facts.version, dict(facts.bases))
+    shard.tables.check(state.arrays, facts.row_factors, facts.version, dict(facts.holds))
     given = {name for name in state.arrays if name.split("/")[0] not in TABLE_KINDS}
     earlier = [name for name in given if name.startswith(f"{BASE}/")]
     expected |= shard.bases.shapes(earlier, _started(facts.tickets))

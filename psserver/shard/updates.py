@@ -9,6 +9,7 @@ from psserver.shard.arena import Arena
 from psserver.shard.compensators import Gap
 from psserver.shard.deltas import DeltaStream
 from psserver.shard.facts import Made, by_variable, either
+from psserver.shard.holds import Holds
 from psserver.shard.mixing import Kept, StateBases, weight
 from psserver.shard.staging import Staging
 from psserver.shard.tables import Tables
@@ -51,6 +52,8 @@ class Updates:
         plan: Plan,
         layout: ShardLayout,
         arena: Arena,
+        holds: Holds,
+        row_holds: Holds,
         staging: Staging,
         updater: Updater,
         stream: DeltaStream | None,
@@ -58,7 +61,7 @@ class Updates:
         bases: StateBases,
     ) -> None:
         self._plan, self._layout = plan, layout
-        self._arena = arena
+        self._arena, self._holds, self._row_holds = arena, holds, row_holds
         self._staging = staging
         self._updater = updater
         self._stream = stream
@@ -95,12 +98,13 @@ class Updates:
         """
         self._check(fold)
         mix = self._mix(fold.ticket, len(self._staging.tickets) if tickets is None else tickets)
-        worker = self._staging.tickets[fold.ticket].worker
+        opened = self._staging.tickets[fold.ticket]
+        worker = opened.worker
         self.summed.append(worker)
         gap = self._gap(fold.ticket, worker) if fold.compensation else None
         if rows := self._staging.rows(fold.ticket):
             # Kept, and summed with the update.
-            self._tables.add(rows, fold.factor, fold.ticket, fold.compensation)
+            self._tables.add(rows, fold.factor, opened.version, fold.compensation)
         payload = self._staging.take(fold.ticket)
 
         def compute() -> None:
@@ -110,9 +114,8 @@ class Updates:
         def finish() -> None:
             if not self._updater.keeps(payload):
                 self._staging.recycle(payload)
-            self._arena.forget(fold.ticket)
-            if self._tables:
-                self._tables.close(fold.ticket)
+            self._holds.end(fold.ticket)
+            self._row_holds.end(fold.ticket)
 
         return PendingUpdate(compute, finish)
 
@@ -172,7 +175,10 @@ class Updates:
     def _gap(self, ticket: int, worker: str) -> Gap:
         now = self._arena.values(self._arena.newest)
         assert now is not None
-        return self._updater.gap(now, self._arena.base_of(ticket), worker, self._arena.newest)
+        version = self._holds.of(ticket)
+        base = None if version is None else self._arena.values(version)
+        assert base is not None
+        return self._updater.gap(now, base, worker, self._arena.newest)
 
     def apply(self, apply: Apply) -> PendingUpdate:
         """Add the last contributions and make the version. Raises ShardError, with nothing changed.
@@ -212,7 +218,7 @@ class Updates:
             for fold in folds:
                 fold.finish()
             if tables is not None:
-                tables.committed()
+                tables.committed(min(self.started, default=apply.version))
             for values in self._updater.clear():
                 self._staging.recycle(values)
             self.summed.clear()

@@ -48,7 +48,7 @@ def without_slots(arrays: dict[str, object]) -> None:
 FORGERIES: dict[str, tuple[str, Callable[[dict[str, object]], object]]] = {
     "nan": (PART, with_nan),
     "slots": (PART, without_slots),
-    "pins": (FACTS, lambda facts: facts.update(bases=[[999999, 1]])),
+    "holds": (FACTS, lambda facts: facts.update(holds=[[999999, 1]])),
     "optimizer": (FACTS, lambda facts: facts.update(optimizer={"name": "sgd", "learning_rate": 3.0})),
     "tallies": (COORDINATOR, lambda state: state.update(tallies=[])),
     "policy": (COORDINATOR, lambda state: state.update(policy_state={"round": "many"})),

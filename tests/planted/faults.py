@@ -164,9 +164,9 @@ FAULTS: Final = (
         ),
     ),
     Fault(
-        "a version that a reader has pinned is overwritten",
-        "if «number in self._pins.values() or number in self._bases.values()»: return",
-        "number in self._bases.values()",
+        "a version that two tickets hold is overwritten when the first has read it",
+        "version.holds -= 1 if «not version.holds and» number != self.newest: self._drop(version)",
+        "",
         ("shard/test_arena.py",),
     ),
     Fault(

@@ -69,8 +69,7 @@ class Job:
 
     def order(self, order: Order) -> None:
         if self.shard.blocked(order):
-            self.shard.arena.evict_unpinned()
-            self.shard.arena.evict()
+            self.shard.take_back()
         self.shard.execute(order)
 
     def begin(self, ticket: int) -> Slot:
@@ -147,7 +146,7 @@ class Job:
             self.folded.clear()
 
     def read(self) -> None:
-        version = self.shard.arena.start_read(self.shard.version, "reader")
+        version = self.shard.arena.start_read(self.shard.version)
         if version is not None and len(self.reads) < 6:
             self.reads.append(version)
         elif version is not None:
@@ -159,7 +158,7 @@ class Job:
 
     def evict(self) -> None:
         if not self.shard.tensors.keep_bases:
-            self.chance.choice((self.shard.arena.evict, self.shard.arena.evict_unpinned))()
+            self.shard.take_back()
 
     def close(self, ticket: int) -> None:
         for slot in [s for s in self.incoming if s.ticket == ticket]:

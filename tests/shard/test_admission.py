@@ -100,7 +100,7 @@ class Barrier:
     def begin(self, worker: Worker, server: int) -> None:
         assert worker.grant is not None
         shard = self.shards[server]
-        shard.arena.unpin(worker.grant.ticket)
+        shard.holds.has_read(worker.grant.ticket)
         worker.streams[server] = shard.begin(worker.grant.ticket)
         worker.streams[server].values[...] = 1.0
 

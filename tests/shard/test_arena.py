@@ -1,4 +1,4 @@
-"""Published versions: immutable, kept for their readers, taken back after the lease, few buffers."""
+"""Published versions: immutable, held by tickets, taken back after the lease, few buffers."""
 
 import hashlib
 
@@ -29,12 +29,11 @@ def update(shard: Shard, seed: int) -> None:
     ticket = 10_000 + seed
     shard.execute(Pin(ticket, shard.version))
     stage(shard.plan, [shard], ticket, numbers(seed))
-    shard.arena.unpin(ticket)
     shard.execute(Seal(ticket))
     shard.execute(Apply(shard.version + 1, 1.0, 1.0, (Fold(ticket, 1.0),)))
 
 
-def test_a_pinned_version_never_changes() -> None:
+def test_a_version_that_a_ticket_holds_never_changes() -> None:
     shard = trained(3)
     shard.execute(Pin(7, 0))
     version = shard.arena.start_read(0)
@@ -45,10 +44,12 @@ def test_a_pinned_version_never_changes() -> None:
         assert digest(version.values) == before
         assert shard.arena.values(0) is version.values
         assert shard.arena.buffers <= 3
-    shard.arena.unpin(7)
-    assert digest(version.values) == before, "the read goes on without its pin"
+    shard.holds.has_read(7)
+    assert shard.arena.values(0) is None and shard.arena.being_read == (version,)
+    update(shard, 10)
+    assert digest(version.values) == before, "a read goes on without a ticket"
     shard.arena.end_read(version)
-    assert shard.arena.values(0) is None
+    assert not shard.arena.being_read and shard.arena.buffers <= 3
 
 
 @pytest.mark.parametrize("limit", [2, 3])
@@ -63,7 +64,7 @@ def test_buffers_are_recycled(limit: int) -> None:
 
 
 @pytest.mark.parametrize("limit", [2, 3])
-def test_an_update_waits_for_readers_or_evicts_them(limit: int) -> None:
+def test_an_update_waits_for_readers_or_takes_back_their_versions(limit: int) -> None:
     """One version is written, one is newest; the others may be kept for readers, and no more."""
     shard = trained(limit)
     for reader in range(limit - 1):
@@ -72,16 +73,16 @@ def test_an_update_waits_for_readers_or_evicts_them(limit: int) -> None:
         update(shard, reader)
     blocked = Apply(shard.version + 1, 1.0, 1.0)
     assert shard.blocked(blocked)
-    assert shard.arena.holders() == tuple(range(limit - 1))
-    shard.arena.evict()
+    assert shard.holds.unread == list(range(limit - 1))
+    shard.take_back()
     assert not shard.blocked(blocked)
-    assert shard.arena.holders() == ()
+    assert shard.holds.unread == []
     assert shard.arena.values(0) is None, "the lease is over"
     assert shard.arena.start_read(0) is None
     assert shard.arena.start_read(shard.version) is not None, "the newest version is nobody's to take"
 
 
-def test_an_evicted_reader_keeps_its_bits() -> None:
+def test_a_reader_whose_version_is_taken_back_keeps_its_bits() -> None:
     """Its buffer is left to it and replaced: it reads on, and is told afterwards that the version is gone."""
     shard = trained(2)
     shard.execute(Pin(7, 0))
@@ -89,7 +90,7 @@ def test_an_evicted_reader_keeps_its_bits() -> None:
     assert version is not None
     before = digest(version.values)
     update(shard, 1)
-    shard.arena.evict()
+    shard.take_back()
     for seed in range(2, 8):
         update(shard, seed)
         assert not np.shares_memory(version.values, shard.arena.values(shard.version))  # type: ignore[arg-type]
@@ -99,17 +100,32 @@ def test_an_evicted_reader_keeps_its_bits() -> None:
     assert shard.arena.buffers <= 2
 
 
-def test_bases_outlive_their_pins() -> None:
+def test_a_read_without_a_ticket_holds_up_no_update() -> None:
+    """Nor does it cost the arena a buffer for long: the buffer comes back with the read's end."""
+    shard = trained(2)
+    found = shard.arena.start_read(0)
+    assert found is not None
+    before = digest(found.values)
+    for seed in range(4):
+        assert not shard.blocked(Apply(shard.version + 1, 1.0, 1.0))
+        update(shard, seed)
+    assert digest(found.values) == before and len(shard.arena.being_read) == 1
+    shard.arena.end_read(found)
+    assert shard.arena.being_read == () and shard.arena.buffers == 2
+
+
+def test_what_updates_are_compared_with_is_held_after_it_was_read() -> None:
     """Compensation needs the version that a ticket started from, long after it was read."""
     shard = trained(2, tensors=TensorParts("taylor"))
     shard.execute(Pin(7, 0))
-    shard.arena.unpin(7)
-    before = digest(shard.arena.base_of(7))
+    shard.holds.has_read(7)
+    base = shard.arena.values(0)
+    assert base is not None and shard.holds.of(7) == 0
+    before = digest(base)
     for seed in range(6):
         update(shard, seed)
         assert not shard.blocked(Apply(shard.version + 1, 1.0, 1.0))
-    shard.arena.evict()
-    assert digest(shard.arena.base_of(7)) == before
+    assert shard.arena.values(0) is base and digest(base) == before
     assert shard.arena.buffers <= 3, "base, newest, and the one to be written"
 
 

@@ -68,7 +68,7 @@ class Run:
         for shard in self.shards:
             if shard.blocked(order):
                 assert not self.keep_bases
-                shard.arena.evict()
+                shard.take_back()
             shard.execute(order)
 
     def one_of(self, items: list[T], number: int) -> T:
@@ -174,7 +174,7 @@ class Run:
         if self.open:
             ticket, shard = self.one_of(self.open, number), self.one_of(self.shards, number)
             version = shard.arena.start_read(self.reference.bases[ticket])
-            # Nothing takes a base from its open ticket; a mere pin ends with the first read or the lease.
+            # Nothing takes a base from its open ticket; else a hold ends with the first read or the lease.
             assert version is not None or not self.keep_bases
             if version is not None:
                 self.reads.append((shard, ticket, version, version.values.tobytes()))
@@ -183,13 +183,13 @@ class Run:
         if self.reads:
             shard, ticket, version, _ = self.reads.pop(number % len(self.reads))
             if number % 3:
-                shard.arena.unpin(ticket)
+                shard.holds.has_read(ticket)
             shard.arena.end_read(version)
 
     def leases_end(self, number: int) -> None:
         if not self.keep_bases:
             for shard in self.shards:
-                shard.arena.evict()
+                shard.take_back()
 
     # Promises
 

@@ -22,10 +22,10 @@ def test_a_view_is_the_servers_own_memory_and_cannot_be_written() -> None:
         step(session, 0)
         grant = granted(session)
         with session.view_flat(grant) as (weights,):
-            arena = cluster.servers[0].probe.shard.arena
+            shard = cluster.servers[0].probe.shard
             assert not weights.flags.writeable
-            assert weights.tobytes() == arena.values(1).tobytes()
-            assert grant.ticket in arena.in_place
+            assert weights.tobytes() == shard.arena.values(1).tobytes()
+            assert shard.holds.of(grant.ticket) == 1
         session.abandon(grant, "seen")
 
 

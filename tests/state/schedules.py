@@ -125,7 +125,7 @@ class SavedServers(StagedShard):
         dice = random.Random(self.seed * 1000 + ticket)
         for shard in self.shards:
             if dice.random() < 0.5:
-                shard.arena.unpin(ticket)
+                shard.holds.has_read(ticket)
             if self.staging < 64 and dice.random() < 0.3 and shard.staging.admits(ticket):
                 self._stage(ticket, [shard])
 

@@ -263,8 +263,8 @@ def test_a_shard_state_that_fits() -> None:
         ({"optimizer": SGD}, {}, "expected the optimizer .*momentum.*, got .*sgd"),
         ({"tensors": {"aggregator": "median"}}, {}, "expected the tensors .*, got .*median"),
         ({"version": 7}, {}, "its newest version is not among its arrays"),
-        ({"pins": [(5, 0)]}, {}, "a version that a ticket needs is missing"),
-        ({"pins": [(9, 1)]}, {}, "a version is kept for a ticket that is not open"),
+        ({"holds": [(5, 0)]}, {}, "a version that a ticket needs is missing"),
+        ({"holds": [(9, 1)]}, {}, "a version is kept for a ticket that is not open"),
         ({"tickets": []}, {}, "a version is kept for a ticket that is not open"),
         ({"slot_workers": ["w0"]}, {}, "momentum keeps one set of slots for all workers"),
         ({"factors": []}, {}, "the coming update: expected 1 factors and no workers, got 0 and 0"),
@@ -361,7 +361,7 @@ def test_what_not_every_server_has() -> None:
     assert shards[0].staging.finish(slot)
     for shard in shards:
         shard.execute(Seal(2))
-    shards[0].arena.unpin(3)
+    shards[0].holds.has_read(3)
     for shard in shards:
         shard.execute(Apply(1, 1.0, 1.0, (Fold(2, 1.0),)))
     states = [shard.state() for shard in shards]
@@ -370,7 +370,7 @@ def test_what_not_every_server_has() -> None:
     # Ticket 3 is still open: what layers' state was where it started is kept.
     state = [number for number, spec in enumerate(VARIABLES) if spec.kind == "state"]
     assert sorted(whole.arrays) == [*(f"base/0/{number}" for number in state), "slot/0/momentum", "version/1"]
-    assert (whole.facts.pins, [t.ticket for t in whole.facts.tickets]) == ([], [3])
+    assert (whole.facts.holds, [t.ticket for t in whole.facts.tickets]) == ([], [3])
 
 
 def test_tensor_parts_are_part_of_it(sentences: Recorder) -> None:

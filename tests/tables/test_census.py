@@ -47,7 +47,7 @@ def test_figures_are_those_of_a_pass_over_all_rows(servers: int) -> None:
     open_: deque[tuple[int, int, np.ndarray]] = deque()
     for version in range(100):
         for part in parts:
-            part.pin(version + 1, version, granted=True)
+            part.hold(version)
         open_.append((version + 1, version, skewed(dice)))
         if len(open_) < 3 and version < 2:
             changed.append(set())
@@ -57,10 +57,11 @@ def test_figures_are_those_of_a_pass_over_all_rows(servers: int) -> None:
         keys = np.sort(mix(ids))
         for part in parts:
             own = keys[(keys >> np.uint64(52) >= part.start) & (keys >> np.uint64(52) < part.stop)]
-            part.add([(own, np.ones((own.size, 2), np.float32))], 1.0, ticket)
+            part.add([(own, np.ones((own.size, 2), np.float32))], 1.0, base)
             assert not part.advance(1.0, 1.0)[1]
-            part.close(ticket)
-            part.committed()
+            if ticket:
+                part.release(base)
+            part.committed(open_[0][1] if open_ else version)
         now = version + 1
         if now % 7 == 0 and ticket:
             read += ids.size

@@ -55,7 +55,7 @@ def update(tables: Tables, ids: list[int], seed: int) -> None:
     rows = [(keys, dice.normal(size=(keys.size, t.spec.dim)).astype(np.float32)) for t in tables.tables]
     tables.add(rows, 1.0, 0)
     assert not tables.advance(1.0, 1.0)[1]
-    tables.committed()
+    tables.committed(0)
 
 
 def about(store: Store, entry: int, files: dict[str, FileFacts]) -> Manifest:

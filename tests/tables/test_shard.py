@@ -225,9 +225,9 @@ def test_a_ticket_reads_its_version_until_it_has_read_while_updates_run() -> Non
     assert np.array_equal(cluster.table(0), before)
     assert not np.array_equal(cluster.table(3), before)
     for shard in cluster.shards:
-        shard.tables.unpin(1)
+        shard.row_holds.has_read(1)
         assert any(table.undo_bytes for table in shard.tables.tables)
-        shard.tables.unpin(2)
+        shard.row_holds.has_read(2)
         assert not any(table.undo_bytes for table in shard.tables.tables)
         with pytest.raises(ValueError):
             shard.read_rows([KEYS[:0]], 0)

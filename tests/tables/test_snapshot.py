@@ -50,7 +50,7 @@ def update(tables: Tables, ids: list[int]) -> None:
     rows = [(keys, dice.normal(size=(keys.size, t.spec.dim)).astype(np.float32)) for t in tables.tables]
     tables.add(rows, 1.0, 0)
     assert not tables.advance(1.0, 1.0)[1]
-    tables.committed()
+    tables.committed(0)
 
 
 class Interleaved:

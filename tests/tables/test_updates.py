@@ -139,7 +139,7 @@ def test_rows_that_came_in_one_message_have_the_bits_of_others(specs: tuple[Tabl
                 # Another contribution that changes nothing.
                 tables.add([(keys, np.zeros_like(own)) for keys, own in rows], 0.5, step)
             assert not tables.advance(0.25, 1.0)[1]
-            tables.committed()
+            tables.committed(0)
         found = [[each.tobytes() for each in t.read(wanted, t.tables[0].version)] for t in (fast, slow)]
         assert found[0] == found[1]
     one, two = fast.rows_saved(), slow.rows_saved()

@@ -49,9 +49,6 @@ MEMBER_CALLS: Final = Limit(
 READS: Final = Limit(
     4, "reads of one worker at once: the present version, the next, and repeated reads after a break"
 )
-UNGRANTED: Final = Limit(
-    4, "reads of versions that no ticket has pinned; each may keep a buffer from an update"
-)
 Peer = TypeVar("Peer", bound=Hashable)
 
 

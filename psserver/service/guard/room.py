@@ -71,7 +71,12 @@ def beyond(shard: Shard) -> int:
     sets = len(shard.slots) if optimizer.per_worker else 0
     slots = sets * len(optimizer.slots) * 4 * layout.trainable
     rows = shard.tables.nbytes + shard.staging.row_bytes if shard.tables else 0
-    return (payloads + shard.arena.beyond) * layout.nbytes + slots + rows + shard.bases.nbytes
+    return (
+        (payloads + shard.arena.beyond + len(shard.arena.being_read)) * layout.nbytes
+        + slots
+        + rows
+        + shard.bases.nbytes
+    )
 
 
 def held(shard: Shard) -> Counter[str]:
@@ -83,13 +88,10 @@ def held(shard: Shard) -> Counter[str]:
     _, kept = shard.owned
     # Of tickets, the sum, buffers for reuse, and buffers that are kept free.
     payloads = max(staging.own, usual_payloads(shard.optimizer, shard.tensors)) - len(kept)
-    bases = len(arena.holders_beyond())
     found["payloads"] += payloads * n
     found["contributions"] += len(kept) * n
-    found["base versions"] += bases * n
-    # Versions of settled tickets, until their reads end.
-    found["versions"] += (arena.beyond - len(arena.lent) - bases) * n
-    found["versions being read"] += len(arena.lent) * n
+    found["base versions"] += arena.beyond * n
+    found["versions being read"] += len(arena.being_read) * n
     if optimizer.per_worker:
         found["optimizer"] += len(shard.slots) * len(optimizer.slots) * 4 * layout.trainable
     found["state of base versions"] += shard.bases.nbytes

@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.service.errors import Refused, invalid
+from psserver.service.errors import invalid
 from psserver.service.guard.calls import Caller, SendingPace
 from psserver.service.net.loop import LARGE_PASS
 from psserver.service.net.pushes import chunks_of, claim_of, known_codec
@@ -46,15 +45,13 @@ class Outgoing:
         ticket: int,
         codec: Elementwise,
         read: Read,
-        granted: bool,
         pace: SendingPace | None,
         changes: Sequence[NDArray[Any]] | None = None,
     ) -> None:
-        """`granted`: the ticket has pinned the version. `pace`: None sends the largest chunks at once. `changes`: what
-        is sent instead of the version; none if the reader has it."""
+        """`pace`: None sends the largest chunks at once. `changes`: what is sent instead of the version; none if the
+        reader has it."""
         self._host, self._shard, self._ticket, self._codec = host, shard, ticket, codec
-        self._read, self._granted = read, granted
-        self._pace = pace
+        self._read, self._pace = read, pace
         self.changes = changes
         whole = codec.itemsize * read.version.values.size
         # The bytes of the whole payload.
@@ -70,13 +67,12 @@ class Outgoing:
         if request.slots:
             codec = _weights_codec(request.dtype)
             read = await host.reading.start_slots(shard, request.version, request.worker, caller)
-            # A copy of its own: no lease takes it back.
-            return cls(host, shard, 0, codec, read, True, _pace(host, caller))
+            return cls(host, shard, 0, codec, read, _pace(host, caller))
         if request.table:
             read = await host.reading.start_table(
                 shard, request.table - 1, request.version, request.worker, caller
             )
-            return cls(host, shard, 0, OCTETS, read, True, _pace(host, caller))
+            return cls(host, shard, 0, OCTETS, read, _pace(host, caller))
         # A PullReply cannot say that it holds changes.
         return await cls.of(host, wanted_by(shard, request)._replace(base=None), caller)
 
@@ -85,7 +81,7 @@ class Outgoing:
         """Start the read of a worker that has been admitted. Raises Refused if the version is gone."""
         shard, ticket, version, worker, dtype, base = wanted
         codec = _weights_codec(dtype)
-        read, granted = await host.reading.start(shard, ticket, version, worker, caller)
+        read = await host.reading.start(shard, ticket, version, worker, caller)
         changes: Sequence[NDArray[Any]] | None = None
         if base is not None and shard.stream is not None and codec is FLOAT32:
             changes = shard.stream.chain(base.version, base.checksum, version)
@@ -94,16 +90,7 @@ class Outgoing:
             parts = shard.groups.changed(base.version, version, shard.layout.server)
             if parts or base.version == version:
                 changes = [codec.encode(part.take(values)) for part in parts]
-        return cls(host, shard, ticket, codec, read, granted, _pace(host, caller), changes)
-
-    def check(self) -> None:
-        """Raise Refused if the version was taken back. Call it before each piece that is sent.
-
-        A granted version is not taken back during its read: over a slow link no lease would be long enough.
-        """
-        if not self._granted and not self._host.reading.still_readable(self._shard, self._read):
-            number = self._read.version.number
-            raise Refused(grpc.StatusCode.ABORTED, f"version {number} was taken back: its lease is over")
+        return cls(host, shard, ticket, codec, read, _pace(host, caller), changes)
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the payload in pieces, at least one. Any one thread may iterate: it touches nothing of the loop's.
@@ -126,10 +113,8 @@ class Outgoing:
         self._complete = True
 
     def end(self) -> None:
-        """End the read; if all of it was taken, end the ticket's pin too."""
-        self._host.reading.end(
-            self._shard, self._ticket, self._read, granted=self._granted, complete=self._complete
-        )
+        """End the read."""
+        self._host.reading.end(self._shard, self._ticket, self._read, complete=self._complete)
 
 
 def _pace(host: ShardHost, caller: Caller) -> SendingPace | None:
@@ -247,10 +232,7 @@ async def send_version(
     stream: Stream,
     rows: RowsAhead | None = None,
 ) -> None:
-    """Send what `find_version` found, with `notices` in the first message, and `rows` behind it.
-
-    Raises Refused if it is taken back.
-    """
+    """Send what `find_version` found, with `notices` in the first message, and `rows` behind it."""
     more = {} if rows is None else {"row_bytes": rows.nbytes}
     if isinstance(found, shard_pb2.Located):
         await stream.send(reply(notices, located=found, **more))
@@ -262,7 +244,6 @@ async def send_version(
         if large:
             await stream.send_many(messages)
         for parts in messages:
-            found.check()
             await stream.send(parts)
             if large:
                 await stream.send_many(messages)
@@ -299,7 +280,6 @@ class PullRpc:
         try:
             for piece in found.pieces():
                 total = piece.total if piece.offset == 0 else None
-                found.check()
                 await call.send((frames.pull_chunk(piece.offset, piece.data, total),))
         finally:
             found.end()

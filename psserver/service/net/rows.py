@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 
 import grpc
 import numpy as np
@@ -25,7 +24,6 @@ from pswire.v1 import shard_pb2
 NextChunk = Callable[[], Awaitable[frames.ChunkView]]
 """Waits for the next chunk of a message. Raises Refused."""
 # Numbers of reads without a ticket.
-_LOOKUPS = count(1)
 # Kind of memory of rows that are being received.
 KIND = "rows being received"
 # Bytes of a row's place in slots, masks and what the search remembers.
@@ -198,9 +196,8 @@ async def _read(
 ) -> tuple[list[Array], int]:
     """Return rows as they travel, and their version if it was not asked for."""
     at = version if ticket else max(shard.version, 0)
-    hold = ticket or -next(_LOOKUPS)
     if not ticket:
-        shard.tables.pin(hold, at)
+        shard.tables.hold(at)
     try:
         read = partial(_encoded, shard, format, wanted, at)
         arrays = await host.heavy.run(format.answer_nbytes, read)
@@ -209,7 +206,10 @@ async def _read(
             grpc.StatusCode.ABORTED, f"rows of version {at} are gone ({error}): ask for a new grant"
         ) from error
     finally:
-        shard.tables.unpin(hold)
+        if ticket:
+            shard.row_holds.has_read(ticket)
+        else:
+            shard.tables.release(at)
     return arrays, 0 if ticket else at
 
 

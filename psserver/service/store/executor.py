@@ -45,7 +45,7 @@ class Executor:
 
     While `_busy`, the first order of `_queue` is being executed: its arithmetic runs on the pool, or it is an
     update that waits for readers to leave a buffer. `lease`: seconds that an unread grant may hold up an update.
-    `evicted`: called when versions were taken from their readers.
+    `superseded`: called when versions that are being read are no longer held.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class Executor:
         lease: float,
         owner: Owner,
         heavy: HeavyWork,
-        evicted: Callable[[], None] = lambda: None,
+        superseded: Callable[[], None] = lambda: None,
     ) -> None:
         self._state = state
         self._server = server
         self._lease = lease
         self._owner = owner
         self._heavy = heavy
-        self._evicted = evicted
+        self._superseded = superseded
         self._queue: deque[tuple[int, Submitted]] = deque()
         self._busy = False
         # The deadline of the first order's wait for readers, and the timer of its next attempt.
@@ -82,7 +82,7 @@ class Executor:
         self.save: Callable[[int, Shard], bool] = lambda _, __: False
         # How many copies are being made beside the loop.
         self._copying = 0
-        # Nobody reads here: versions that are pinned for readers go when an update needs their buffer.
+        # Nobody reads here: versions that tickets hold go when an update needs their buffer.
         self.unread_goes = False
         # An order waits for that copy.
         self._waits_for_copy = False
@@ -189,6 +189,8 @@ class Executor:
         shard = self._state.shard
         if shard is not None and isinstance(order, Apply):
             self._facts.append(shard.fact)
+            if shard.arena.being_read:
+                self._superseded()
         self._state.admission.freed()
         self._state.finish(index)
 
@@ -237,18 +239,13 @@ class Executor:
             self._state.end_reads(shard)
             blocked = shard.blocked(order)
         if blocked and self.unread_goes:
-            shard.evict()
-            self._evicted()
+            shard.take_back()
             blocked = False
-        if blocked and self._deadline is None:
-            shard.arena.evict_unpinned()
-            self._evicted()
-            self._deadline = running.now() + self._lease
-            blocked = shard.blocked(order)
         if not blocked:
             self._deadline = None
             return True
-        assert self._deadline is not None
+        if self._deadline is None:
+            self._deadline = running.now() + self._lease
         left = self._deadline - running.now()
         if left <= 0:
             self._take_back(shard)
@@ -278,17 +275,16 @@ class Executor:
     def _take_back(self, shard: Shard) -> None:
         log.warning(
             "tickets %s did not read their version within %.1f s: taken back, they will be granted again",
-            ", ".join(map(str, shard.arena.holders())) or "of slow readers",
+            ", ".join(map(str, shard.holds.unread)),
             self._lease,
             extra=event("tickets_taken_back", seconds=self._lease),
         )
         now = running.now()
-        for ticket in shard.arena.holders():
+        for ticket in shard.holds.unread:
             opened = shard.staging.tickets.get(ticket)
             if opened is not None:
                 self._unread.setdefault(opened.worker, now)
-        shard.evict()
-        self._evicted()
+        shard.take_back()
 
     def forgive(self, shard: Shard, ticket: int) -> None:
         """Forget past expired leases of the ticket's worker, which has read its version."""

@@ -1,15 +1,15 @@
-"""Reads of versions: pinned by a ticket or not, sent or read in place."""
+"""Reads of versions, which a ticket holds or not, sent or in shared memory; and of what has no versions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
-import numpy as np
 from numpy.typing import NDArray
 
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.guard.calls import Caller
-from psserver.service.guard.limits import READS, UNGRANTED
+from psserver.service.guard.limits import READS
 from psserver.service.guard.room import ShardMemory
 from psserver.service.store.executor import Executor, Question
 from psserver.service.store.shared_memory import ControlWord, Sharing
@@ -47,9 +47,9 @@ class Reads:
     def end(self, read: Read) -> None:
         del self._under_way[read]
 
-    def cut(self, lent: Sequence[Version], most: int) -> None:
+    def cut(self, versions: Sequence[Version], most: int) -> None:
         """Cut the oldest reads of up to `most` of these versions."""
-        for version in lent[:most]:
+        for version in versions[:most]:
             for read in self._under_way:
                 if read.version is version:
                     _cut(read)
@@ -62,6 +62,15 @@ def _going(read: Read) -> bool:
 def _cut(read: Read) -> None:
     if read.caller is not None:
         read.caller.cancel()
+
+
+@dataclass(slots=True, eq=False)
+class _Copy:
+    """A copy of what has no versions, shared by those who read it at one time. `version`: None while it is made."""
+
+    nbytes: int
+    version: Version | None = None
+    readers: int = 1
 
 
 class Reading:
@@ -81,32 +90,20 @@ class Reading:
         self._state, self._orders, self._memory, self._sharing = state, orders, memory, sharing
         self._server, self._patience, self._lease = server, patience, lease
         self._reads = Reads()
-        # Number of reads of versions that nothing pins.
-        self._ungranted = 0
-        # The copy of the optimizer's state that is being read, at the version of its number; and whether one is
-        # being made.
-        self._slots: Version | None = None
-        self._copying_slots = False
-        # The copy of a table that is being made or read, and the bytes that were reserved for it.
-        self._table: Version | None = None
-        self._table_bytes = 0
+        # By what was copied.
+        self._copies: dict[str, _Copy] = {}
 
     async def start(
         self, shard: Shard, ticket: int, version: int, worker: str, caller: Caller | None = None
-    ) -> tuple[Read, bool]:
-        """Begin a read of the version, which is kept until `end`; return it, and whether the ticket has pinned the
-        version.
+    ) -> Read:
+        """Begin a read of the version, which is kept until `end`. `caller` is cut if it holds too much.
 
-        `caller` is cut if it holds too much. Raises Refused (ABORTED) if the version is gone, or the ticket is
-        another worker's.
+        Raises Refused (ABORTED) if the version is gone, or the ticket is another worker's.
         """
         check_reader(shard, ticket, worker)
         if ticket == 0 and shard.version < version:
             await self._state.wait_for(lambda: shard.version >= version, self._patience, self._server)
-        granted = shard.arena.pinned(ticket, version)
-        if not granted and self._ungranted >= UNGRANTED.value:
-            await self._admit_ungranted()
-        found = shard.arena.start_read(version, worker)
+        found = shard.arena.start_read(version)
         if found is None:
             newest = shard.version
             if version > newest:
@@ -117,184 +114,137 @@ class Reading:
                 f"is settled); the newest is {newest}: ask for a new grant",
             )
         self._state.served += 1
-        self._ungranted += not granted
-        return self._reads.begin(worker, found, caller), granted
-
-    async def _admit_ungranted(self) -> None:
-        """Wait for room among the few reads of versions that nothing pins: each may keep a buffer. Raises Refused."""
-        if not await self._state.wait_for(
-            lambda: self._ungranted < UNGRANTED.value, self._patience, self._server
-        ):
-            raise Refused(
-                grpc.StatusCode.UNAVAILABLE,
-                f"server {self._server} has {self._ungranted} readers without a ticket already; try again",
-            )
+        return self._reads.begin(worker, found, caller)
 
     async def start_slots(self, shard: Shard, version: int, worker: str, caller: Caller) -> Read:
-        """Begin a read of the optimizer's state at `version` or later. `end` must follow. Raises Refused.
-
-        All simultaneous readers share one copy; there is one copy at a time.
-        """
+        """Begin a read of the optimizer's state at `version` or later. `end` must follow. Raises Refused."""
         if shard.optimizer.per_worker:
             raise precondition(
                 "this job's optimizer remembers something else for each worker: expected a read of weights only"
             )
-        if not await self._state.wait_for(lambda: shard.version >= version, self._patience, self._server):
-            raise invalid(f"version {version} does not exist yet; the newest is {shard.version}")
-
-        def usable() -> bool:
-            return self._slots is not None and self._slots.number >= version
-
-        def free() -> bool:
-            return self._slots is None and not self._copying_slots
-
-        if not await self._state.wait_for(lambda: usable() or free(), self._patience, self._server):
-            raise Refused(
-                grpc.StatusCode.UNAVAILABLE,
-                f"server {self._server} is giving others an earlier state of the optimizer; try again",
-            )
-        if usable():
-            assert self._slots is not None
-            self._slots.readers += 1
-        slots = self._slots or await self._copy_slots(shard)
-        return self._reads.begin(worker, slots, caller)
-
-    async def _copy_slots(self, shard: Shard) -> Version:
-        values = shard.new_slots()
-        refusal = self._memory.take_copy(values.nbytes)
-        if refusal is not None:
-            raise Refused(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"server {self._server} has no room for a copy of what the optimizer remembers: {refusal}",
-            )
-        self._copying_slots = True
-        made: list[Version] = []
-        wanted = True
-
-        def copied(version: int) -> None:
-            self._copying_slots = False
-            # The worker that asked is the first reader.
-            self._slots = Version(version, values.reshape(-1), readers=1)
-            made.append(self._slots)
-            if not wanted:
-                self._leave_slots(self._slots)
-            self._state.changes.notify()
-
-        asked = Question(lambda shard: values.nbytes, lambda shard: shard.copy_slots(values), copied)
-        self._orders.submit([(self._state.executed, asked)])
-        self._orders.execute_submitted()
-        try:
-            await self._state.wait_for(lambda: bool(made), float("inf"), self._server)
-        except BaseException:
-            wanted = False
-            if made:
-                self._leave_slots(made[0])
-            raise
-        return made[0]
+        nbytes = 4 * len(shard.optimizer.slots) * shard.layout.trainable
+        copied = self._copied("what the optimizer remembers", shard, nbytes, Shard.copied_slots, version)
+        return self._reads.begin(worker, await copied, caller)
 
     async def start_table(self, shard: Shard, number: int, version: int, worker: str, caller: Caller) -> Read:
-        """Begin a read of all rows of table `number`, at `version` or later. `end` must follow. Raises Refused.
+        """Begin a read of all rows of table `number`, at `version` or later. `end` must follow. Raises Refused."""
+        tables = shard.tables.tables
+        if number >= len(tables):
+            raise invalid(f"expected a table from 1 to {len(tables)}, got {number + 1}")
+        table = tables[number]
 
-        There is one copy at a time.
-        """
-        if number >= len(shard.tables.tables):
-            raise invalid(f"expected a table from 1 to {len(shard.tables.tables)}, got {number + 1}")
-        table = shard.tables.tables[number]
+        def octets(shard: Shard) -> tuple[int, NDArray[Any]]:
+            return shard.version, table.octets()
+
+        nbytes = table.count * table.row_octets
+        copied = self._copied(f"table {table.spec.name!r}", shard, nbytes, octets, version)
+        return self._reads.begin(worker, await copied, caller)
+
+    async def _copied(
+        self,
+        what: str,
+        shard: Shard,
+        nbytes: int,
+        look: Callable[[Shard], tuple[int, NDArray[Any]]],
+        version: int,
+    ) -> Version:
+        """Return a copy at `version` or later, shared with others who read it now. Raises Refused."""
         if not await self._state.wait_for(lambda: shard.version >= version, self._patience, self._server):
             raise invalid(f"version {version} does not exist yet; the newest is {shard.version}")
-        if not await self._state.wait_for(lambda: self._table is None, self._patience, self._server):
+
+        def free() -> bool:
+            copy = self._copies.get(what)
+            return copy is None or (copy.version is not None and copy.version.number >= version)
+
+        if not await self._state.wait_for(free, self._patience, self._server):
             raise Refused(
-                grpc.StatusCode.UNAVAILABLE, f"server {self._server} is giving others a table; try again"
+                grpc.StatusCode.UNAVAILABLE,
+                f"server {self._server} is giving others an earlier copy of {what}; try again",
             )
-        nbytes = table.count * table.row_octets
+        copy = self._copies.get(what)
+        if copy is None:
+            return await self._copy(what, nbytes, look)
+        assert copy.version is not None
+        copy.readers += 1
+        return copy.version
+
+    async def _copy(
+        self, what: str, nbytes: int, look: Callable[[Shard], tuple[int, NDArray[Any]]]
+    ) -> Version:
         refusal = self._memory.take_copy(nbytes)
         if refusal is not None:
             raise Refused(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"server {self._server} has no room for a copy of a table: {refusal}",
+                f"server {self._server} has no room for a copy of {what}: {refusal}",
             )
-        self._table = Version(shard.version, np.zeros(0, np.float32), readers=1)
-        self._table_bytes = nbytes
-        octets: list[NDArray[np.uint8]] = []
+        copy = self._copies[what] = _Copy(nbytes)
 
-        def copied(found: NDArray[np.uint8]) -> None:
-            octets.append(found)
+        def copied(found: tuple[int, NDArray[Any]]) -> None:
+            copy.version = Version(*found)
+            if not copy.readers:
+                self._leave(what, copy)
             self._state.changes.notify()
 
-        asked = Question(lambda _: nbytes, lambda shard: shard.tables.tables[number].octets(), copied)
-        self._orders.submit([(self._state.executed, asked)])
+        self._orders.submit([(self._state.executed, Question(lambda _: nbytes, look, copied))])
         self._orders.execute_submitted()
         try:
-            await self._state.wait_for(lambda: bool(octets), float("inf"), self._server)
+            await self._state.wait_for(lambda: copy.version is not None, float("inf"), self._server)
         except BaseException:
-            self._leave_table()
+            copy.readers -= 1
+            if copy.version is not None and not copy.readers:
+                self._leave(what, copy)
             raise
-        self._table = Version(shard.version, octets[0], readers=1)  # type: ignore[arg-type]
-        return self._reads.begin(worker, self._table, caller)
+        assert copy.version is not None
+        return copy.version
 
-    def _leave_table(self) -> None:
-        self._table = None
-        self._memory.give_copy(self._table_bytes)
+    def _leave(self, what: str, copy: _Copy) -> None:
+        del self._copies[what]
+        self._memory.give_copy(copy.nbytes)
         self._state.changes.notify()
-
-    def _leave_slots(self, slots: Version) -> None:
-        slots.readers -= 1
-        if not slots.readers:
-            self._slots = None
-            self._memory.give_copy(slots.values.nbytes)
-            self._state.changes.notify()
 
     def in_place(
         self, shard: Shard, ticket: int, version: int, worker: str, reader: ControlWord
     ) -> tuple[Place, list[Place]] | None:
-        """Return where the version lies that the ticket has pinned, and where others may lie; None if it must be
-        copied."""
+        """Return where the version lies that the ticket holds, and where others may lie; None if it must be copied."""
         check_reader(shard, ticket, worker)
         if reader.has_read(ticket):
-            # The control word says that it has been read: the pin has ended or may end at any time.
+            # The control word says that it has been read: the hold has ended or may end at any time.
             return None
         values = shard.arena.values(version)
         place = self._sharing.place(values) if values is not None else None
-        if place is None or shard.arena.read_in_place(ticket, version) is None:
+        if place is None or shard.holds.of(ticket) != version:
             return None
         self._state.begin_read(ticket, reader)
         self._orders.reading_began()
         self._state.served += 1
         return place, self._sharing.places(shard.arena.arrays)
 
-    def still_readable(self, shard: Shard, read: Read) -> bool:
-        return shard.arena.values(read.version.number) is read.version.values
-
-    def end(self, shard: Shard, ticket: int, read: Read, *, granted: bool, complete: bool) -> None:
-        """End a read; if complete, end the ticket's pin too."""
-        if read.version is self._slots:
-            self._reads.end(read)
-            self._leave_slots(read.version)
-            return
-        if read.version is self._table:
-            self._reads.end(read)
-            self._leave_table()
-            return
-        self._ungranted -= not granted
-        if complete and granted:
-            self._orders.forgive(shard, ticket)
-        if complete:
-            shard.arena.unpin(ticket)
+    def end(self, shard: Shard, ticket: int, read: Read, *, complete: bool) -> None:
+        """End a read; if complete, its ticket has read its version."""
         self._reads.end(read)
+        for what, copy in self._copies.items():
+            if copy.version is read.version:
+                copy.readers -= 1
+                if not copy.readers:
+                    self._leave(what, copy)
+                return
         shard.arena.end_read(read.version)
+        if complete:
+            self._orders.forgive(shard, ticket)
+            shard.holds.has_read(ticket)
         self._orders.look()
         if self._state.changes.waiting:
             self._state.changes.notify()
 
     def end_beyond(self) -> None:
-        """End reads of versions that were taken back, as far as they exceed the memory limit."""
+        """End reads of superseded versions, as far as these exceed the memory limit."""
         shard = self._state.shard
-        if shard is not None and shard.arena.lent:
-            self._reads.cut(shard.arena.lent, self._memory.versions_beyond)
+        if shard is not None and shard.arena.being_read:
+            self._reads.cut(shard.arena.being_read, self._memory.versions_beyond)
 
 
 def check_reader(shard: Shard, ticket: int, worker: str) -> None:
-    """Raise Refused unless the ticket is the reader's own, because a read ends the ticket's pin."""
+    """Raise Refused unless the ticket is the reader's own, because a read ends the ticket's hold."""
     opened = shard.staging.tickets.get(ticket)
     if opened is not None and opened.worker != worker:
         raise Refused(

@@ -169,14 +169,12 @@ class SharedShard:
         self._readers[ticket] = reader
 
     def settle_read(self, ticket: int) -> None:
-        """Forget the read of a ticket whose pin has ended in another way."""
+        """Forget the read of a ticket whose hold has ended in another way."""
         if self._readers:
             self._readers.pop(ticket, None)
 
     def end_reads(self, shard: Shard) -> None:
-        """Unpin what workers have read, by their control words."""
-        if not self._readers:
-            return
+        """Release what workers have read, by their control words."""
         for ticket in [t for t, reader in self._readers.items() if reader.has_read(t)]:
-            shard.arena.unpin(ticket)
-        self._readers = {t: self._readers[t] for t in shard.arena.in_place}
+            shard.holds.has_read(ticket)
+            del self._readers[ticket]

@@ -13,6 +13,7 @@ Names of saved arrays, where t is a table's number in the plan, and n its rows h
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -83,10 +84,8 @@ class Tables:
         # Contributions to the coming update, with factors, in the order of the log.
         self.added: list[tuple[Rows, float]] = []
         self._added_bytes = 0
-        # Ticket -> the version whose rows it may still read.
-        self._readers: dict[int, int] = {}
-        # Open ticket -> the version that it was granted.
-        self._bases: dict[int, int] = {}
+        # How many need the rows of a version.
+        self._holds = Counter[int]()
 
     def __bool__(self) -> bool:
         return bool(self.tables)
@@ -134,36 +133,29 @@ class Tables:
 
     # Readers
 
-    def pin(self, ticket: int, version: int, *, granted: bool = False) -> None:
-        """Keep the rows of `version` readable for a ticket. `granted`: until `close`, gradients may follow."""
-        self._readers[ticket] = version
-        if granted:
-            self._bases[ticket] = version
+    @property
+    def newest(self) -> int:
+        return self.tables[0].version
 
-    def unpin(self, ticket: int) -> None:
-        """Release the version of a ticket that has read it, or will not."""
-        if self._readers.pop(ticket, None) is not None:
+    def hold(self, number: int) -> None:
+        """Keep the rows of a version readable, until as many calls of `release`."""
+        self._holds[number] += 1
+
+    def release(self, number: int) -> None:
+        """Undo one `hold` of a version, unless it was taken back."""
+        if number in self._holds:
+            self._holds[number] -= 1
             self._forget()
 
-    def close(self, ticket: int) -> None:
-        """Forget a ticket, which has its fate."""
-        based = self._bases.pop(ticket, None) is not None
-        self.unpin(ticket)
-        if based and self._keep_bases:
-            self._forget()
-
-    def evict(self) -> None:
-        """Drop older versions although tickets may still want to read them."""
-        if self.tables:
-            newest = self.tables[0].version
-            self._readers = {ticket: v for ticket, v in self._readers.items() if v == newest}
-            self._forget()
+    def take_back(self, number: int) -> None:
+        """Drop the rows of an old version although somebody holds them."""
+        del self._holds[number]
+        self._forget()
 
     def _forget(self) -> None:
-        held = [*self._readers.values(), *(self._bases.values() if self._keep_bases else ())]
-        oldest = min(held, default=self.tables[0].version)
+        self._holds = +self._holds
         for table in self.tables:
-            table.forget(oldest)
+            table.forget(min(self._holds, default=table.version))
 
     def read(self, keys: WantedRows, version: int) -> Sequence[Floats]:
         """Return rows at a version. Raises ValueError if it is gone."""
@@ -183,22 +175,21 @@ class Tables:
             for rows, table in zip(found, self.tables, strict=bool(keys))
         ]
 
-    def add(self, rows: Rows, factor: float, ticket: int, strength: float = 0.0) -> None:
-        """Add the contribution of a ticket to the coming update, compensated by `strength`."""
-        self.added.append((self.compensated(rows, ticket, strength), factor))
+    def add(self, rows: Rows, factor: float, base: int, strength: float = 0.0) -> None:
+        """Add a contribution from version `base` to the coming update, compensated by `strength`."""
+        self.added.append((self.compensated(rows, base, strength), factor))
         self._added_bytes += nbytes_of(rows)
-        base = self._bases.get(ticket)
-        if base is not None and (self.tables[0].version + 1) % SAMPLED == 0:
+        if (self.tables[0].version + 1) % SAMPLED == 0:
             for (keys, _), table in zip(rows, self.tables, strict=True):
                 table.census.measure(keys, base)
 
-    def compensated(self, rows: Rows, ticket: int, strength: float) -> Rows:
-        """Return the rows of a ticket's contribution as the coming update takes them; they stay as they are."""
+    def compensated(self, rows: Rows, base: int, strength: float) -> Rows:
+        """Return the rows of a contribution as the coming update takes them; they stay as they are."""
         if not strength or not rows:
             return rows
         keys = keys_of(rows)
         now = self.read(keys, self.tables[0].version)
-        return bases.corrected(rows, now, self.read(keys, self._bases[ticket]), strength, self._backend)
+        return bases.corrected(rows, now, self.read(keys, base), strength, self._backend)
 
     def clear(self) -> None:
         """Start the coming update anew."""
@@ -232,13 +223,13 @@ class Tables:
             for family in self._families
         ]
 
-    def committed(self) -> None:
-        """Drop what the new version has made superfluous."""
+    def committed(self, started: int) -> None:
+        """Drop what the new version has made superfluous. `started`: the oldest version that an open ticket was
+        granted."""
         self.clear()
         self._forget()
-        oldest = min(self._bases.values(), default=self.tables[0].version)
         for table in self.tables:
-            table.census.forget(oldest)
+            table.census.forget(started)
 
     # Saved state
 
@@ -288,21 +279,22 @@ class Tables:
             found |= named(f"added/{k}", rows)
         return found
 
-    def undo(self) -> dict[str, NDArray[Any]]:
-        """Return what makes the rows that open tickets began with of the newest, by name, without a copy."""
-        if not self._keep_bases or not self._bases:
+    def undo(self, held: Mapping[int, int]) -> dict[str, NDArray[Any]]:
+        """Return what makes the rows that tickets hold of the newest, by name, without a copy. `held`: ticket -> its
+        version."""
+        if not self._keep_bases or not held:
             return {}
-        return bases.saved(self.tables, min(self._bases.values()))
+        return bases.saved(self.tables, min(held.values()))
 
     @property
     def factors(self) -> list[float]:
         """The factors of contributions to the coming update."""
         return [factor for _, factor in self.added]
 
-    def check(self, arrays: Arrays, factors: Sequence[float], version: int, began: Mapping[int, int]) -> None:
+    def check(self, arrays: Arrays, factors: Sequence[float], version: int, held: Mapping[int, int]) -> None:
         """Raise StateError unless `restore` can take these arrays up."""
         present = {name for name in arrays if name.split("/")[0] in TABLE_KINDS}
-        known = set(self._expected(arrays, factors, self._undone(version, began)))
+        known = set(self._expected(arrays, factors, self._undone(version, held)))
         if present != known:
             missing, more = sorted(known - present)[:3], sorted(present - known)[:3]
             raise StateError(f"shard state: rows: missing {missing or 'none'}; unknown {more or 'none'}")
@@ -318,8 +310,8 @@ class Tables:
         ):
             self._check_rows(self.rows_named(prefix, arrays), prefix)
 
-    def _undone(self, version: int, began: Mapping[int, int]) -> range:
-        return bases.needed(began if self._keep_bases else {}, version)
+    def _undone(self, version: int, held: Mapping[int, int]) -> range:
+        return bases.needed(held if self._keep_bases else {}, version)
 
     def _expected(self, arrays: Arrays, factors: Sequence[float], undone: range) -> list[str]:
         count = len(self.tables)
@@ -360,15 +352,14 @@ class Tables:
         ]
 
     def restore(
-        self, arrays: Arrays, factors: Sequence[float], version: int, began: Mapping[int, int]
+        self, arrays: Arrays, factors: Sequence[float], version: int, held: Mapping[int, int]
     ) -> None:
-        """Take up checked arrays, as of `version` (-1: before the first). `began`: ticket -> its version."""
+        """Take up checked arrays, as of `version` (-1: before the first). `held`: ticket -> the version it holds."""
         for t, table in enumerate(self.tables):
             if table.waiting is not None:
                 table.waiting.restore(*(arrays[name] for name in waiting_names(t)))
             table.restore(self._state(t, arrays), max(version, 0))
-            table.keep(bases.records(t, arrays, self._undone(version, began)))
-        self._bases = dict(began) if self._keep_bases else {}
+            table.keep(bases.records(t, arrays, self._undone(version, held)))
         self.added = [
             ([(keys.copy(), values.copy()) for keys, values in self.rows_named(f"added/{k}", arrays)], factor)
             for k, factor in enumerate(factors)
