@@ -30,10 +30,10 @@ from pswire.decisions.orders import (
     Discard,
     Dismiss,
     Fold,
+    Hold,
     Install,
     Note,
     Order,
-    Pin,
     Release,
     Save,
     Seal,
@@ -227,8 +227,8 @@ class Shard:
     def prepare(self, order: Order) -> PendingUpdate | None:
         """Do the bookkeeping of an order. Return what remains to compute and finish, if anything."""
         match order:
-            case Pin():
-                self._pin(order)
+            case Hold():
+                self._hold(order)
             case Install(ticket):
                 self._install(ticket)
             case Seal(ticket):
@@ -262,16 +262,18 @@ class Shard:
                 assert_never(order)
         return None
 
-    def _pin(self, pin: Pin) -> None:
-        self.staging.open(OpenTicket(pin.ticket, pin.worker, pin.turn, pin.initialise, False, pin.version))
-        if not pin.initialise:
-            if pin.version != self.version:
+    def _hold(self, order: Hold) -> None:
+        self.staging.open(
+            OpenTicket(order.ticket, order.worker, order.turn, order.initialise, False, order.version)
+        )
+        if not order.initialise:
+            if order.version != self.version:
                 raise ShardError(
-                    f"ticket {pin.ticket} was granted version {pin.version}, but {self.version} is newest"
+                    f"ticket {order.ticket} was granted version {order.version}, but {self.version} is newest"
                 )
-            self.holds.grant(pin.ticket, pin.version)
+            self.holds.grant(order.ticket, order.version)
             if self.plan.tables:
-                self.row_holds.grant(pin.ticket, pin.version)
+                self.row_holds.grant(order.ticket, order.version)
 
     def _install(self, ticket: int) -> None:
         need(self.staging, ticket)

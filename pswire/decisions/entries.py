@@ -147,7 +147,7 @@ class Initialise(LogEntry):
         return f"is asked for the initial values, ticket {self.ticket}"
 
     def order(self, folded: set[int]) -> orders.Order:
-        return orders.Pin(self.ticket, 0, initialise=True, worker=self.worker)
+        return orders.Hold(self.ticket, 0, initialise=True, worker=self.worker)
 
 
 @record
@@ -197,7 +197,7 @@ class Grant(LogEntry):
         return f"gets ticket {self.ticket} for version {self.version}" + (", ahead" if self.ahead else "")
 
     def order(self, folded: set[int]) -> orders.Order:
-        return orders.Pin(self.ticket, self.version, self.turn, worker=self.worker)
+        return orders.Hold(self.ticket, self.version, self.turn, worker=self.worker)
 
 
 @record

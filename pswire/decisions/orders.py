@@ -6,7 +6,7 @@ from pswire.values import value
 
 
 @value
-class Pin:
+class Hold:
     """A ticket was granted: its worker will read `version` and may push.
 
     `turn`: its place in the round's order of summation; None if payloads are summed as they are committed.
@@ -97,5 +97,5 @@ NOTE: Final = Note()
 
 # Orders that write to arrays that a state shows, or give these away: see `Shard.views`.
 Writing = Install | Fold | Apply | Discard | Release
-Order = Pin | Install | Seal | Fold | Apply | Discard | Release | Admit | Dismiss | Save | Note
+Order = Hold | Install | Seal | Fold | Apply | Discard | Release | Admit | Dismiss | Save | Note
 """What a shard executes, in the order of the log."""

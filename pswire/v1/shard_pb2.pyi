@@ -1058,7 +1058,7 @@ class Decision(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     INDEX_FIELD_NUMBER: _builtins.int
-    PIN_FIELD_NUMBER: _builtins.int
+    HOLD_FIELD_NUMBER: _builtins.int
     INSTALL_FIELD_NUMBER: _builtins.int
     FOLD_FIELD_NUMBER: _builtins.int
     APPLY_FIELD_NUMBER: _builtins.int
@@ -1077,7 +1077,7 @@ class Decision(_message.Message):
     summed.
     """
     @_builtins.property
-    def pin(self) -> Global___PinVersion: ...
+    def hold(self) -> Global___HoldVersion: ...
     @_builtins.property
     def install(self) -> Global___Install: ...
     @_builtins.property
@@ -1098,7 +1098,7 @@ class Decision(_message.Message):
         self,
         *,
         index: _builtins.int = ...,
-        pin: Global___PinVersion | None = ...,
+        hold: Global___HoldVersion | None = ...,
         install: Global___Install | None = ...,
         fold: Global___Fold | None = ...,
         apply: Global___Apply | None = ...,
@@ -1110,11 +1110,11 @@ class Decision(_message.Message):
         discard: _builtins.bool = ...,
         save: Global___Save | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "apply", b"apply", "decision", b"decision", "discard", b"discard", "dismiss", b"dismiss", "fold", b"fold", "install", b"install", "note", b"note", "pin", b"pin", "release", b"release", "save", b"save", "seal", b"seal"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "apply", b"apply", "decision", b"decision", "discard", b"discard", "dismiss", b"dismiss", "fold", b"fold", "hold", b"hold", "install", b"install", "note", b"note", "release", b"release", "save", b"save", "seal", b"seal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "apply", b"apply", "decision", b"decision", "discard", b"discard", "dismiss", b"dismiss", "fold", b"fold", "index", b"index", "install", b"install", "note", b"note", "pin", b"pin", "release", b"release", "save", b"save", "seal", b"seal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admit", b"admit", "apply", b"apply", "decision", b"decision", "discard", b"discard", "dismiss", b"dismiss", "fold", b"fold", "hold", b"hold", "index", b"index", "install", b"install", "note", b"note", "release", b"release", "save", b"save", "seal", b"seal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_decision: _TypeAlias = _typing.Literal["pin", "install", "fold", "apply", "release", "note", "seal", "admit", "dismiss", "discard", "save"]  # noqa: Y015
+    _WhichOneofReturnType_decision: _TypeAlias = _typing.Literal["hold", "install", "fold", "apply", "release", "note", "seal", "admit", "dismiss", "discard", "save"]  # noqa: Y015
     _WhichOneofArgType_decision: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_decision) -> _WhichOneofReturnType_decision | None: ...
 
@@ -1191,7 +1191,7 @@ class Save(_message.Message):
 Global___Save: _TypeAlias = Save  # noqa: Y015
 
 @_typing.final
-class PinVersion(_message.Message):
+class HoldVersion(_message.Message):
     """A grant: `ticket` will read `version`. `turn`: position in this round's
     summation order, absent when contributions are summed as they are committed.
     """
@@ -1226,7 +1226,7 @@ class PinVersion(_message.Message):
     _WhichOneofArgType__turn: _TypeAlias = _typing.Literal["_turn", b"_turn"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__turn) -> _WhichOneofReturnType__turn | None: ...
 
-Global___PinVersion: _TypeAlias = PinVersion  # noqa: Y015
+Global___HoldVersion: _TypeAlias = HoldVersion  # noqa: Y015
 
 @_typing.final
 class Install(_message.Message):
@@ -1331,7 +1331,7 @@ Global___Apply: _TypeAlias = Apply  # noqa: Y015
 
 @_typing.final
 class Release(_message.Message):
-    """The ticket is over without a contribution: free its staging and its pin."""
+    """The ticket is over without a contribution: free its staging and its version."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -66,7 +66,7 @@ class Attachment:
             try:
                 memory = segments.open_segment(_place(located.segment), writable=False)
             except SegmentError as error:
-                # A server removes no version before the ticket's lease is over.
+                # A server takes no version back before the limit for reading it.
                 raise Voided(f"the version of ticket {ticket} is gone: {error}") from error
             self._versions[token] = segments.floats(memory)
         return Received(self._versions[token], ticket, self)

@@ -60,7 +60,7 @@ def test_a_large_model_trains_over_500_kb_per_second(timeout: float, monkeypatch
     nbytes = 4 * math.prod(MODEL.shape)
     overrides = [f"cluster.worker_timeout={timeout}"]
     with (
-        serving(overrides=overrides, patience=30.0, lease=5.0) as cluster,
+        serving(overrides=overrides, patience=30.0, read_limit=5.0) as cluster,
         relayed(("127.0.0.1", int(cluster.hosts.rpartition(":")[2])), rate=RATE) as relay,
         psworker.connect(f"127.0.0.1:{relay.port}", initial, transport="grpc") as session,
     ):

@@ -22,7 +22,7 @@ from psserver.shard import Shard
 from psserver.shard.deltas import DeltaStream
 from psserver.shard.resharding import reshard
 from pswire.decisions import entries
-from pswire.decisions.orders import Apply, Fold, Install, Pin
+from pswire.decisions.orders import Apply, Fold, Hold, Install
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.transport.blocks import INT4, INT8, TOP_K, BlockCodec, runs
 from pswire.transport.codecs import WireDtypeError
@@ -218,7 +218,7 @@ def test_a_reader_takes_only_changes_that_fit() -> None:
 
 def run(shard: Shard, steps: range) -> None:
     for step in steps:
-        shard.execute(Pin(step, shard.version, None, False, "w0"))
+        shard.execute(Hold(step, shard.version, None, False, "w0"))
         slot = shard.begin(step)
         shard.checks.copy_in(slot, drawn(step, LAYOUT.elements, 1.0)[: shard.layout.elements], 0)
         shard.staging.finish(slot)
@@ -229,7 +229,7 @@ def begun(codec: BlockCodec | None = INT8) -> Shard:
     shard = Shard(
         make_plan(VARIABLES, 1), 0, build_optimizer({"name": "adam", "learning_rate": 0.01}), deltas=codec
     )
-    shard.execute(Pin(0, 0, None, True, "w0"))
+    shard.execute(Hold(0, 0, None, True, "w0"))
     slot = shard.begin(0)
     shard.checks.copy_in(slot, np.ones(LAYOUT.elements, np.float32), 0)
     shard.staging.finish(slot)

@@ -51,7 +51,7 @@ def servers(
                 overrides=overrides,
                 out=out if index == 0 else None,
             )
-            started.insert(0, Served(plan, patience=PATIENCE, lease=0.5))
+            started.insert(0, Served(plan, patience=PATIENCE, read_limit=0.5))
             addresses[index] = started[0].address
         yield ",".join(addresses)
     finally:

@@ -5,7 +5,7 @@ import pytest
 
 from psserver.optimizers import build
 from psserver.policies import TensorParts
-from psserver.shard import Apply, Fold, Install, Pin, Seal, Shard
+from psserver.shard import Apply, Fold, Hold, Install, Seal, Shard
 from psserver.shard.arithmetic import compensate
 from pswire.model.plan import VariableSpec, make_plan
 from tests.promises import promise
@@ -44,7 +44,7 @@ def shard() -> Shard:
     made = Shard(
         plan, 0, build({"name": "sgd", "learning_rate": RATE}), versions=3, tensors=TensorParts("taylor")
     )
-    made.execute(Pin(1, 0, initialise=True))
+    made.execute(Hold(1, 0, initialise=True))
     stage(made, 1, 1.0)
     made.execute(Install(1))
     return made
@@ -70,10 +70,10 @@ def test_each_worker_has_its_own_previous_weights() -> None:
     way since the last update, by any worker, it would be a third of that.
     """
     made = shard()
-    made.execute(Pin(2, 0))  # the slow one
+    made.execute(Hold(2, 0))  # the slow one
     passed = [weight(made)]
     for version in range(3):
-        made.execute(Pin(10 + version, version))
+        made.execute(Hold(10 + version, version))
         stage(made, 10 + version, -1.0)
         made.execute(Apply(version + 1, 1.0, 1.0, (Fold(10 + version, 1.0),)))
         passed.append(weight(made))

@@ -71,7 +71,7 @@ def served(security: Security, addresses: list[str], index: int) -> Iterator[Ser
         overrides=["policy.name=async", "optimizer.learning_rate=1.0"],
         security=security(Role.SERVER, f"server-{index}"),
     )
-    made = Served(plan, patience=PATIENCE, lease=0.5)
+    made = Served(plan, patience=PATIENCE, read_limit=0.5)
     try:
         yield made
     finally:

@@ -172,7 +172,7 @@ def serving(
         "optimizer.learning_rate=1.0",
         *overrides,
     ]
-    waits = {"patience": PATIENCE, "lease": 0.5, **options}
+    waits = {"patience": PATIENCE, "read_limit": 0.5, **options}
     addresses = ["127.0.0.1:0"] * servers
     started: list[Served] = []
     try:

@@ -172,7 +172,7 @@ def zero_window(cluster: Cluster, stack: ExitStack) -> Any:
 
 def test_readers_without_a_ticket_that_do_not_read_hold_up_no_update(stack: ExitStack) -> None:
     with (
-        serving(lease=PATIENCE) as cluster,
+        serving(read_limit=PATIENCE) as cluster,
         Peer(cluster, "worker", WIDE) as worker,
         Peer(cluster, "reader", WIDE) as reader,
     ):
@@ -193,7 +193,7 @@ def test_members_that_take_grants_and_do_not_read_are_given_up(tmp_path: Path) -
     """Each keeps another version from being recycled; they are waited for once, and dropped after the timeout."""
     overrides, out = ["cluster.worker_timeout=4.0"], tmp_path / "run"
     with (
-        serving(lease=0.8, patience=10.0, overrides=overrides, out=out) as cluster,
+        serving(read_limit=0.8, patience=10.0, overrides=overrides, out=out) as cluster,
         Peer(cluster, "worker") as worker,
     ):
         worker.step()

@@ -11,7 +11,7 @@ from psserver.optimizers import build
 from psserver.policies import TensorParts
 from psserver.service.guard.ledger import MIB
 from psserver.service.guard.room import ShardMemory
-from psserver.shard import Admit, Apply, Dismiss, Fold, Install, Order, Pin, Release, Seal, Shard
+from psserver.shard import Admit, Apply, Dismiss, Fold, Hold, Install, Order, Release, Seal, Shard
 from psserver.shard.arena import Version
 from psserver.shard.staging import Slot
 from pswire.model.plan import VariableSpec, make_plan
@@ -63,7 +63,7 @@ class Job:
         self.memory.admit(plan, optimizer, tensors, deltas)
         self.shard = self.memory.shard = Shard(plan, 0, optimizer, tensors=tensors, staging=4, deltas=deltas)
         self.nbytes = plan.shards[0].nbytes
-        self.order(Pin(1, 0, initialise=True, worker="first"))
+        self.order(Hold(1, 0, initialise=True, worker="first"))
         self.finish(self.begin(1))
         self.order(Install(1))
 
@@ -101,7 +101,7 @@ class Job:
             if sum(w == worker for w in self.tickets.values()) < 2:
                 self.last += 1
                 turn = self.last if self.turns else None
-                self.order(Pin(self.last, self.shard.version, turn, worker=worker))
+                self.order(Hold(self.last, self.shard.version, turn, worker=worker))
                 self.tickets[self.last] = worker
 
     def push(self) -> None:

@@ -10,7 +10,7 @@ from tests.shard.test_orders import MEANING
 
 ORDERS = (
     *(order for _, order in MEANING),
-    orders.Pin(8, 3, None, worker="w1"),
+    orders.Hold(8, 3, None, worker="w1"),
     orders.Fold(7, 0.5, 0.25),
     orders.Apply(2, 1.0, 0.5, (orders.Fold(7, 0.5), orders.Fold(8, 0.25, 0.125))),
 )

@@ -215,7 +215,7 @@ def test_closing_ends_the_wait_for_a_ticket_that_never_comes() -> None:
 
 def test_a_commit_does_not_wait_for_the_worker_that_makes_it(caplog: pytest.LogCaptureFixture) -> None:
     """The version granted ahead comes by the stream that the commit is on, and the update needs its buffer."""
-    with serving(workers=2, arena_versions=2, policy="async", lease=PATIENCE) as cluster:
+    with serving(workers=2, arena_versions=2, policy="async", read_limit=PATIENCE) as cluster:
         with connect(cluster, "grpc", name="w0") as a, connect(cluster, "grpc", name="w1") as b:
             with ThreadPoolExecutor(2) as pool:
                 grant, others = pool.map(granted, (a, b), timeout=PATIENCE)

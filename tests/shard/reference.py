@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from psserver.optimizers import build
-from psserver.shard import Apply, Fold, Install, Pin, Shard
+from psserver.shard import Apply, Fold, Hold, Install, Shard
 from pswire.model.plan import Plan, VariableSpec, make_plan
 
 RATE, FRICTION = 0.25, 0.9
@@ -121,7 +121,7 @@ def stage(plan: Plan, shards: Iterable[Shard], ticket: int, arrays: Arrays) -> N
 def install(plan: Plan, shards: Sequence[Shard], arrays: Arrays, ticket: int = 1) -> None:
     """Version 0."""
     for shard in shards:
-        shard.execute(Pin(ticket, 0, initialise=True))
+        shard.execute(Hold(ticket, 0, initialise=True))
     stage(plan, shards, ticket, arrays)
     for shard in shards:
         shard.execute(Install(ticket))

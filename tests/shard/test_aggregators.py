@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as arrays
 from scipy import stats
 
 from psserver.policies import TensorParts
-from psserver.shard import Apply, Fold, Pin, Seal, Shard, ShardError
+from psserver.shard import Apply, Fold, Hold, Seal, Shard, ShardError
 from psserver.shard.aggregators import BLOCK, NETWORK, SORTED, Aggregator, Krum, Median, TrimmedMean
 from pswire.model.plan import Plan
 from tests.repetitions import repetitions
@@ -184,7 +184,7 @@ def an_update(shards: list[Shard], plan: Plan, version: int, payloads: list[list
     first = 100 * version
     for number, payload in enumerate(payloads):
         for shard in shards:
-            shard.execute(Pin(first + number, version - 1, worker=f"w{number}"))
+            shard.execute(Hold(first + number, version - 1, worker=f"w{number}"))
         stage(plan, shards, first + number, payload)
         for shard in shards:
             shard.execute(Seal(first + number))
@@ -259,7 +259,7 @@ def test_all_payloads_of_an_update_are_held_and_then_used_again() -> None:
 def test_a_compensation_without_a_compensator_is_refused(sentences: Recorder) -> None:
     plan, (shard,) = shards_of(1, tensors=MEDIAN)
     install(plan, [shard], numbers(1))
-    shard.execute(Pin(2, 0))
+    shard.execute(Hold(2, 0))
     stage(plan, [shard], 2, numbers(2))
     with pytest.raises(ShardError) as refused:
         shard.execute(Apply(1, 1.0, 1.0, (Fold(2, 1.0, 0.5),)))

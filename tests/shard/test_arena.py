@@ -1,4 +1,4 @@
-"""Published versions: immutable, held by tickets, taken back after the lease, few buffers."""
+"""Published versions: immutable, held by tickets, taken back after the limit, few buffers."""
 
 import hashlib
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psserver.policies import TensorParts
-from psserver.shard import Apply, Fold, Pin, Seal, Shard
+from psserver.shard import Apply, Fold, Hold, Seal, Shard
 from psserver.shard.arena import Arena
 from tests.sentences import Recorder
 from tests.shard.reference import MOMENTUM, install, numbers, same_bits, shards_of, stage
@@ -27,7 +27,7 @@ def trained(versions: int, **options: object) -> Shard:
 def update(shard: Shard, seed: int) -> None:
     """One more version."""
     ticket = 10_000 + seed
-    shard.execute(Pin(ticket, shard.version))
+    shard.execute(Hold(ticket, shard.version))
     stage(shard.plan, [shard], ticket, numbers(seed))
     shard.execute(Seal(ticket))
     shard.execute(Apply(shard.version + 1, 1.0, 1.0, (Fold(ticket, 1.0),)))
@@ -35,7 +35,7 @@ def update(shard: Shard, seed: int) -> None:
 
 def test_a_version_that_a_ticket_holds_never_changes() -> None:
     shard = trained(3)
-    shard.execute(Pin(7, 0))
+    shard.execute(Hold(7, 0))
     version = shard.arena.start_read(0)
     assert version is not None
     before = digest(version.values)
@@ -68,7 +68,7 @@ def test_an_update_waits_for_readers_or_takes_back_their_versions(limit: int) ->
     """One version is written, one is newest; the others may be kept for readers, and no more."""
     shard = trained(limit)
     for reader in range(limit - 1):
-        shard.execute(Pin(reader, shard.version))
+        shard.execute(Hold(reader, shard.version))
         assert not shard.blocked(Apply(shard.version + 1, 1.0, 1.0))
         update(shard, reader)
     blocked = Apply(shard.version + 1, 1.0, 1.0)
@@ -77,7 +77,7 @@ def test_an_update_waits_for_readers_or_takes_back_their_versions(limit: int) ->
     shard.take_back()
     assert not shard.blocked(blocked)
     assert shard.holds.unread == []
-    assert shard.arena.values(0) is None, "the lease is over"
+    assert shard.arena.values(0) is None, "it was taken back"
     assert shard.arena.start_read(0) is None
     assert shard.arena.start_read(shard.version) is not None, "the newest version is nobody's to take"
 
@@ -85,7 +85,7 @@ def test_an_update_waits_for_readers_or_takes_back_their_versions(limit: int) ->
 def test_a_reader_whose_version_is_taken_back_keeps_its_bits() -> None:
     """Its buffer is left to it and replaced: it reads on, and is told afterwards that the version is gone."""
     shard = trained(2)
-    shard.execute(Pin(7, 0))
+    shard.execute(Hold(7, 0))
     version = shard.arena.start_read(0)
     assert version is not None
     before = digest(version.values)
@@ -117,7 +117,7 @@ def test_a_read_without_a_ticket_holds_up_no_update() -> None:
 def test_what_updates_are_compared_with_is_held_after_it_was_read() -> None:
     """Compensation needs the version that a ticket started from, long after it was read."""
     shard = trained(2, tensors=TensorParts("taylor"))
-    shard.execute(Pin(7, 0))
+    shard.execute(Hold(7, 0))
     shard.holds.has_read(7)
     base = shard.arena.values(0)
     assert base is not None and shard.holds.of(7) == 0
@@ -139,7 +139,7 @@ def test_folding_early_changes_no_bit(split: int, servers: int) -> None:
         install(plan, shards, numbers(0))
         for ticket, _ in enumerate(factors):
             for shard in shards:
-                shard.execute(Pin(ticket, 0))
+                shard.execute(Hold(ticket, 0))
             stage(plan, shards, ticket, numbers(ticket + 1))
         parts = [Fold(ticket, factor) for ticket, factor in enumerate(factors)]
         for shard in shards:
@@ -157,7 +157,7 @@ def test_a_stale_gradient_is_compensated(strength: float) -> None:
     plan, (shard,) = shards_of(1, {"name": "sgd", "learning_rate": 1.0}, tensors=TensorParts("taylor"))
     install(plan, [shard], numbers(0))
     base = shard.arena.values(0).copy()  # type: ignore[union-attr]
-    shard.execute(Pin(7, 0))
+    shard.execute(Hold(7, 0))
     stage(plan, [shard], 7, numbers(7))
     (g,) = plan.scatter(numbers(7))
     for seed in (1, 2, 3):
@@ -177,7 +177,7 @@ def test_state_moves_by_the_weighted_mean_of_deltas() -> None:
     before = shard.arena.values(0).copy()  # type: ignore[union-attr]
     weights = {2: 1.0, 3: 0.25, 4: 0.5}
     for ticket in weights:
-        shard.execute(Pin(ticket, 0))
+        shard.execute(Hold(ticket, 0))
         stage(plan, [shard], ticket, numbers(ticket))
     # The scale divides gradients; a mean of deltas must not be divided twice.
     shard.execute(Apply(1, 1 / 3, 1.0, tuple(Fold(t, w) for t, w in weights.items())))

@@ -9,7 +9,7 @@ from psserver.fast import Backend
 from psserver.optimizers import build
 from psserver.policies import TensorParts
 from psserver.policies import build as build_policy
-from psserver.shard import Apply, Fold, Pin, Shard
+from psserver.shard import Apply, Fold, Hold, Shard
 from psserver.shard.compensators import AdaptiveTaylor, Compensator, Gap, GapAware, Memory, Taylor
 from pswire.model.plan import Plan
 from tests.promises import promise
@@ -183,14 +183,14 @@ def run(plan: Plan, shards: list[Shard], strength: float) -> None:
     held = [2, 3, 4]
     for ticket in held:
         for shard in shards:
-            shard.execute(Pin(ticket, 0))
+            shard.execute(Hold(ticket, 0))
     for version in range(1, 25):
         mine = held.pop(0)
         held.append(mine + 3)
         stage(plan, shards, mine, numbers(100 + version))
         for shard in shards:
             shard.execute(Apply(version, 1.0, 1.0, (Fold(mine, 1.0, strength),)))
-            shard.execute(Pin(mine + 3, version))
+            shard.execute(Hold(mine + 3, version))
 
 
 def final(servers: int, parts: TensorParts, strength: float, config: dict[str, object]) -> list[np.ndarray]:

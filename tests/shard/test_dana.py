@@ -17,7 +17,7 @@ from psserver.shard import (
     Discard,
     Dismiss,
     Fold,
-    Pin,
+    Hold,
     Release,
     Shard,
     ShardState,
@@ -44,7 +44,7 @@ def versions(config: dict[str, object], updates: Sequence[Sequence[int]], server
         for worker in workers:
             ticket += 1
             for shard in shards:
-                shard.execute(Pin(ticket, version - 1, worker=f"w{worker}"))
+                shard.execute(Hold(ticket, version - 1, worker=f"w{worker}"))
             stage(plan, shards, ticket, numbers(100 + ticket))
             folds.append(Fold(ticket, 1.0))
         # Some are folded early, and the rest comes with the update.
@@ -168,7 +168,7 @@ def test_nothing_is_kept_for_a_worker_that_left_with_contributions_pending(dropp
         for worker in ("w0", "w1"):
             shard.execute(Admit(worker, 0))
         for ticket, worker in ((2, "w0"), (3, "w0"), (4, "w1")):
-            shard.execute(Pin(ticket, 0, worker=worker))
+            shard.execute(Hold(ticket, 0, worker=worker))
     for ticket in (2, 3, 4):
         stage(plan, shards, ticket, numbers(ticket))
     for shard in shards:
@@ -183,7 +183,7 @@ def test_nothing_is_kept_for_a_worker_that_left_with_contributions_pending(dropp
         shard.execute(Apply(version + 1, 0.5, 1.0, (Fold(3, 1.0), Fold(4, 1.0))))
         assert kept(shard) == {"w1"}
         shard.execute(Admit("w0", 1))
-        shard.execute(Pin(5, version + 1, worker="w0"))
+        shard.execute(Hold(5, version + 1, worker="w0"))
     stage(plan, shards, 5, numbers(5))
     for shard in shards:
         shard.execute(Apply(shard.version + 1, 1.0, 1.0, (Fold(5, 1.0),)))
@@ -197,7 +197,7 @@ def test_a_restored_shard_knows_who_has_left(servers: int) -> None:
     install(plan, shards, numbers(1))
     for shard in shards:
         shard.execute(Admit("w0", 0))
-        shard.execute(Pin(2, 0, worker="w0"))
+        shard.execute(Hold(2, 0, worker="w0"))
     stage(plan, shards, 2, numbers(2))
     for shard in shards:
         shard.execute(Fold(2, 1.0))

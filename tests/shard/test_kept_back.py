@@ -12,7 +12,7 @@ from psserver.optimizers import build, names
 from psserver.optimizers.rows import EXACT, LAZY
 from psserver.optimizers.rule import WholeRule
 from psserver.policies import TensorParts
-from psserver.shard import Apply, Fold, Install, Order, Pin, Seal, Shard, copied
+from psserver.shard import Apply, Fold, Hold, Install, Order, Seal, Shard, copied
 from psserver.shard.mixing import weight
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.model.tables import TableSpec, initial_rows, split, unique
@@ -315,7 +315,7 @@ class Job:
         first = drawn(self.draw, self.wild)
         # The twin begins as the table's rows do.
         first[1] = initial_rows(SPEC, KEYS)[WHERE]
-        self.order(Pin(0, 0, initialise=True, worker="w0"))
+        self.order(Hold(0, 0, initialise=True, worker="w0"))
         for servers in self.all:
             servers.push(0, first)
         self.order(Install(0))
@@ -332,7 +332,7 @@ class Job:
         for worker in ("w0", "w1", "w2"):
             if worker not in self.open:
                 self.last += 1
-                self.order(Pin(self.last, self.version, worker=worker))
+                self.order(Hold(self.last, self.version, worker=worker))
                 self.open[worker] = (self.last, self.version, one.held()["weights"])
         workers = draw.sample(sorted(self.open), draw.randint(1, 3))
         parts, folds, payloads = [], [], {}

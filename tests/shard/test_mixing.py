@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from psserver.policies import TensorParts
-from psserver.shard import Apply, Fold, Pin, Release, Shard
+from psserver.shard import Apply, Fold, Hold, Release, Shard
 from psserver.shard.mixing import weight
 from psserver.shard.resharding import reshard
 from pswire.model.plan import VariableSpec, make_plan
@@ -35,7 +35,7 @@ class Job:
     def grant(self) -> int:
         self.last += 1
         for shard in self.shards:
-            shard.execute(Pin(self.last, shard.version))
+            shard.execute(Hold(self.last, shard.version))
         return self.last
 
     def apply(self, *parts: tuple[int, float, float]) -> None:

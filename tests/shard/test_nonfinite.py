@@ -6,7 +6,7 @@ import pytest
 from psserver.fast import Backend
 from psserver.optimizers import build, names
 from psserver.policies import TensorParts
-from psserver.shard import Apply, Fold, Install, Made, Pin, Seal, Shard
+from psserver.shard import Apply, Fold, Hold, Install, Made, Seal, Shard
 from pswire.model.plan import VariableSpec, make_plan
 from tests.promises import promise
 
@@ -17,11 +17,11 @@ HUGE = 3e38
 def granted(optimizer: dict[str, object], **options: object) -> Shard:
     """Version 0 is ones everywhere, and tickets 7 (of w7) and 8 (of w8) are open."""
     shard = Shard(PLAN, 0, build(optimizer), **options)  # type: ignore[arg-type]
-    shard.execute(Pin(1, 0, initialise=True, worker="w7"))
+    shard.execute(Hold(1, 0, initialise=True, worker="w7"))
     push(shard, 1, *[1.0] * 8)
     shard.execute(Install(1))
     for ticket in (7, 8):
-        shard.execute(Pin(ticket, 0, worker=f"w{ticket}"))
+        shard.execute(Hold(ticket, 0, worker=f"w{ticket}"))
     return shard
 
 
@@ -129,10 +129,10 @@ def test_a_compensator_remembers_nothing_of_an_element_that_is_kept_back(compens
 def test_a_rule_for_whole_variables_keeps_them_whole(name: str) -> None:
     plan = make_plan([VariableSpec("a", (2, 3)), VariableSpec("b", (4,))], 1)
     shard = Shard(plan, 0, build({"name": name}))
-    shard.execute(Pin(1, 0, initialise=True, worker="w7"))
+    shard.execute(Hold(1, 0, initialise=True, worker="w7"))
     push(shard, 1, *[1.0] * 10)
     shard.execute(Install(1))
-    shard.execute(Pin(7, 0, worker="w7"))
+    shard.execute(Hold(7, 0, worker="w7"))
     push(shard, 7, 1, 1, 1e25, 1, 1, 1, 1, 1, 1, 1)
     shard.execute(Apply(1, 1.0, 1.0, (Fold(7, 1.0),)))
     assert values(shard)[:6] == [1.0] * 6 and all(each < 1.0 for each in values(shard)[6:])
@@ -145,10 +145,10 @@ def test_one_of_several_groups_is_changed_but_for_an_element() -> None:
     shard = Shard(
         plan, 0, build({"name": "nesterov", "learning_rate": 1.0}), tensors=TensorParts(fragments=2)
     )
-    shard.execute(Pin(1, 0, initialise=True, worker="w7"))
+    shard.execute(Hold(1, 0, initialise=True, worker="w7"))
     push(shard, 1, *[1.0] * 8)
     shard.execute(Install(1))
-    shard.execute(Pin(7, 0, worker="w7"))
+    shard.execute(Hold(7, 0, worker="w7"))
     turn = shard.groups.of(0, 0).take(np.arange(8, dtype=np.float32)).astype(int)
     gradient = np.zeros(8)
     gradient[turn] = 1.0
@@ -205,7 +205,7 @@ def test_krum_chooses_nothing_that_is_not_finite() -> None:
     for bad, moved in ((1, True), (2, True), (3, False)):
         shard = granted({"name": "sgd", "learning_rate": 1.0}, tensors=tensors, staging=8)
         for ticket in range(20, 25):
-            shard.execute(Pin(ticket, 0, worker=f"w{ticket}"))
+            shard.execute(Hold(ticket, 0, worker=f"w{ticket}"))
             push(shard, ticket, *[HUGE if ticket < 20 + bad else 1.0] * 5, *[0.0] * 3)
         factors = [2.0 if ticket < 20 + bad else 0.5 for ticket in range(20, 25)]
         shard.execute(Apply(1, 1.0, 1.0, tuple(map(Fold, range(20, 25), factors))))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psserver.policies import TensorParts
-from psserver.shard import Apply, Fold, Order, Pin, Release, Seal, Shard
+from psserver.shard import Apply, Fold, Hold, Order, Release, Seal, Shard
 from psserver.shard.arena import Version
 from psserver.shard.staging import Slot
 from tests.repetitions import repetitions
@@ -83,7 +83,7 @@ class Run:
     def grant(self, number: int) -> None:
         self.last += 1
         version = len(self.reference.versions) - 1
-        self.order(Pin(self.last, version))
+        self.order(Hold(self.last, version))
         self.reference.bases[self.last] = version
         self.granted.append(self.last)
 
@@ -174,7 +174,7 @@ class Run:
         if self.open:
             ticket, shard = self.one_of(self.open, number), self.one_of(self.shards, number)
             version = shard.arena.start_read(self.reference.bases[ticket])
-            # Nothing takes a base from its open ticket; else a hold ends with the first read or the lease.
+            # Nothing takes a base from its open ticket; else a hold ends with the first read or the limit.
             assert version is not None or not self.keep_bases
             if version is not None:
                 self.reads.append((shard, ticket, version, version.values.tobytes()))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from psserver.shard import Apply, Pin, Release, Seal, Shard, ShardError
+from psserver.shard import Apply, Hold, Release, Seal, Shard, ShardError
 from psserver.shard.staging import Staging
 from pswire.decisions.orders import Fold, Install
 from tests.probes import staged
@@ -16,7 +16,7 @@ def shard() -> Shard:
     """One server, version 0 installed, ticket 7 granted."""
     plan, (shard,) = shards_of(1, SGD)
     install(plan, [shard], numbers(0))
-    shard.execute(Pin(7, 0))
+    shard.execute(Hold(7, 0))
     return shard
 
 
@@ -47,7 +47,7 @@ def test_the_first_complete_payload_counts(shard: Shard) -> None:
         assert shard.staging.held == 1
     again = Shard(shard.plan, 0, shard.optimizer)
     install(shard.plan, [again], numbers(0))
-    again.execute(Pin(7, 0))
+    again.execute(Hold(7, 0))
     push(again, 7, 1)
     assert same_bits(contribution(shard, 7), contribution(again, 7))
 
@@ -127,7 +127,7 @@ def test_an_order_out_of_step_changes_nothing(shard: Shard) -> None:
     for order, words in (
         (Apply(5, 1.0, 1.0, (Fold(7, 1.0),)), "apply makes version 5, but 0 is newest"),
         (Apply(1, 1.0, 1.0), "apply of version 1 has no contributions"),
-        (Pin(9, 4), "ticket 9 was granted version 4, but 0 is newest"),
+        (Hold(9, 4), "ticket 9 was granted version 4, but 0 is newest"),
         (Install(9), "the payload of ticket 9 is not here"),
     ):
         with pytest.raises(ShardError, match=words):
@@ -141,7 +141,7 @@ def test_payload_buffers_are_used_again() -> None:
     install(plan, [shard], numbers(0))
     buffers = set()
     for ticket in range(2, 40):
-        shard.execute(Pin(ticket, shard.version))
+        shard.execute(Hold(ticket, shard.version))
         stage(plan, [shard], ticket, numbers(ticket))
         buffers.add(staged(shard, ticket).ctypes.data)
         contribution(shard, ticket)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from psserver.optimizers import OptimizerError, build
-from psserver.shard import Apply, Fold, Install, Pin, Seal, Shard
+from psserver.shard import Apply, Fold, Hold, Install, Seal, Shard
 from pswire.model.plan import Plan, VariableSpec, make_plan
 from tests.sentences import Recorder
 
@@ -28,13 +28,13 @@ def trained(plan: Plan, name: str) -> list[np.ndarray]:
             shard.execute(Seal(ticket))
 
     for shard in shards:
-        shard.execute(Pin(1, 0, initialise=True, worker="w0"))
+        shard.execute(Hold(1, 0, initialise=True, worker="w0"))
     push(1)
     for shard in shards:
         shard.execute(Install(1))
     for version in range(1, 21):
         for shard in shards:
-            shard.execute(Pin(version + 1, version - 1, worker="w0"))
+            shard.execute(Hold(version + 1, version - 1, worker="w0"))
         push(version + 1)
         for shard in shards:
             shard.execute(Apply(version, 1.0, 1.0, (Fold(version + 1, 1.0),)))

@@ -42,8 +42,8 @@ def test_a_pull_after_the_view_is_sent() -> None:
 
 
 def test_an_update_goes_on_when_a_reading_that_it_waited_for_ends() -> None:
-    """Also where the reading began while the update waited: a lease is not waited for."""
-    with serving(lease=3600.0, arena_versions=2) as cluster:
+    """Also where the reading began while the update waited: the limit is not waited for."""
+    with serving(read_limit=3600.0, arena_versions=2) as cluster:
         slow, quick = connect(cluster.hosts, name="slow"), connect(cluster.hosts, name="quick")
         held = granted(slow)
         step(quick, 0)
@@ -71,7 +71,7 @@ def test_many_workers_copy_rather_than_hold_versions() -> None:
 
 def test_a_reader_that_lost_its_lease_keeps_what_it_reads(caplog: pytest.LogCaptureFixture) -> None:
     """Its memory is never written again, so that even its late gradient is the right one."""
-    with serving(lease=0.2) as cluster:
+    with serving(read_limit=0.2) as cluster:
         # In this order: two workers may hold a version, the third is told to copy.
         with connect(cluster.hosts, name="slow") as slow, connect(cluster.hosts, name="third") as third:
             other = connect(cluster.hosts, name="other")

@@ -29,7 +29,9 @@ def test_two_versions_are_enough(
 ) -> None:
     found = []
     for versions in (2, 3) if policy == "sync" else (2,):
-        with serving(servers=2, workers=2, policy=policy, arena_versions=versions, lease=30.0) as cluster:
+        with serving(
+            servers=2, workers=2, policy=policy, arena_versions=versions, read_limit=30.0
+        ) as cluster:
             found.append(trained(cluster, transports))
     assert "taken back" not in caplog.text
     # With a third version the weights are the same.
@@ -56,7 +58,7 @@ def test_one_worker_reads_in_place() -> None:
 
 def test_an_update_waits_for_a_version_that_is_granted_and_not_yet_read() -> None:
     """What it costs: with a third version the update would be made at once."""
-    with serving(workers=2, arena_versions=2, policy="async", lease=30.0) as cluster:
+    with serving(workers=2, arena_versions=2, policy="async", read_limit=30.0) as cluster:
         with connect(cluster.hosts, name="w0") as a, connect(cluster.hosts, name="w1") as b:
             one, other = begun(a, b)
             probe = cluster.servers[0].probe

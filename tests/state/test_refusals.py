@@ -12,7 +12,7 @@ from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import Coordinator, JobState, JobTerms
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import Policy, TensorParts, build
-from psserver.shard import Apply, Fold, Pin, Seal, Shard, ShardError, ShardState, reshard
+from psserver.shard import Apply, Fold, Hold, Seal, Shard, ShardError, ShardState, reshard
 from pswire.model.plan import make_plan
 from pswire.records import StateError, from_plain, to_plain
 from tests.coordinator.faulty_policies import Honest
@@ -225,7 +225,7 @@ def shard_state(config: dict[str, object] = MOMENTUM, servers: int = 1) -> list[
             for shard in shards:
                 shard.execute(Apply(1, 1.0, 1.0, (Fold(2, 1.0),)))
         for shard in shards:
-            shard.execute(Pin(ticket, shard.version, worker=f"w{ticket % 2}"))
+            shard.execute(Hold(ticket, shard.version, worker=f"w{ticket % 2}"))
         if ticket < 5:
             stage(plan, shards, ticket, numbers(ticket))
             for shard in shards:
@@ -316,7 +316,7 @@ def test_a_shard_at_work(sentences: Recorder) -> None:
     install(plan, [shard], numbers(0))
     with sentences.raises(StateError):
         shard.restore(state)
-    shard.execute(Pin(2, 0))
+    shard.execute(Hold(2, 0))
     stage(plan, [shard], 2, numbers(2))
     update = shard.prepare(Fold(2, 1.0))
     with sentences.raises(ShardError):
@@ -354,7 +354,7 @@ def test_what_not_every_server_has() -> None:
     install(plan, shards, numbers(0))
     for ticket in (2, 3):
         for shard in shards:
-            shard.execute(Pin(ticket, 0))
+            shard.execute(Hold(ticket, 0))
     stage(plan, shards, 2, numbers(2))
     slot = shards[0].begin(3)
     slot.values[...] = 1.0

@@ -109,7 +109,7 @@ def test_what_a_checkpoint_restores_is_counted() -> None:
     for step in range(1, 4):
         before.add([(keys[::step].copy(), np.ones((keys[::step].size, 2), np.float32))], 1.0, 0)
         assert not before.advance(1.0, 1.0)[1]
-        before.committed()
+        before.committed(0)
     after.restore(before.rows_saved(), [], 3, {})
     (old,), (new,) = before.figures(), after.figures()
     assert (new.rows, new.levels, new.hot) == (old.rows, old.levels, old.hot) and new.made == 0

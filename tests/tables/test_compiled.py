@@ -15,7 +15,7 @@ from psserver.fast import compiler, ready, row_updates, rows
 from psserver.optimizers import build, names
 from psserver.replication import watch
 from psserver.shard import Shard
-from pswire.decisions.orders import Apply, Fold, Install, Pin, Seal
+from pswire.decisions.orders import Apply, Fold, Hold, Install, Seal
 from pswire.model.plan import make_plan
 from pswire.transport import blocks, deltas
 from tests.promises import promise
@@ -140,7 +140,7 @@ def test_a_shard_compiles_all_that_it_runs(compilation: Compilation, optimizer: 
     before = len(compilation.seen)
     assert before
     for ticket in range(1, 8):
-        shard.execute(Pin(ticket, shard.version, initialise=ticket == 1, worker=f"w{ticket % 2}"))
+        shard.execute(Hold(ticket, shard.version, initialise=ticket == 1, worker=f"w{ticket % 2}"))
         slot = shard.begin(ticket)
         shard.checks.copy_in(slot, np.ones(slot.values.size, np.float32), 0)
         shard.staging.finish(slot)

@@ -23,7 +23,7 @@ from psserver.service.store import shard_part
 from psserver.service.store.shard_part import PartSaver
 from psserver.shard import Shard
 from psserver.shard.tables import Table, TableState, digest
-from pswire.decisions.orders import Pin, Seal
+from pswire.decisions.orders import Hold, Seal
 from pswire.model.plan import make_plan
 from pswire.model.rows import Rows
 from pswire.model.tables import TableSpec, mix
@@ -67,7 +67,7 @@ def rows(*sizes: int) -> Rows:
 def test_rows_are_staged_on_the_copy_as_they_were_pushed(pushed: Rows) -> None:
     primary, follower = shard(), shard()
     for each in (primary, follower):
-        each.execute(Pin(7, -1, initialise=True, worker="w"))
+        each.execute(Hold(7, -1, initialise=True, worker="w"))
     slot = primary.begin(7)
     slot.values[...] = np.arange(slot.values.size)
     slot.rows, slot.squares = pushed, 0.1

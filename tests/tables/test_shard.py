@@ -10,7 +10,7 @@ from psserver.optimizers import build
 from psserver.policies import TensorParts
 from psserver.shard import Shard
 from psserver.shard.resharding import reshard
-from pswire.decisions.orders import Apply, Discard, Fold, Install, Order, Pin, Release, Seal
+from pswire.decisions.orders import Apply, Discard, Fold, Hold, Install, Order, Release, Seal
 from pswire.model.plan import Plan, VariableSpec, make_plan
 from pswire.model.tables import Floats, TableSpec, initial_rows, mix, split, unique
 from pswire.records import StateError
@@ -39,7 +39,7 @@ class Cluster:
     def __init__(self, servers: int, rule: dict[str, object], tensors: TensorParts = PLAIN) -> None:
         self.plan, self.rule, self.tensors = plan_on(servers), rule, tensors
         self.shards = self.made()
-        self.order(Pin(0, 0, initialise=True))
+        self.order(Hold(0, 0, initialise=True))
         # The twin begins as the table's rows do.
         self.payload(0, initial_rows(SPEC, KEYS), ())
         self.order(Seal(0), Install(0))
@@ -131,7 +131,7 @@ def test_a_table_has_the_bits_of_its_dense_twin(
         tickets = range(ticket, ticket + count)
         ticket += count
         for number in tickets:
-            cluster.order(Pin(number, cluster.version))
+            cluster.order(Hold(number, cluster.version))
             cluster.push(number, tuple((each + number) % IDS for each in ids), seed + number)
             cluster.order(Seal(number))
         before = [shard.tables.rows_saved() for shard in cluster.shards] if "dropped" in kind else []
@@ -170,7 +170,7 @@ def test_compensated_rows_have_the_bits_of_their_dense_twin(
         match data.draw(st.sampled_from(["grant", "commit", "apply", "apply", "fold", "restart", "resume"])):
             case "grant":
                 granted.append(ticket := ticket + 1)
-                cluster.order(Pin(ticket, cluster.version))
+                cluster.order(Hold(ticket, cluster.version))
             case "commit" if granted:
                 number = granted.pop(data.draw(st.integers(0, len(granted) - 1)))
                 ids = data.draw(st.lists(st.integers(0, IDS - 1), unique=True, max_size=6).map(tuple))
@@ -199,7 +199,7 @@ def test_compensation_changes_rows_and_leaves_what_was_pushed() -> None:
     found = []
     for strength in (0.0, 0.5):
         cluster = Cluster(1, RULES[0], TAYLOR)
-        cluster.order(Pin(1, 0), Pin(2, 0))
+        cluster.order(Hold(1, 0), Hold(2, 0))
         for number in (1, 2):
             cluster.push(number, (1, 5), 7)
             cluster.order(Seal(number))
@@ -214,10 +214,10 @@ def test_compensation_changes_rows_and_leaves_what_was_pushed() -> None:
 
 def test_a_ticket_reads_its_version_until_it_has_read_while_updates_run() -> None:
     cluster = Cluster(2, RULES[0])
-    cluster.order(Pin(1, 0), Pin(2, 0))
+    cluster.order(Hold(1, 0), Hold(2, 0))
     before = cluster.table(0)
     for _ in range(3):
-        cluster.order(Pin(cluster.version + 3, cluster.version))
+        cluster.order(Hold(cluster.version + 3, cluster.version))
         cluster.push(cluster.version + 3, (1, 5, 7), cluster.version)
         cluster.order(Seal(cluster.version + 3))
         cluster.order(Apply(cluster.version + 1, 1.0, 1.0, (Fold(cluster.version + 3, 1.0),)))
@@ -235,7 +235,7 @@ def test_a_ticket_reads_its_version_until_it_has_read_while_updates_run() -> Non
 
 def test_a_state_with_rows_that_do_not_fit_is_refused() -> None:
     cluster = Cluster(1, RULES[0])
-    cluster.order(Pin(1, 0))
+    cluster.order(Hold(1, 0))
     cluster.push(1, (1, 2), 1)
     cluster.order(Seal(1))
     state = cluster.shards[0].state()

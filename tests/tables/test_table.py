@@ -80,7 +80,7 @@ def test_readers_in_threads_see_no_mixture() -> None:
             update(ours, (keys, ones, 1.0), keep=True)
 
 
-@promise("Undo is bounded by what may be read, and gone after a lease.")
+@promise("Undo is bounded by what may be read, and gone after the limit.")
 def test_undo_is_bounded_by_what_may_be_read() -> None:
     """Claim 7."""
     ours, part = table(), gradient([1, 2, 3], 0)

@@ -275,7 +275,7 @@ class ShardMemory:
 
     @property
     def versions_beyond(self) -> int:
-        """How many reads of versions that were taken back must end, so that the total is within the limit."""
+        """How many reads of superseded versions must end, so that the total is within the limit."""
         if self.shard is None or not self.shard.layout.nbytes:
             return 0
         if self.ledger.total > self.ledger.limit:

@@ -44,7 +44,7 @@ class Executor:
     """The executor of one shard's orders. The loop's thread owns it.
 
     While `_busy`, the first order of `_queue` is being executed: its arithmetic runs on the pool, or it is an
-    update that waits for readers to leave a buffer. `lease`: seconds that an unread grant may hold up an update.
+    update that waits for readers to leave a buffer. `read_limit`: seconds that an unread grant may hold up an update.
     `superseded`: called when versions that are being read are no longer held.
     """
 
@@ -52,14 +52,14 @@ class Executor:
         self,
         state: SharedShard,
         server: int,
-        lease: float,
+        read_limit: float,
         owner: Owner,
         heavy: HeavyWork,
         superseded: Callable[[], None] = lambda: None,
     ) -> None:
         self._state = state
         self._server = server
-        self._lease = lease
+        self._read_limit = read_limit
         self._owner = owner
         self._heavy = heavy
         self._superseded = superseded
@@ -232,8 +232,8 @@ class Executor:
     # Waiting for readers
 
     def _has_buffer(self, shard: Shard, order: Order) -> bool:
-        """Return whether the update has a buffer. It waits for readers of old versions, but no longer than their
-        lease."""
+        """Return whether the update has a buffer. It waits for tickets that hold old versions, but no longer than the
+        limit."""
         blocked = shard.blocked(order)
         if blocked:
             self._state.end_reads(shard)
@@ -245,7 +245,7 @@ class Executor:
             self._deadline = None
             return True
         if self._deadline is None:
-            self._deadline = running.now() + self._lease
+            self._deadline = running.now() + self._read_limit
         left = self._deadline - running.now()
         if left <= 0:
             self._take_back(shard)
@@ -257,8 +257,8 @@ class Executor:
         return False
 
     def reading_began(self) -> None:
-        """Check the control word of a worker that has begun to read in place, rather than wait for the end of the
-        lease."""
+        """Check the control word of a worker that has begun to read in place, rather than wait for the
+        limit."""
         if self._look_again is not None:
             self._look_again.cancel()
             self._look_again = self._owner.loop.call_later(LOOK_EVERY, self.look)
@@ -276,8 +276,8 @@ class Executor:
         log.warning(
             "tickets %s did not read their version within %.1f s: taken back, they will be granted again",
             ", ".join(map(str, shard.holds.unread)),
-            self._lease,
-            extra=event("tickets_taken_back", seconds=self._lease),
+            self._read_limit,
+            extra=event("tickets_taken_back", seconds=self._read_limit),
         )
         now = running.now()
         for ticket in shard.holds.unread:
@@ -287,7 +287,7 @@ class Executor:
         shard.take_back()
 
     def forgive(self, shard: Shard, ticket: int) -> None:
-        """Forget past expired leases of the ticket's worker, which has read its version."""
+        """Forget versions that the ticket's worker has not read in time: it has read this one."""
         if self._unread:
             opened = shard.staging.tickets.get(ticket)
             if opened is not None:

@@ -36,12 +36,12 @@ COMPILES: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class HostOptions:
-    """Options of a shard. `lease`: seconds that an unread grant may hold up an update. `patience`: seconds that a
+    """Options of a shard. `read_limit`: seconds that an unread grant may hold up an update. `patience`: seconds that a
     reader or a push waits for this shard to catch up with the log. `threads`: of an update."""
 
     arena_versions: int = 3
     staging: int = 4
-    lease: float = 5.0
+    read_limit: float = 5.0
     patience: float = REQUEST_WAITS
     threads: int = 1
     transport: str = "auto"
@@ -63,14 +63,14 @@ class ShardHost:
         self.heavy = HeavyWork(owner)
         self.state = SharedShard(owner)
         self.orders = Executor(
-            self.state, server, options.lease, owner, self.heavy, lambda: self.reading.end_beyond()
+            self.state, server, options.read_limit, owner, self.heavy, lambda: self.reading.end_beyond()
         )
         self._backend = Backend(options.threads)
         self.sharing = Sharing(options.transport)
         self.memory = ShardMemory(server, options.arena_versions, options.memory_limit or default_limit())
         self.pushes = PushSlots(self.state, self.memory, server, options.patience)
         self.reading = Reading(
-            self.state, self.orders, self.memory, self.sharing, server, options.patience, options.lease
+            self.state, self.orders, self.memory, self.sharing, server, options.patience, options.read_limit
         )
         self.attachments = Attachments(self.state, self.memory, server, options.patience)
         self.saver = PartSaver(owner, server, self.memory.ledger, self._saved, self.orders.copied)

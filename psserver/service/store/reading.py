@@ -74,7 +74,7 @@ class _Copy:
 
 
 class Reading:
-    """Reads of one shard. `patience`: seconds that a reader may wait; `lease`: seconds that an unread grant may
+    """Reads of one shard. `patience`: seconds that a reader may wait; `read_limit`: seconds that an unread grant may
     hold up an update. The loop's thread owns it."""
 
     def __init__(
@@ -85,10 +85,10 @@ class Reading:
         sharing: Sharing,
         server: int,
         patience: float,
-        lease: float,
+        read_limit: float,
     ) -> None:
         self._state, self._orders, self._memory, self._sharing = state, orders, memory, sharing
-        self._server, self._patience, self._lease = server, patience, lease
+        self._server, self._patience, self._read_limit = server, patience, read_limit
         self._reads = Reads()
         # By what was copied.
         self._copies: dict[str, _Copy] = {}
@@ -110,7 +110,7 @@ class Reading:
                 raise invalid(f"version {version} does not exist yet; the newest is {newest}")
             raise Refused(
                 grpc.StatusCode.ABORTED,
-                f"version {version} is gone (its lease of {self._lease:g} s is over, or ticket {ticket} "
+                f"version {version} is gone (it was not read within {self._read_limit:g} s, or ticket {ticket} "
                 f"is settled); the newest is {newest}: ask for a new grant",
             )
         self._state.served += 1
