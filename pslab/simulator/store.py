@@ -141,7 +141,7 @@ class SizedStore(Store):
 class ShardStore(SizedStore):
     """Every server's shard. An order is executed at the moment of its decision.
 
-    There are as many arena versions as workers may hold, so an update never waits for a reader, and nothing is taken back.
+    There are as many arena versions as workers may hold, so no update waits for a reader.
     """
 
     empty = False
