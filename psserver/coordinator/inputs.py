@@ -237,31 +237,9 @@ class ChangeAsked(Input):
 
 
 KINDS: Final[Mapping[str, type[Input]]] = {
-    kind.__name__: kind
-    for kind in (
-        *(
-            Opened,
-            ModelProposed,
-            Resumed,
-            Stopping,
-            JoinAsked,
-            Connected,
-            Disconnected,
-            GivenUp,
-            AllAbsent,
-        ),
-        *(
-            Requested,
-            DataSized,
-            WorkDeclared,
-            Executed,
-            SaveAsked,
-            SaveFailed,
-            Tick,
-            NoteAdded,
-            ChangeAsked,
-        ),
-    )
+    name: kind
+    for name, kind in list(globals().items())
+    if isinstance(kind, type) and issubclass(kind, Input) and kind not in (Input, Fact)
 }
 """Every kind of input by name."""
 
