@@ -58,7 +58,7 @@ class Store:
         """Execute the next entry of the decision log."""
 
     def read(self, ticket: int, version: int) -> list[Floats] | None:
-        """Return a copy of the version that a ticket was granted, and unpin it. None: the version is gone."""
+        """Return a copy of the version that a ticket was granted, which has read it then. None: the version is gone."""
         return []
 
     def admit(self, ticket: int, then: Callable[[], None]) -> None:

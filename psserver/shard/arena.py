@@ -65,8 +65,8 @@ class Arena:
 
     @property
     def beyond(self) -> int:
-        """The number of buffers beyond `limit` that tickets hold."""
-        return max(0, self.buffers - self.limit)
+        """The number of buffers beyond `limit`, with those of superseded versions that are only being read."""
+        return max(0, self.buffers + len(self._read) - self.limit)
 
     @property
     def arrays(self) -> tuple[Floats, ...]:
@@ -113,11 +113,12 @@ class Arena:
             self._drop(version)
 
     def take_back(self, number: int) -> None:
-        """Drop an old version although tickets hold it. Who reads it in shared memory may not know: its buffer is never
-        written again."""
-        version = self._live[number]
-        version.reusable = False
-        self._drop(version)
+        """Drop an old version although tickets hold it."""
+        self._drop(self._live[number])
+
+    def spoil(self, number: int) -> None:
+        """Never write to the buffer of a live version again: somebody may read it in shared memory without a hold."""
+        self._live[number].reusable = False
 
     def start_read(self, number: int) -> Version | None:
         """Start a read. Return None if the version is no longer live."""

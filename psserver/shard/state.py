@@ -288,6 +288,10 @@ def _check_facts(facts: ShardFacts, state: ShardState, shard: ShardParts) -> Non
         (facts.version == max(versions, default=-1), "its newest version is not among its arrays"),
         (versions >= {number for _, number in facts.holds}, "a version that a ticket needs is missing"),
         (opened >= {ticket for ticket, _ in facts.holds}, "a version is kept for a ticket that is not open"),
+        (
+            versions <= {facts.version, *(number for _, number in facts.holds)},
+            "a version is kept for no ticket",
+        ),
         (len(opened) == len(facts.tickets), "two tickets have one number"),
         (len(dict(facts.members)) == len(facts.members), "two members have one name"),
         (opened >= payloads, "a payload is staged for a ticket that is not open"),

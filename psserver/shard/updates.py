@@ -195,6 +195,7 @@ class Updates:
         now, target = (newest, out) if stream is None else (stream.exact, stream.spare)
         tables = self._tables if self._tables else None
         bases, started = self._bases, self.started if self._bases else set()
+        self._tables.advancing = tables is not None
         replaced: dict[int, Kept] = {}
         fact = Made(apply.version)
 

@@ -195,7 +195,7 @@ class ShardClient:
         lane = self._lanes.ahead() if ahead and self.two_lanes else self._lane
 
         def ask() -> Received:
-            # Without a ticket nothing pins the version, and the memory in which it lies may change.
+            # Without a ticket nothing holds the version, and the memory in which it lies may change.
             in_place = lane.current().agree(member, after) is not None and ticket != 0
             request = member.pull(
                 *(ticket, version, after),

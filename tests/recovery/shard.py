@@ -192,8 +192,7 @@ class Shard:
             members=[],
             summed=[],
             tickets=tickets,
-            pins=[],
-            bases=[],
+            holds=[],
             factors=[],
             # Of the open sum: whose payloads are in it.
             workers=[str(ticket) for ticket in sorted(self.folded)],

@@ -156,7 +156,7 @@ class Job:
         if self.reads:
             self.shard.arena.end_read(self.reads.pop(self.chance.randrange(len(self.reads))))
 
-    def evict(self) -> None:
+    def take_back(self) -> None:
         if not self.shard.tensors.keep_bases:
             self.shard.take_back()
 
@@ -182,7 +182,7 @@ class Job:
 
     def step(self) -> None:
         often = (self.join, self.grant, self.push, self.commit, self.fold, self.read)
-        seldom = (self.end_push, self.apply, self.end_read, self.evict, self.abandon, self.leave)
+        seldom = (self.end_push, self.apply, self.end_read, self.take_back, self.abandon, self.leave)
         self.chance.choice((*often, *often, *often, *seldom))()
 
 

@@ -7,6 +7,7 @@ import pytest
 import psworker
 from psserver.optimizers import build
 from psserver.service.guard.room import COPY
+from psserver.shard import Shard
 from pswire.model.plan import VariableSpec
 from psworker.session import Session
 from tests.sentences import Recorder
@@ -83,6 +84,21 @@ def test_readers_at_the_same_time_share_one_copy_and_leave_none() -> None:
         received = len(started[0].chunk.data) + sum(len(reply.chunk.data) for reply in first)
         assert received == 16_000_000
         wait_until(lambda: COPY not in held.use().parts, "the copy to be given back")
+
+
+def test_a_copy_that_cannot_be_made_ends_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(overrides=MOMENTUM) as cluster, psworker.connect(cluster.hosts, START) as session:
+        grant = trained(session, 1)
+
+        def full(shard: Shard) -> None:
+            raise MemoryError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Shard, "copied_slots", full)
+            with pytest.raises(psworker.SessionError, match="no room for a copy of what the optimizer remembers"):
+                session.pull_slots(1, grant)
+        (slot,) = session.pull_slots(1, grant)
+        assert all((array == -1).all() for array in slot)
 
 
 def test_no_room_for_a_copy_is_said() -> None:

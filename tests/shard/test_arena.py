@@ -100,6 +100,28 @@ def test_a_reader_whose_version_is_taken_back_keeps_its_bits() -> None:
     assert shard.arena.buffers <= 2
 
 
+@pytest.mark.parametrize("spoilt", [True, False])
+def test_a_buffer_is_written_again_unless_somebody_may_read_it_in_shared_memory(spoilt: bool) -> None:
+    """Where nobody does, versions that are taken back cost no allocation: a copy of the shard takes them all back."""
+    made: list[np.ndarray] = []
+
+    def allocate(elements: int) -> np.ndarray:
+        made.append(np.zeros(elements, np.float32))
+        return made[-1]
+
+    shard = trained(3, allocate=allocate)
+    given = []
+    for seed in range(20):
+        shard.execute(Hold(seed, shard.version))
+        given.append(shard.arena.values(shard.version))
+        if shard.blocked(Apply(shard.version + 1, 1.0, 1.0)):
+            for ticket in shard.holds.unread if spoilt else ():
+                shard.arena.spoil(shard.holds.of(ticket))  # type: ignore[arg-type]
+            shard.take_back()
+        update(shard, 100 + seed)
+    assert (len(made) > 10) == spoilt and (spoilt or len(made) <= 3)
+
+
 def test_a_read_without_a_ticket_holds_up_no_update() -> None:
     """Nor does it cost the arena a buffer for long: the buffer comes back with the read's end."""
     shard = trained(2)

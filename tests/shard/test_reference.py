@@ -33,7 +33,7 @@ TRIES = {
     "end_stream": 2,
     "start_read": 3,
     "end_read": 2,
-    "leases_end": 1,
+    "take_back": 1,
 }
 verbs = st.sampled_from([verb for verb, tries in TRIES.items() for _ in range(tries)])
 schedules = st.lists(st.tuples(verbs, st.integers(0, 59)), min_size=40, max_size=120)
@@ -186,7 +186,7 @@ class Run:
                 shard.holds.has_read(ticket)
             shard.arena.end_read(version)
 
-    def leases_end(self, number: int) -> None:
+    def take_back(self, number: int) -> None:
         if not self.keep_bases:
             for shard in self.shards:
                 shard.take_back()

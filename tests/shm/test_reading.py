@@ -69,7 +69,7 @@ def test_many_workers_copy_rather_than_hold_versions() -> None:
             a.abandon(grant, "seen")
 
 
-def test_a_reader_that_lost_its_lease_keeps_what_it_reads(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reader_whose_version_is_taken_back_keeps_what_it_reads(caplog: pytest.LogCaptureFixture) -> None:
     """Its memory is never written again, so that even its late gradient is the right one."""
     with serving(read_limit=0.2) as cluster:
         # In this order: two workers may hold a version, the third is told to copy.

@@ -71,12 +71,7 @@ def beyond(shard: Shard) -> int:
     sets = len(shard.slots) if optimizer.per_worker else 0
     slots = sets * len(optimizer.slots) * 4 * layout.trainable
     rows = shard.tables.nbytes + shard.staging.row_bytes if shard.tables else 0
-    return (
-        (payloads + shard.arena.beyond + len(shard.arena.being_read)) * layout.nbytes
-        + slots
-        + rows
-        + shard.bases.nbytes
-    )
+    return (payloads + shard.arena.beyond) * layout.nbytes + slots + rows + shard.bases.nbytes
 
 
 def held(shard: Shard) -> Counter[str]:
@@ -90,8 +85,9 @@ def held(shard: Shard) -> Counter[str]:
     payloads = max(staging.own, usual_payloads(shard.optimizer, shard.tensors)) - len(kept)
     found["payloads"] += payloads * n
     found["contributions"] += len(kept) * n
-    found["base versions"] += arena.beyond * n
-    found["versions being read"] += len(arena.being_read) * n
+    read = min(len(arena.being_read), arena.beyond)
+    found["versions being read"] += read * n
+    found["base versions"] += (arena.beyond - read) * n
     if optimizer.per_worker:
         found["optimizer"] += len(shard.slots) * len(optimizer.slots) * 4 * layout.trainable
     found["state of base versions"] += shard.bases.nbytes
@@ -109,7 +105,7 @@ def usual_payloads(optimizer: Optimizer, tensors: TensorParts) -> int:
 # What helps when tables have grown too large.
 MORE_ROOM = "rules for admission and eviction (TableSpec's admit and evict_*), a smaller dim, or more servers make room"
 SLOTS = "shared slots"
-COPY = "copy of optimizer state"
+COPY = "copies of optimizer state and tables"
 
 
 class ShardMemory:
@@ -262,7 +258,7 @@ class ShardMemory:
         self.ledger.give(SLOTS, self._slots.pop(worker))
 
     def take_copy(self, nbytes: int) -> str | None:
-        """Reserve a copy of the optimizer's state; return why there is no room, or None."""
+        """Reserve a copy of the optimizer's state or of a table; return why there is no room, or None."""
         refusal = self.ledger.take(COPY, nbytes)
         if refusal is not None:
             self.release()

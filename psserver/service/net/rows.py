@@ -23,7 +23,6 @@ from pswire.v1 import shard_pb2
 
 NextChunk = Callable[[], Awaitable[frames.ChunkView]]
 """Waits for the next chunk of a message. Raises Refused."""
-# Numbers of reads without a ticket.
 # Kind of memory of rows that are being received.
 KIND = "rows being received"
 # Bytes of a row's place in slots, masks and what the search remembers.

@@ -137,7 +137,10 @@ class Executor:
             if kind is Seal and self._unread:
                 # The worker has read its version, in whatever way.
                 self.forgive(shard, order.ticket)
-            state.settle_read(order.ticket)
+            if kind is Seal:
+                state.settle_read(order.ticket)
+            else:
+                state.abandon_reads(shard, [order.ticket])
             state.admission.changed(order.ticket)
         work = shard.prepare(order)
         if work is None:
@@ -284,6 +287,7 @@ class Executor:
             opened = shard.staging.tickets.get(ticket)
             if opened is not None:
                 self._unread.setdefault(opened.worker, now)
+        self._state.abandon_reads(shard, shard.holds.unread)
         shard.take_back()
 
     def forgive(self, shard: Shard, ticket: int) -> None:

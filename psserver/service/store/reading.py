@@ -64,6 +64,10 @@ def _cut(read: Read) -> None:
         read.caller.cancel()
 
 
+# Copies something of a shard; returns the version, and the copy.
+Look = Callable[[Shard], tuple[int, NDArray[Any]]]
+
+
 @dataclass(slots=True, eq=False)
 class _Copy:
     """A copy of what has no versions, shared by those who read it at one time. `version`: None while it is made."""
@@ -122,7 +126,10 @@ class Reading:
             raise precondition(
                 "this job's optimizer remembers something else for each worker: expected a read of weights only"
             )
-        nbytes = 4 * len(shard.optimizer.slots) * shard.layout.trainable
+
+        def nbytes(shard: Shard) -> int:
+            return 4 * len(shard.optimizer.slots) * shard.layout.trainable
+
         copied = self._copied("what the optimizer remembers", shard, nbytes, Shard.copied_slots, version)
         return self._reads.begin(worker, await copied, caller)
 
@@ -136,17 +143,14 @@ class Reading:
         def octets(shard: Shard) -> tuple[int, NDArray[Any]]:
             return shard.version, table.octets()
 
-        nbytes = table.count * table.row_octets
+        def nbytes(shard: Shard) -> int:
+            return table.count * table.row_octets
+
         copied = self._copied(f"table {table.spec.name!r}", shard, nbytes, octets, version)
         return self._reads.begin(worker, await copied, caller)
 
     async def _copied(
-        self,
-        what: str,
-        shard: Shard,
-        nbytes: int,
-        look: Callable[[Shard], tuple[int, NDArray[Any]]],
-        version: int,
+        self, what: str, shard: Shard, nbytes: Callable[[Shard], int], look: Look, version: int
     ) -> Version:
         """Return a copy at `version` or later, shared with others who read it now. Raises Refused."""
         if not await self._state.wait_for(lambda: shard.version >= version, self._patience, self._server):
@@ -163,39 +167,49 @@ class Reading:
             )
         copy = self._copies.get(what)
         if copy is None:
-            return await self._copy(what, nbytes, look)
-        assert copy.version is not None
-        copy.readers += 1
+            refusal = self._memory.take_copy(taken := nbytes(shard))
+            if refusal is None:
+                copy = self._copies[what] = _Copy(taken)
+                refusal = await self._copy(what, copy, nbytes, look)
+            if refusal is not None:
+                raise Refused(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    f"server {self._server} has no room for a copy of {what}: {refusal}",
+                )
+        else:
+            copy.readers += 1
+        assert copy is not None and copy.version is not None
         return copy.version
 
-    async def _copy(
-        self, what: str, nbytes: int, look: Callable[[Shard], tuple[int, NDArray[Any]]]
-    ) -> Version:
-        refusal = self._memory.take_copy(nbytes)
-        if refusal is not None:
-            raise Refused(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"server {self._server} has no room for a copy of {what}: {refusal}",
-            )
-        copy = self._copies[what] = _Copy(nbytes)
+    async def _copy(self, what: str, copy: _Copy, nbytes: Callable[[Shard], int], look: Look) -> str | None:
+        """Make a copy for its first reader. Return why there is no room, or None."""
+        done = False
 
-        def copied(found: tuple[int, NDArray[Any]]) -> None:
-            copy.version = Version(*found)
-            if not copy.readers:
+        def looked(shard: Shard) -> tuple[int, NDArray[Any]] | None:
+            try:
+                return look(shard)
+            except MemoryError:
+                return None
+
+        def copied(found: tuple[int, NDArray[Any]] | None) -> None:
+            nonlocal done
+            done = True
+            if found is not None:
+                copy.version = Version(*found)
+            if found is None or not copy.readers:
                 self._leave(what, copy)
             self._state.changes.notify()
 
-        self._orders.submit([(self._state.executed, Question(lambda _: nbytes, look, copied))])
+        self._orders.submit([(self._state.executed, Question(nbytes, looked, copied))])
         self._orders.execute_submitted()
         try:
-            await self._state.wait_for(lambda: copy.version is not None, float("inf"), self._server)
+            await self._state.wait_for(lambda: done, float("inf"), self._server)
         except BaseException:
             copy.readers -= 1
             if copy.version is not None and not copy.readers:
                 self._leave(what, copy)
             raise
-        assert copy.version is not None
-        return copy.version
+        return None if copy.version is not None else "its memory is full"
 
     def _leave(self, what: str, copy: _Copy) -> None:
         del self._copies[what]
@@ -207,8 +221,9 @@ class Reading:
     ) -> tuple[Place, list[Place]] | None:
         """Return where the version lies that the ticket holds, and where others may lie; None if it must be copied."""
         check_reader(shard, ticket, worker)
-        if reader.has_read(ticket):
-            # The control word says that it has been read: the hold has ended or may end at any time.
+        opened = shard.staging.tickets.get(ticket)
+        if opened is None or opened.sealed or reader.has_read(ticket):
+            # It has been read: the hold has ended or may end at any time.
             return None
         values = shard.arena.values(version)
         place = self._sharing.place(values) if values is not None else None

@@ -96,7 +96,7 @@ class ControlWord:
 class Attachment:
     """Memory that one worker shares with this server while its exchange lasts. The loop's thread owns it.
 
-    The server keeps the control word until the pins of the worker's tickets end.
+    The server keeps the control word as long as the worker's tickets hold versions.
     """
 
     def __init__(self, elements: int) -> None:

@@ -1,7 +1,7 @@
 """The state of a shard: its job, its progress in the log, its readers in place, its waiting pushes."""
 
 from asyncio import Future
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -169,9 +169,17 @@ class SharedShard:
         self._readers[ticket] = reader
 
     def settle_read(self, ticket: int) -> None:
-        """Forget the read of a ticket whose hold has ended in another way."""
+        """Forget the read in place of a committed ticket: its worker has read."""
         if self._readers:
             self._readers.pop(ticket, None)
+
+    def abandon_reads(self, shard: Shard, tickets: Iterable[int]) -> None:
+        """Forget the reads in place of tickets that lose their versions. Workers may still read: those buffers are
+        never written again."""
+        for ticket in tickets if self._readers else ():
+            reader, version = self._readers.pop(ticket, None), shard.holds.of(ticket)
+            if reader is not None and version is not None and not reader.has_read(ticket):
+                shard.arena.spoil(version)
 
     def end_reads(self, shard: Shard) -> None:
         """Release what workers have read, by their control words."""

@@ -86,6 +86,8 @@ class Tables:
         self._added_bytes = 0
         # How many need the rows of a version.
         self._holds = Counter[int]()
+        # Whether the coming version is being made, in another thread: nothing is forgotten meanwhile.
+        self.advancing = False
 
     def __bool__(self) -> bool:
         return bool(self.tables)
@@ -154,7 +156,7 @@ class Tables:
 
     def _forget(self) -> None:
         self._holds = +self._holds
-        for table in self.tables:
+        for table in self.tables if not self.advancing else ():
             table.forget(min(self._holds, default=table.version))
 
     def read(self, keys: WantedRows, version: int) -> Sequence[Floats]:
@@ -227,6 +229,7 @@ class Tables:
         """Drop what the new version has made superfluous. `started`: the oldest version that an open ticket was
         granted."""
         self.clear()
+        self.advancing = False
         self._forget()
         for table in self.tables:
             table.census.forget(started)
