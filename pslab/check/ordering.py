@@ -41,6 +41,10 @@ class Clock(LogCheck):
         self._last = entry.t
 
 
+# What may happen once a job has stopped: its members go, and it is saved, or goes on in new processes.
+AFTERWARDS = (e.Lost, e.Back, e.Done, e.Leave, e.Nonfinite, e.Checkpoint, e.Restore)
+
+
 class Frame(LogCheck):
     """The first entry, and no other, describes the job; it stops at most once, and nothing is decided afterwards."""
 
@@ -53,25 +57,10 @@ class Frame(LogCheck):
         if not first and isinstance(entry.fact, e.Job):
             yield "the job is described a second time"
         if state.stop is not None:
-            match entry.fact:
-                case e.Stop():
-                    yield "the job stops a second time"
-                case (
-                    e.Initialise()
-                    | e.Model()
-                    | e.Install()
-                    | e.Grant()
-                    | e.Commit()
-                    | e.Fold()
-                    | e.Apply()
-                    | e.Drop()
-                    | e.Timer()
-                    | e.Policy()
-                    | e.Settled()
-                    | e.Unsaved()
-                    | e.Note()
-                ):
-                    yield f"{entry.kind} after the job stopped"
+            if isinstance(entry.fact, e.Stop):
+                yield "the job stops a second time"
+            elif not isinstance(entry.fact, AFTERWARDS):
+                yield f"{entry.kind} after the job stopped"
 
     def finish(self, state: Fold) -> Iterator[str]:
         if state.entries == 0:

@@ -95,7 +95,9 @@ def test_a_copy_that_cannot_be_made_ends_no_job(monkeypatch: pytest.MonkeyPatch)
 
         with monkeypatch.context() as patch:
             patch.setattr(Shard, "copied_slots", full)
-            with pytest.raises(psworker.SessionError, match="no room for a copy of what the optimizer remembers"):
+            with pytest.raises(
+                psworker.SessionError, match="no room for a copy of what the optimizer remembers"
+            ):
                 session.pull_slots(1, grant)
         (slot,) = session.pull_slots(1, grant)
         assert all((array == -1).all() for array in slot)

@@ -137,6 +137,7 @@ class Tables:
 
     @property
     def newest(self) -> int:
+        """The newest version."""
         return self.tables[0].version
 
     def hold(self, number: int) -> None:
