@@ -91,7 +91,7 @@ class Guard:
 
     def _nobody_waits_without_reason(self, coordinator: Coordinator) -> None:
         """Every wait has a reason, and at least one worker that can end it does not wait itself."""
-        if not coordinator.state.started or coordinator.state.stopped is not None:
+        if not coordinator.state.trains:
             return
         present = coordinator.state.roster.present
         for member in present.values():

@@ -131,7 +131,7 @@ class PolicyDriver:
             return
         ledger = self._ledger
         # A worker that holds a ticket does not wait. This avoids a scan of all members at each message.
-        if self._job.tickets.opened or self._job.stopped is not None or not self._job.started:
+        if self._job.tickets.opened or not self._job.trains:
             return
         if waiting := self._all_waiting():
             reason = f"policy {self.policy.name} deadlocked: {waiting} wait and no ticket is open"
@@ -204,7 +204,7 @@ class PolicyDriver:
             raise PolicyError(
                 f"expected a factor of the learning rate above 0 and up to {MOST_RATE:g}, got {rate:g}"
             )
-        if self._job.stopped is not None or not self._job.started:
+        if not self._job.trains:
             raise PolicyError(
                 "expected a job that trains, got one that has stopped, has not begun or gathers its workers again: "
                 "change the policy once it trains"

@@ -100,6 +100,11 @@ class JobState:
     kept_back: KeptBack = field(default_factory=KeptBack)
 
     @property
+    def trains(self) -> bool:
+        """Whether the policy decides: the job has started, and has neither come to rest nor stopped."""
+        return self.started and self.stopped is None
+
+    @property
     def over(self) -> bool:
         """Whether the job has stopped and every worker has left."""
         return self.stopped is not None and not self.roster.present

@@ -24,6 +24,7 @@ def yogi(x: np.ndarray, g: np.ndarray, s: Slots) -> np.ndarray:
 PRINTED: dict[str, Printed] = {"yogi": yogi}
 # In test_delayed_nesterov.py and tests/shard/test_dana.py.
 ELSEWHERE = {"delayed-nesterov", "dana-zero"}
+NOT_IN_KERAS = {*PRINTED, *ELSEWHERE}
 
 
 @pytest.mark.parametrize("name", PRINTED)

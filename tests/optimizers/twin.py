@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from psserver.fast import Loop
-from psserver.optimizers import Optimizer
+from psserver.optimizers import Optimizer, describe
 from psserver.optimizers.formulas import Formula, Value
 from psserver.optimizers.rule import Rule
 
@@ -61,3 +61,8 @@ class NumpyBackend:
             new = np.where(np.abs(found[name]) < tiny, np.float32(0), found[name])
             slot[...] = np.where(fine, new, slot)
         return bool(fine.all())
+
+
+def decays(name: str) -> bool:
+    """Return whether the rule has the knob `weight_decay`."""
+    return any(knob.name == "weight_decay" for knob in describe(name).knobs)

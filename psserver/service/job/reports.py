@@ -171,11 +171,7 @@ class Progress:
 
     def look(self, coordinator: Coordinator, now: float) -> None:
         """Sample the pace, from time to time."""
-        if (
-            now - self._looked < LOOK_EVERY
-            or coordinator.state.stopped is not None
-            or not coordinator.state.started
-        ):
+        if now - self._looked < LOOK_EVERY or not coordinator.state.trains:
             return
         self._looked = now
         for name, done, _ in self._parts(coordinator):

@@ -102,11 +102,8 @@ class Standstill:
 
     def look(self, coordinator: Coordinator, now: float) -> None:
         """Look at the job, and log a line if it stands still: each time that the time has doubled."""
-        version, works = (
-            coordinator.state.version,
-            coordinator.state.started and coordinator.state.stopped is None,
-        )
-        if version != self._version or not works or coordinator.state.resting:
+        version = coordinator.state.version
+        if version != self._version or not coordinator.state.trains:
             self._version, self._since, self._say_at = version, now, STANDSTILL
             return
         seconds = now - self._since
