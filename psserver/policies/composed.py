@@ -33,7 +33,6 @@ from psserver.policies.events import (
 )
 from psserver.policies.parts.deadlines import Deadline
 from psserver.policies.parts.gates import Gate, WaitForUpdate, listed
-from psserver.policies.parts.saved import restored, save
 from psserver.policies.parts.staleness_rules import Compensate, DropStale, DropVerdict, StalenessRule
 from psserver.policies.parts.times import Times
 from psserver.policies.parts.triggers import CancelStale, Trigger
@@ -157,7 +156,7 @@ def _check_part(name: str, part: object, methods: Sequence[str], *, optional: bo
 class PolicyState:
     """The saved form of a `ComposedPolicy`."""
 
-    view: dict[str, object]
+    view: View
     gate: dict[str, object]
     # The deadline of the coming update, the one that its timer is set for, and whether it has passed.
     deadline: int | None
@@ -241,13 +240,14 @@ class ComposedPolicy(Policy):
     def state(self) -> dict[str, object]:
         """Save the view and the gate's memory. All other parts are stateless."""
         view = self._view
-        state = PolicyState(save(view), self._rules.gate.state(view), self._at, self._set, self._passed)
+        state = PolicyState(view, self._rules.gate.state(view), self._at, self._set, self._passed)
         plain: dict[str, object] = to_plain(state)
         return plain
 
     def restore(self, state: Mapping[str, object]) -> None:
         saved = from_plain(PolicyState, state, f"policy {self.name}")
-        view = restored(saved.view)
+        view = saved.view
+        view.check()
         if (view.times is not None) is not self._timed:
             raise StateError(
                 f"policy {self.name}: expected a state {'with' if self._timed else 'without'} times"
@@ -286,7 +286,7 @@ class ComposedPolicy(Policy):
         self.check_succession(former)
         former = former.unwrapped
         assert isinstance(former, ComposedPolicy)
-        fresh, view = self._view.times, restored(save(former._view))
+        fresh, view = self._view.times, from_plain(View, to_plain(former._view), "view")
         # Only a change that replaces another one leaves some, which were dropped.
         view.discard()
         if view.times is not None:

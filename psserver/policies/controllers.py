@@ -305,13 +305,13 @@ class Controller:
 
     def state(self) -> dict[str, object]:
         """Return everything that it remembers, JSON-able."""
-        plain: dict[str, object] = to_plain(ControllerState(self.evidence.state(), self.next, self.off))
+        plain: dict[str, object] = to_plain(ControllerState(to_plain(self.evidence), self.next, self.off))
         return plain
 
     def restore(self, state: Mapping[str, object]) -> None:
         """Restore what `state` returned. Raises StateError, with nothing changed."""
         saved = from_plain(ControllerState, state, "controller")
-        self.evidence.restore(saved.evidence)
+        self.evidence = from_plain(type(self.evidence), saved.evidence, "controller")
         self.next, self.off = saved.next, saved.off
 
 

@@ -40,7 +40,7 @@ SECOND = 1_000_000
 
 def times(*durations: float | None) -> Times:
     found = Times()
-    found.durations.extend(None if each is None else microseconds(each) for each in durations)
+    found.remember(None if each is None else microseconds(each) for each in durations)
     return found
 
 
@@ -65,7 +65,7 @@ def test_few_durations_are_not_enough() -> None:
 def test_the_quantile_of_a_dumb_twin(durations: list[int | None], percent: int) -> None:
     """Cancelled tickets are longer than all others, and no number stands for them."""
     found = Times()
-    found.durations.extend(durations)
+    found.remember(durations)
     longest = sorted(durations, key=lambda each: math.inf if each is None else each)
     assert found.quantile(percent / 100) == longest[-(-percent * len(durations) // 100) - 1]
 
@@ -73,7 +73,7 @@ def test_the_quantile_of_a_dumb_twin(durations: list[int | None], percent: int) 
 def test_the_window_follows_a_pace_that_has_changed_threefold_after_64_commits() -> None:
     dice = random.Random(4)
     found = times(*[dice.uniform(0.9, 1.1) for _ in range(500)])
-    found.durations.extend(microseconds(dice.uniform(2.7, 3.3)) for _ in range(WINDOW))
+    found.remember(microseconds(dice.uniform(2.7, 3.3)) for _ in range(WINDOW))
     true = 2.7 + 0.9 * 0.6
     assert found.quantile(0.9) == pytest.approx(true * SECOND, rel=0.1)
 
@@ -84,15 +84,15 @@ def test_cancelled_tickets_do_not_let_the_deadline_sink() -> None:
     draws = [microseconds(dice.expovariate(1)) for _ in range(WINDOW)]
     counted, left_out = Times(), Times()
     for found in (counted, left_out):
-        found.durations.extend(draws)
+        found.remember(draws)
     smallest = math.inf
     for _ in range(100):
         draws = [microseconds(dice.expovariate(1)) for _ in range(8)]
         deadline = counted.quantile(0.6) or 10 * SECOND
-        counted.durations.extend(x if x <= deadline else None for x in draws)
+        counted.remember(x if x <= deadline else None for x in draws)
         naive = left_out.quantile(0.6)
         assert naive is not None
-        left_out.durations.extend(x for x in draws if x <= naive)
+        left_out.remember(x for x in draws if x <= naive)
         smallest = min(smallest, deadline)
     true = -math.log(0.4) * SECOND
     last = left_out.quantile(0.6)

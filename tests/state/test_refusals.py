@@ -99,7 +99,7 @@ def _twice(table: dict[str, Any], old: str, new: str) -> None:
             "policy sync cannot take up its state: StateError: policy sync",
         ),
         (lambda s: s["policy"]["remembers"]["view"].update(folded=7), "folded than are in the buffer"),
-        (lambda s: s["policy"]["remembers"]["view"].update(members=[]), "is held by no member"),
+        (lambda s: s["policy"]["remembers"]["view"].update(members={}), "is held by no member"),
         (
             lambda s: s["policy"]["remembers"].update(gate={"paces": []}),
             "the gate WaitForUpdate remembers nothing",

@@ -1,7 +1,7 @@
 """The times that deadlines need: of the present round, of past tickets, and of each worker."""
 
 import math
-from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -36,7 +36,7 @@ class Pace:
 
 @dataclass(slots=True)
 class Times:
-    """Whole microseconds of the job; JSON-able as `psserver.policies.parts.saved` writes it.
+    """Whole microseconds of the job.
 
     `now`: of the present event. `began`: when the present version was made; None before the first grant. `first`: when
     the first contribution of the coming update was committed; None while there is none. `durations`: the newest ones
@@ -49,7 +49,7 @@ class Times:
     now: int = 0
     began: int | None = None
     first: int | None = None
-    durations: deque[int | None] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    durations: list[int | None] = field(default_factory=list)
     paces: dict[str, Pace] = field(default_factory=dict)
     chosen: int | None = None
     count: int = 0
@@ -59,7 +59,7 @@ class Times:
     def committed(self, worker: str, granted: int) -> None:
         """Learn how long a ticket of a worker took that was granted at that time."""
         duration = self.now - granted
-        self.durations.append(duration)
+        self.remember([duration])
         pace = self.paces.get(worker)
         if pace is None:
             self.paces[worker] = Pace(duration, duration / 2)
@@ -84,7 +84,11 @@ class Times:
             self.complete = self.now
         self.began, self.first = self.now, None
         self.chosen, self.count = None, 0
-        self.durations.extend([None] * cancelled)
+        self.remember([None] * cancelled)
+
+    def remember(self, durations: Iterable[int | None]) -> None:
+        """Take more durations; the newest `WINDOW` stay."""
+        self.durations = [*self.durations, *durations][-WINDOW:]
 
     def discarded(self) -> None:
         """Forget the coming update, whose contributions are dropped."""

@@ -10,6 +10,7 @@ from heapq import heapify, heappop, heappush
 from operator import attrgetter
 
 from psserver.policies.parts.times import Times
+from pswire.records import StateError
 from pswire.values import value
 
 
@@ -63,7 +64,7 @@ class Participant:
     # It was granted a ticket since it joined.
     granted: bool = False
     # Its open tickets: at most one, or two under a policy that grants ahead.
-    held: list[int] = field(default_factory=list)
+    held: list[int] = field(init=False, default_factory=list)
 
 
 @value
@@ -93,7 +94,8 @@ class Contribution:
 class View:
     """The facts. Read its fields, and change them through its methods.
 
-    Every dict keeps the order of events, so iteration is deterministic.
+    Every dict keeps the order of events, so iteration is deterministic. A field that `__init__` does not take is an
+    index over the others, and is not saved.
     """
 
     version: int = 0
@@ -103,8 +105,7 @@ class View:
     buffer: list[Contribution] = field(default_factory=list)
     # The number of contributions at the head of the buffer that are folded, in the order of their folds.
     folded: int = 0
-    # Members that still have data, and the greatest number of them at any time.
-    active_count: int = 0
+    # The greatest number of members that had data at any time.
     peak: int = 0
     # None under a policy that needs no times.
     times: Times | None = None
@@ -116,16 +117,49 @@ class View:
     missed: dict[str, int] = field(default_factory=dict)
     # Tickets that deadlines may still cancel; None: no deadline with a budget has decided yet.
     credit: float | None = None
-    _clocks: Extremes = field(default_factory=Extremes)
-    _bases: Extremes = field(default_factory=Extremes)
-    _contributors: set[str] = field(default_factory=set)
+    # The number of members that still have data.
+    active_count: int = field(init=False, default=0)
+    _clocks: Extremes = field(init=False, default_factory=Extremes)
+    _bases: Extremes = field(init=False, default_factory=Extremes)
+    _contributors: set[str] = field(init=False)
     # The number of active members that were granted a ticket since they joined.
-    _working: int = 0
+    _working: int = field(init=False, default=0)
     # The number of contributors that are not active.
-    _absent: int = 0
+    _absent: int = field(init=False)
     # Heap of (rank, worker) of active members without a contribution, with outdated entries among them; None: to be
     # built again.
-    _missing: list[tuple[int, str]] | None = None
+    _missing: list[tuple[int, str]] | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        for member in self.members.values():
+            self._activate(member)
+        for opened in self.open.values():
+            self._bases.add(opened.base)
+            if opened.worker in self.members:
+                self.members[opened.worker].held.append(opened.ticket)
+        self._contributors = {each.worker for each in self.buffer}
+        active = {member.worker for member in self.members.values() if not member.done}
+        self._absent = len(self._contributors - active)
+
+    def check(self) -> None:
+        """Raise StateError if facts that were read contradict each other."""
+        names, tickets = self.members.keys(), self.open.values()
+        for holds, what in (
+            (all(name == member.worker for name, member in self.members.items()), "a member has two names"),
+            (names >= {opened.worker for opened in tickets}, "an open ticket is held by no member"),
+            (
+                all(number == opened.ticket for number, opened in self.open.items()),
+                "a ticket has two numbers",
+            ),
+            (names >= self.waiting.keys(), "a waiting worker is not a member"),
+            (
+                all(opened.base <= self.version for opened in tickets),
+                "a ticket started from a future version",
+            ),
+            (0 <= self.folded <= len(self.buffer), "more contributions are folded than are in the buffer"),
+        ):
+            if not holds:
+                raise StateError(f"view: {what}")
 
     # Questions
 
@@ -185,16 +219,16 @@ class View:
         """Add a worker. One that has left or was done comes back at its own clock, but not below the floor: the others
         have gone on without it. A new one starts at the floor."""
         self.forget(worker)
-        self.add_member(Participant(worker, rank, clock=max(self.floor, self.left_at.pop(worker, 0))))
+        member = Participant(worker, rank, clock=max(self.floor, self.left_at.pop(worker, 0)))
+        self.members[worker] = member
+        self._activate(member)
         self.peak = max(self.peak, self.active_count)
         if worker in self._contributors:
             self._absent -= 1
         elif self._missing is not None:
             heappush(self._missing, (rank, worker))
 
-    def add_member(self, member: Participant) -> None:
-        """Add a member with the clock that it has."""
-        self.members[member.worker] = member
+    def _activate(self, member: Participant) -> None:
         if not member.done:
             self._clocks.add(member.clock)
             self.active_count += 1
