@@ -44,13 +44,14 @@ class WaitLog:
         for worker in [worker for worker in self._open if worker not in waiting]:
             self._close(worker, now)
         for worker, member in waiting.items():
-            event, releasers = waited_for(coordinator, member)
+            waiting_for = waited_for(coordinator, member)
             former = self._open.get(worker)
-            if former is not None and (former.event, former.releasers) == (event, releasers):
+            reason = waiting_for.event, waiting_for.releasers
+            if former is not None and (former.event, former.releasers) == reason:
                 continue
             if former is not None:
                 self._close(worker, now)
-            self._open[worker] = _Open(now, event, releasers)
+            self._open[worker] = _Open(now, *reason)
 
     def end(self, now: float) -> None:
         for worker in list(self._open):

@@ -204,15 +204,6 @@ class Coordinator:
         if member is not None:
             self._membership.disconnect(member, now)
 
-    def _given_up(self, given: inputs.GivenUp, now: float) -> None:
-        member = self.state.roster.present.get(given.worker)
-        if member is not None:
-            self._membership.depart(member, given.reason, now)
-            self._lifecycle.start_when_complete(now)
-
-    def _all_absent(self, given: inputs.AllAbsent, now: float) -> None:
-        self._membership.dismiss_absent(given.reason, now)
-
     def _requested(self, given: inputs.Requested, now: float) -> None:
         member = self._ledger.member(given.worker, given.incarnation)
         if member is not None:
@@ -306,8 +297,6 @@ HANDLERS: Final[Mapping[type[Input], Callable[[Coordinator, Any, float], None]]]
     inputs.JoinAsked: Coordinator._join_asked,
     inputs.Connected: Coordinator._connected,
     inputs.Disconnected: Coordinator._disconnected,
-    inputs.GivenUp: Coordinator._given_up,
-    inputs.AllAbsent: Coordinator._all_absent,
     inputs.Requested: Coordinator._requested,
     inputs.DataSized: Coordinator._data_sized,
     inputs.WorkDeclared: Coordinator._work_declared,

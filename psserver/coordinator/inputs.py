@@ -120,21 +120,6 @@ class Disconnected(Input):
 
 
 @value
-class GivenUp(Input):
-    """A member is alive but does not do its part, so it departs. It may join again."""
-
-    worker: str
-    reason: str
-
-
-@value
-class AllAbsent(Input):
-    """Members that have no stream are to depart, for this reason; nothing happens if any member has one."""
-
-    reason: str
-
-
-@value
 class Requested(Input):
     """A request of this incarnation of a worker. A repeated one is answered again and counts once.
 

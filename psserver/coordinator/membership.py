@@ -177,15 +177,6 @@ class Membership:
                 seconds = now - member.absent_since
                 self.depart(member, f"connection lost for {seconds:.1f} s", now)
 
-    def dismiss_absent(self, reason: str, now: float) -> bool:
-        """Remove all members if no connection is up; else change nothing and return False."""
-        members = self._job.roster.by_rank()
-        if any(member.absent_since is None for member in members):
-            return False
-        for member in members:
-            self.depart(member, reason, now)
-        return True
-
     def resume(self, rolled_back: int, now: float) -> None:
         """Remove the members of former processes, which may come back: their tallies stay."""
         ledger = self._ledger

@@ -5,6 +5,7 @@ from itertools import islice
 
 from psserver.coordinator.coordinator import Coordinator
 from psserver.coordinator.roster import NAMED_LIMIT, Member, named
+from psserver.coordinator.waits import explained
 from psserver.policies import Waiting
 
 # Limit of workers with a line of their own; the others are counted. A status is read four times a second, so its size
@@ -107,11 +108,13 @@ def explain(coordinator: Coordinator, member: Member, now: float) -> tuple[str, 
 
     The sentence completes "it waits for ..." and says of each releaser what it is doing and since when.
     """
-    event, releasers = waited_for(coordinator, member)
+    waiting = waited_for(coordinator, member)
+    event, releasers = waiting.event, waiting.releasers
     parts = [_doing(coordinator, name, now) for name in releasers[:NAMED_LIMIT]]
     if len(releasers) > NAMED_LIMIT:
         parts.append(f"and {len(releasers) - NAMED_LIMIT} more")
-    if (left := _timer(coordinator, member, now)) is not None:
+    left = coordinator.remaining(waiting.timer, now) if waiting.timer else None
+    if left is not None:
         parts.append(f"or at the latest in {left:.1f} s, when a timer fires")
     return (f"{event} ({'; '.join(parts)})" if parts else event), releasers[:NAMED_LIMIT]
 
@@ -126,23 +129,11 @@ def standstill(coordinator: Coordinator, now: float) -> str:
     return "; ".join(parts)
 
 
-def _timer(coordinator: Coordinator, member: Member, now: float) -> float | None:
-    """Return the seconds until the timer fires that the policy names for a waiting member; None if there is none."""
-    if not coordinator.state.started:
-        return None
-    try:
-        waiting = coordinator.policy.explain(member.worker)
-    except (Exception, SystemExit):
-        return None  # the sentence names the failure
-    tag = waiting.timer if isinstance(waiting, Waiting) else ""
-    return coordinator.remaining(tag, now) if isinstance(tag, str) and tag else None
-
-
-def waited_for(coordinator: Coordinator, member: Member) -> tuple[str, tuple[str, ...]]:
-    """Return what a waiting member waits for ("it waits for ..."), and the workers that can release it."""
+def waited_for(coordinator: Coordinator, member: Member) -> Waiting:
+    """Return what a waiting member waits for, and the workers that can release it."""
     if not coordinator.state.initialised:
         holders = [t.worker for t in coordinator.state.tickets.in_state("open") if t.initialise]
-        return "the initial values of the variables", tuple(holders)
+        return Waiting("the initial values of the variables", tuple(holders))
     if not coordinator.state.started:
         present = coordinator.state.roster.by_rank()
         releasers = tuple(
@@ -155,27 +146,8 @@ def waited_for(coordinator: Coordinator, member: Member) -> tuple[str, tuple[str
             if coordinator.state.resting
             else coordinator.terms.quorum
         )
-        return f"{coordinator.missing} more of {wanted} workers to be ready", releasers
-    try:
-        waiting = coordinator.policy.explain(member.worker)
-    # A user's explain must not end the server, which calls it at every tick.
-    except (Exception, SystemExit) as error:
-        return f"the policy, whose explain failed with {type(error).__name__}: {error}", ()
-    if waiting is None:
-        return "the policy, which gives no reason", ()
-    if not _is_reason(waiting):
-        expected = "Waiting(event, releasers), a text and a tuple of workers' names, or None"
-        return f"the policy, whose explain returned {waiting!r}; expected {expected}", ()
-    return waiting.event, waiting.releasers
-
-
-def _is_reason(waiting: object) -> bool:
-    return (
-        isinstance(waiting, Waiting)
-        and isinstance(waiting.event, str)
-        and isinstance(waiting.releasers, tuple)
-        and all(isinstance(name, str) for name in waiting.releasers)
-    )
+        return Waiting(f"{coordinator.missing} more of {wanted} workers to be ready", releasers)
+    return explained(coordinator.policy, member.worker)
 
 
 def _doing(coordinator: Coordinator, name: str, now: float) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from psserver.coordinator.driver import PolicyDriver
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.roster import Member
-from psserver.policies import Waiting
+from psserver.policies import Policy, Waiting
 
 # Default limit of a ticket that others wait for, in usual steps.
 USUAL_STEPS = 20
@@ -82,14 +82,32 @@ def _blockers(ledger: Ledger, driver: PolicyDriver) -> set[str]:
     found: set[str] = set()
     for member in ledger.job.roster.present.values():
         if member.state == "waiting" and member.known_to_policy:
-            try:
-                waiting = driver.policy.explain(member.worker)
-            except Exception:
-                # A user's code may raise anything; the status reports it.
-                waiting = None
-            if isinstance(waiting, Waiting):
-                found.update(waiting.releasers)
+            found.update(explained(driver.policy, member.worker).releasers)
     return found
+
+
+def explained(policy: Policy, worker: str) -> Waiting:
+    """Return why a worker waits, according to the policy.
+
+    A user's `explain` must not end the server, which asks at every tick: what it raises, and whatever else it returns,
+    becomes the event.
+    """
+    try:
+        waiting = policy.explain(worker)
+    except (Exception, SystemExit) as error:
+        return Waiting(f"the policy, whose explain failed with {type(error).__name__}: {error}")
+    if waiting is None:
+        return Waiting("the policy, which gives no reason")
+    if (
+        isinstance(waiting, Waiting)
+        and isinstance(waiting.event, str)
+        and isinstance(waiting.timer, str)
+        and isinstance(waiting.releasers, tuple)
+        and all(isinstance(name, str) for name in waiting.releasers)
+    ):
+        return waiting
+    expected = "Waiting(event, releasers), a text and a tuple of workers' names, or None"
+    return Waiting(f"the policy, whose explain returned {waiting!r}; expected {expected}")
 
 
 def _silent(ledger: Ledger, member: Member) -> bool:

@@ -1,9 +1,8 @@
 """Accumulators of the coming update: a running sum, or a list of contributions."""
 
 from abc import ABC, abstractmethod
-from copy import copy
-from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, Self
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,47 +42,6 @@ class Total:
     pending: float
 
 
-class Accumulator(Protocol):
-    @property
-    def empty(self) -> bool: ...
-
-    def add(self, payload: Floats, factor: float, worker: str, backend: Backend = ALONE) -> None:
-        """Add a contribution of `worker`. Its buffer may be overwritten or kept (`keeps`)."""
-        ...
-
-    def keeps(self, payload: Floats) -> bool:
-        """Return True if the buffer is needed until `clear`."""
-        ...
-
-    @property
-    def payloads(self) -> list[Floats]:
-        """The contributions that are kept side by side."""
-        ...
-
-    def total(self) -> Total:
-        """Return the total of all contributions (at least one), in a buffer that is kept."""
-        ...
-
-    def clear(self) -> list[Floats]:
-        """Start the next update. Return the buffers that were kept."""
-        ...
-
-    def copy(self) -> "Accumulator":
-        """Return a copy with arrays of its own."""
-        ...
-
-    def state(self) -> Added:
-        """Return everything added since the last `clear`."""
-        ...
-
-    def restore(self, added: Added) -> None:
-        """Restore what `state` returned, into an empty accumulator; keeps the payloads.
-
-        Raises ValueError, with nothing changed.
-        """
-        ...
-
-
 class RunningSum:
     """``sum += factor * payload``, in the order of the calls.
 
@@ -101,6 +59,7 @@ class RunningSum:
         return self._values is None
 
     def add(self, payload: Floats, factor: float, worker: str, backend: Backend = ALONE) -> None:
+        """Add a contribution of `worker`. Its buffer may be overwritten or kept (`keeps`)."""
         if self._values is None:
             self._values, self._factors, self._pending = payload, abs(factor), factor
             return
@@ -109,33 +68,36 @@ class RunningSum:
         self._factors += abs(factor)
 
     def keeps(self, payload: Floats) -> bool:
+        """Return True if the buffer is needed until `clear`."""
         return self._values is payload
 
     @property
     def payloads(self) -> list[Floats]:
+        """The contributions that are kept side by side."""
         return []
 
     def total(self) -> Total:
+        """Return the total of all contributions (at least one), in a buffer that is kept."""
         assert self._values is not None
         return Total(self._values, self._factors, self._pending)
 
     def clear(self) -> list[Floats]:
+        """Start the next update. Return the buffers that were kept."""
         values, self._values = self._values, None
         return [] if values is None else [values]
 
-    def copy(self) -> "RunningSum":
-        other = RunningSum()
-        other._values = None if self._values is None else self._values.copy()
-        other._factors, other._pending = self._factors, self._pending
-        return other
-
     def state(self) -> Added:
+        """Return everything added since the last `clear`."""
         if self._values is None:
             return Added([], [], [], 1.0)
         return Added([self._values], [self._factors], [], self._pending)
 
-    def restore(self, added: Added) -> None:
+    def check(self, added: Added) -> None:
+        """Raise ValueError unless `restore` can take it up."""
         _check(added, workers=False, most=1)
+
+    def restore(self, added: Added) -> None:
+        """Restore what `state` returned and `check` has checked, into an empty accumulator; keeps the payloads."""
         if added.payloads:
             (self._values,), (self._factors,), self._pending = added.payloads, added.factors, added.pending
 
@@ -180,17 +142,16 @@ class SideBySide(ABC):
         payloads, self.shares = self.payloads, []
         return payloads
 
-    def copy(self) -> Self:
-        other = copy(self)
-        other.shares = [replace(share, values=share.values.copy()) for share in self.shares]
-        return other
-
     def state(self) -> Added:
         workers = [share.worker for share in self.shares] if self.by_worker else []
         return Added(self.payloads, [share.factor for share in self.shares], workers, 1.0)
 
-    def restore(self, added: Added) -> None:
+    def check(self, added: Added) -> None:
+        """Raise ValueError unless `restore` can take it up."""
         _check(added, workers=self.by_worker)
+
+    def restore(self, added: Added) -> None:
+        """As `RunningSum.restore`."""
         workers = added.workers if self.by_worker else [""] * len(added.payloads)
         self.shares = [Share(*each) for each in zip(added.payloads, added.factors, workers, strict=True)]
 
@@ -239,6 +200,9 @@ class PerWorker(SideBySide):
         for share in others:
             np.add(first.values[self._end :], share.values[self._end :], out=first.values[self._end :])
         return Total(first.values, sum(abs(share.factor) for share in self.shares), 1.0)
+
+
+Accumulator = RunningSum | GradientList | PerWorker
 
 
 def _check(added: Added, *, workers: bool, most: int | None = None) -> None:

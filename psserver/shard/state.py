@@ -224,8 +224,7 @@ def check(state: ShardState, shard: ShardParts) -> None:
     _check_facts(state.facts, state, shard)
     _check_arrays(state, shard)
     try:
-        # It is empty so far.
-        shard.updater.accumulator.copy().restore(_added(state))
+        shard.updater.accumulator.check(_added(state))
     except ValueError as error:
         raise StateError(f"shard state: the coming update: {error}") from error
 

@@ -3,6 +3,7 @@
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness, notices
+from psserver.coordinator import inputs
 from psserver.coordinator.status import explain, holdup, report
 from psserver.policies import Apply, Cancel, Decision, Drop, Event, Fold, Grant, Part, Stop, Waiting
 from pswire import protocol
@@ -150,7 +151,7 @@ def test_a_policy_that_gives_no_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["be patient", Waiting("x", None), Waiting("x", "w0"), Waiting("x", (1,)), Waiting(3, ())]
+    "wrong", ["be patient", Waiting("x", None), Waiting("x", "w0"), Waiting("x", (1,)), Waiting(3, ()), Waiting("x", (), 3)]
 )
 def test_an_explanation_of_another_kind(wrong: object) -> None:
     class Wordy(faulty_policies.ExplainsBadly):
@@ -174,6 +175,11 @@ def test_a_policy_that_exits_while_it_explains(sentences: Recorder) -> None:
     harness = CoordinatorHarness(Leaving(workers=2), workers=2).starts()
     sentence, _ = explain(harness.coordinator, harness.member("w1"), harness.now)
     sentences.check(sentence)
+    # Asked by the job itself, too: whom a worker waits for that holds a ticket for long.
+    harness.commits("w0")
+    harness.now += 60
+    harness.gives(inputs.Tick())
+    assert harness.coordinator.state.stopped is None
 
 
 def test_a_policy_may_end_the_job(sentences: Recorder) -> None:

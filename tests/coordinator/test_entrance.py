@@ -45,7 +45,7 @@ EXAMPLES = (
     *(inputs.Opened(), inputs.ModelProposed(Proposal("f", {"name": "sgd"}, 2.5))),
     *(inputs.Resumed(3, frozenset({"w0", "w1"})), inputs.Stopping("enough", True, "done")),
     *(inputs.JoinAsked("w0", "s", None, True, True, 4, "numpy", "f", "p"), inputs.Connected("w0", 1, "s")),
-    *(inputs.Disconnected("w0", 1), inputs.GivenUp("w0", "idle"), inputs.AllAbsent("gone")),
+    inputs.Disconnected("w0", 1),
     *(inputs.Requested("w0", 1, protocol.Ready(4), norm=2.0), inputs.DataSized("w0", Extent(2, 8))),
     *(
         inputs.WorkDeclared(WorkTerms(4, 2, 3, "d", True, 1)),

@@ -15,6 +15,7 @@ from psserver.coordinator.terms import Planned
 from psserver.policies import Policy, PolicyError, build
 from psserver.policies.controllers import Controller
 from psserver.policies.succession import successors
+from pswire import protocol
 from pswire.records import to_plain
 from tests.coordinator.settings import Setting
 
@@ -103,7 +104,11 @@ def _operate(server: "Server", coordinator: Coordinator) -> list[Output]:
         case 0 | 1:
             return server.give(inputs.NoteAdded("somebody was here"))
         case 2:
-            return server.give(inputs.GivenUp(f"w{pick(terms.workers)}", "somebody said so"))
+            member = coordinator.state.roster.present.get(f"w{pick(terms.workers)}")
+            if member is None:
+                return []
+            leave = protocol.Leave("somebody said so")
+            return server.give(inputs.Requested(member.worker, member.incarnation, leave))
         case 3:
             return server.give(inputs.SaveAsked())
         case _:

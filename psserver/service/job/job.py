@@ -259,8 +259,11 @@ class Job:
         return self.coordinator.change or f"policy {policy.name} decides from now on"
 
     def give_up(self, worker: str, reason: str) -> None:
-        """Remove a worker that is present but does not take part."""
-        self.decider.input(inputs.GivenUp(worker, reason))
+        """Remove a worker that is present but does not take part: it leaves, for this reason."""
+        member = self.coordinator.state.roster.present.get(worker)
+        if member is not None:
+            leave = inputs.Requested(worker, member.incarnation, protocol.Leave(reason))
+            self.decider.input(leave)
 
     @property
     def seconds_to_timer(self) -> float:

@@ -302,8 +302,13 @@ class Joining:
         if self._agreement.plan is None:
             return
         self._agreement.plan = self._agreement.codec = None
-        reason = "named another model or optimizer than the workers that came"
-        self._decider.step(lambda: self._decider.give(inputs.AllAbsent(reason)))
+        leave, decider = (
+            protocol.Leave("named another model or optimizer than the workers that came"),
+            self._decider,
+        )
+        for member in decider.coordinator.state.roster.by_rank():
+            asked = inputs.Requested(member.worker, member.incarnation, leave)
+            decider.step(lambda asked=asked: decider.give(asked))  # type: ignore[misc]
 
     def _admit(self, asked: inputs.JoinAsked, plan: Plan, work: WorkTerms | None) -> Member:
         """Admit the member. Raises Refused, with nothing changed."""
