@@ -151,7 +151,15 @@ def test_a_policy_that_gives_no_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["be patient", Waiting("x", None), Waiting("x", "w0"), Waiting("x", (1,)), Waiting(3, ()), Waiting("x", (), 3)]
+    "wrong",
+    [
+        "be patient",
+        Waiting("x", None),
+        Waiting("x", "w0"),
+        Waiting("x", (1,)),
+        Waiting(3, ()),
+        Waiting("x", (), 3),
+    ],
 )
 def test_an_explanation_of_another_kind(wrong: object) -> None:
     class Wordy(faulty_policies.ExplainsBadly):
