@@ -104,7 +104,7 @@ class Contributions:
         elif opened and opened[-1].number > holding:
             # A repeated request: the grant was lost with a connection, or crossed this message.
             ledger.notify_grant(member, opened[-1])
-        elif opened and not (self._driver.ahead and member.known_to_policy and len(opened) < AHEAD):
+        elif opened and not (self._driver.policy.ahead and member.known_to_policy and len(opened) < AHEAD):
             pass
         elif member.state == "done" and self._job.phase_ends:
             pass  # the notice of the end follows
@@ -144,7 +144,7 @@ class Contributions:
                 self._lifecycle.install(member, ticket, now)
             else:
                 refusal = member.residual_refusal(commit.residual) or rate_refusal(
-                    self._job.proposal.optimizer, commit.learning_rate, self._driver.aggregator
+                    self._job.proposal.optimizer, commit.learning_rate, self._driver.policy.tensors.aggregator
                 )
                 if refusal is None and commit.unit_ends:
                     refusal = self._end_refusal(ticket, 1)
@@ -235,7 +235,7 @@ class Contributions:
             member.used = 0
         tally.committed += 1
         tally.samples += entry.samples
-        tally.use(entry.batch, self._driver.batches)
+        tally.use(entry.batch, self._driver.policy.local_rule.batches)
         if math.isfinite(entry.loss):
             before = self._job.loss
             self._job.loss = entry.loss if before is None else 0.9 * before + 0.1 * entry.loss

@@ -46,8 +46,7 @@ class Coordinator:
         self.state = job = given or JobState.new(terms, policy.name, to_plain(policy.knobs))
         present = policy if given is None else resumed(given, terms, policy)
         self._ledger = Ledger(terms, job)
-        self._driver = PolicyDriver(policy, self._ledger)
-        self._driver.go_on(present)
+        self._driver = PolicyDriver(policy, present, self._ledger)
         self._lifecycle = Lifecycle(self._ledger, self._driver)
         self._membership = Membership(self._ledger, self._driver, self._lifecycle)
         self._dealer = Dealer(self._ledger, self._driver, self._lifecycle)
@@ -103,7 +102,9 @@ class Coordinator:
     @property
     def settable_rate(self) -> float | None:
         """The present learning rate if a commit may change it; else None."""
-        return present_rate(self.state.proposal.optimizer, self.state.lr_scale, self._driver.aggregator)
+        return present_rate(
+            self.state.proposal.optimizer, self.state.lr_scale, self.policy.tensors.aggregator
+        )
 
     @property
     def rejoin_limit(self) -> float:

@@ -33,7 +33,7 @@ class Dealer:
         assert not self._job.initialised or self._job.resting, (
             "work units are agreed on before a phase begins"
         )
-        self._job.work = None if terms is None else WorkQueue(terms, self._driver.batches)
+        self._job.work = None if terms is None else WorkQueue(terms, self._driver.policy.local_rule.batches)
         entry = entries.Work(0, 0, 0)
         if self._job.work is not None and terms is not None:
             entry = entries.Work(terms.units, terms.epochs, self._job.work.parts, terms.data, terms.apart)

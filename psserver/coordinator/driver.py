@@ -46,31 +46,19 @@ MOST_RATE = 1e6
 class PolicyDriver:
     """Owns the policy and the folded part of the coming update; changes the ledger as the policy decides."""
 
-    def __init__(self, policy: Policy, ledger: Ledger) -> None:
-        self.policy = policy
+    def __init__(self, began: Policy, present: Policy, ledger: Ledger) -> None:
+        """`began`: the policy that the job began with; `present`: that one, or the one that has taken over since."""
+        self.policy = present
         self._ledger, self._job = ledger, ledger.job
-        # Read once: a policy's declarations are constant.
-        self._tensors, self._lists = policy.tensors, policy.tensors.lists
-        # Whether the policy accepts a Ready from a worker that holds a ticket.
-        self.ahead = policy.ahead
-        # The largest number of batches of one ticket.
-        self.batches = policy.local_rule.batches
-        # Whether a worker's contributions depend on its earlier ones.
-        self.rule_remembers = policy.local_rule.remembers
-        terms = ledger.terms
-        self.controller = (
-            Controller(terms.adapt, policy, terms.workers, terms.servers) if terms.adapt else None
-        )
-        # The time of the newest event, from which the policy counts.
-        self._now = 0.0
+        # Read once: what a policy declares of tensors is constant, and the same for all that take over.
+        self._tensors, self._lists = present.tensors, present.tensors.lists
+        terms, self.controller = ledger.terms, None
+        if terms.adapt:
+            self.controller = Controller(terms.adapt, began, terms.workers, terms.servers)
+            if self._job.controller:
+                self.controller.restore(self._job.controller)
         # The last time that was rounded for the log, and the result.
         self._rounded = (math.nan, 0.0)
-
-    def go_on(self, policy: Policy) -> None:
-        """Have this policy decide, which is the one that the job began with or has taken over since."""
-        self.policy, self.ahead = policy, policy.ahead
-        if self.controller is not None and self._job.controller:
-            self.controller.restore(self._job.controller)
 
     # Events
 
@@ -78,11 +66,6 @@ class PolicyDriver:
         """Send the policy a member's Join, once."""
         member.known_to_policy = True
         self.decide(Join(member.worker, member.rank, self.time(now)), now)
-
-    @property
-    def aggregator(self) -> str:
-        """The name of the policy's aggregator."""
-        return self._tensors.aggregator
 
     def request(self, member: Member, now: float) -> None:
         """Send the policy a member's request."""
@@ -106,7 +89,6 @@ class PolicyDriver:
         """
         if self._job.stopped is not None:
             return
-        self._now = event.t
         try:
             decisions = self.policy.step(event)
             if not isinstance(decisions, list):
@@ -284,7 +266,7 @@ class PolicyDriver:
         ledger, job, changes = self._ledger, self._job, self._job.changes
         former = config_of(self.policy)
         policy.succeed(self.policy, self.time(now))
-        self.policy, self.ahead = policy, policy.ahead
+        self.policy = policy
         job.policy = PresentPolicy(policy.name, to_plain(policy.knobs))
         if rate is not None:
             changes.rate = rate
@@ -365,7 +347,7 @@ class PolicyDriver:
                 check_reason(decision)
                 ledger.cancel(self._job.tickets.allowing("cancel", number), reason, now)
             case SetTimer():
-                self._job.timers.set(decision, microseconds(self._now))
+                self._job.timers.set(decision, microseconds(self.time(now)))
             case ClearTimer():
                 self._job.timers.clear(decision)
             case Stop(reason):

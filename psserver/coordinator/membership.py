@@ -138,7 +138,7 @@ class Membership:
         """Return which of a former incarnation's memories are lost, which the log must record."""
         if not committed:
             return ()
-        rule = (entries.LOCAL_RULE,) if self._driver.rule_remembers else ()
+        rule = (entries.LOCAL_RULE,) if self._driver.policy.local_rule.remembers else ()
         return (*rule, entries.CODEC) if codec else rule
 
     def connect(self, member: Member, now: float) -> None:
