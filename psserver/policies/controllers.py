@@ -38,7 +38,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class Adjustment:
     """A change that a controller proposes. `rate`: factor of the job's learning rate from then on."""
 
     policy: Policy
@@ -283,7 +283,7 @@ class Controller:
             return f"controller {self.spec.name} is off: {self.off} has changed the policy"
         return f"controller {self.spec.name} looks at {self.knob} at version {self.next}"
 
-    def propose(self, version: int, policy: Policy) -> Proposal | None:
+    def propose(self, version: int, policy: Policy) -> Adjustment | None:
         """Return the change that is due at `version`, if any. Raises PolicyError for a policy without the knob."""
         if self.off or version < self.next:
             return None
@@ -297,7 +297,7 @@ class Controller:
             return None
         why = f"{wanted.why}: {self.knob} {present} becomes {target}"
         rate = self.spec.rate_of(target, self.began)
-        return Proposal(self._successor(policy, target), rate, wanted.inputs, why)
+        return Adjustment(self._successor(policy, target), rate, wanted.inputs, why)
 
     def _successor(self, policy: Policy, value: int) -> Policy:
         knobs = {**policy.knobs, self.knob: value}

@@ -486,8 +486,8 @@ FAULTS: Final = (
     ),
     Fault(
         "a policy changes during a recovery",
-        "if self._job.stopped is not None «or not self._job.started»: raise PolicyError",
-        "",
+        "if not self._job.«trains»: raise PolicyError",
+        "initialised",
         ("coordinator/test_traces.py", "coordinator/test_policy_changes.py"),
     ),
     Fault(
@@ -613,7 +613,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a restored job begins its controller anew",
-        "if self.controller is not None and self._job.controller: «self.controller.restore(self._job.controller)»",
+        "if self._job.controller: «self.controller.restore(self._job.controller)»",
         "pass",
         ("coordinator/test_controllers.py",),
     ),

@@ -300,8 +300,7 @@ class Decider:
         """Begin a checkpoint if the last entry orders one; the servers have been sent that entry."""
         record, plan = ordered_checkpoint(outputs), self.agreement.plan
         if self.checkpoints is not None and plan is not None and record is not None:
-            terms, policy = self.coordinator.terms, self.agreement.policy
-            self.checkpoints.order(record, self._state_to_save, terms, policy, plan)
+            self.checkpoints.order(record, self._state_to_save, plan)
 
     def _state_to_save(self) -> dict[str, Any]:
         """Return the coordinator's state behind the newest outputs. Raises StateError."""

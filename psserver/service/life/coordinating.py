@@ -102,7 +102,15 @@ def make_job(
         store, followers = Store(settings.out / CHECKPOINTS), job.routes.followers
         names = set() if going_on is None else going_on.names
         job.decider.checkpoints = Checkpoints(
-            settings.out, store, settings.keep, host, run_log, followers, names, decider.unsaved
+            job.agreement,
+            settings.out,
+            store,
+            settings.keep,
+            host,
+            run_log,
+            followers,
+            names,
+            decider.unsaved,
         )
     if going_on is not None:
         if going_on.checkpoint is not None:

@@ -225,7 +225,15 @@ class Copy(Holding):
             # Nothing is rolled back any more, so what is there belongs to the log.
             followers = job.routes.followers
             job.decider.checkpoints = Checkpoints(
-                out, store, settings.keep, self._host, run_log, followers, None, job.decider.unsaved
+                job.agreement,
+                out,
+                store,
+                settings.keep,
+                self._host,
+                run_log,
+                followers,
+                None,
+                job.decider.unsaved,
             )
         return job
 

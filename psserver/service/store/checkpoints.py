@@ -21,8 +21,8 @@ from psserver.checkpoint import (
     save_coordinator,
 )
 from psserver.checkpoint.disk import RealDisk
-from psserver.coordinator import JobTerms, Record
-from psserver.policies import Policy
+from psserver.coordinator import Record
+from psserver.service.job.agreement import Agreement
 from psserver.service.job.follower import Follower
 from psserver.service.job.log_file import LogError
 from psserver.service.job.run_log import DECISIONS, METRICS, RunLog
@@ -58,8 +58,6 @@ class _Due:
     version: int
     record: Record
     state: Mapping[str, Any]
-    terms: JobTerms
-    policy: Policy
     plan: Plan
 
 
@@ -71,6 +69,7 @@ class Checkpoints:
 
     def __init__(
         self,
+        agreement: Agreement,
         folder: Path,
         store: Store,
         keep: int,
@@ -83,7 +82,7 @@ class Checkpoints:
         """`names`: checkpoints that are in the log already. Any other in the store was rolled back, or belongs to
         another run. None: all are in the log, those too that another server completed. `unsaved`: called with the
         version of each checkpoint that fails, and the reason."""
-        self._names = names
+        self._agreement, self._names = agreement, names
         self._folder, self._store, self._keep = folder, store, keep
         self._host, self._run_log, self._followers = host, run_log, followers
         self._unsaved = unsaved
@@ -94,14 +93,12 @@ class Checkpoints:
         self,
         record: Record,
         state: Callable[[], Mapping[str, Any]],
-        terms: JobTerms,
-        policy: Policy,
         plan: Plan,
     ) -> None:
         """Begin a checkpoint that the log has ordered; the servers save their state after that entry."""
         version = int(record.entry.to_json()["version"])
         try:
-            due = _Due(version, record, state(), terms, policy, plan)
+            due = _Due(version, record, state(), plan)
         except StateError as error:
             self._failed(version, error)
             return
@@ -127,9 +124,10 @@ class Checkpoints:
 
     async def _write(self, due: "_Due") -> None:
         record, version = due.record, due.version
-        name, began = name_of(record.index, due.terms.job), running.now()
+        terms = self._agreement.terms
+        name, began = name_of(record.index, terms.job), running.now()
         # Servers have as many rows each, but for a few.
-        seconds = limit(due.plan, due.terms.worker_timeout, self._host.rows_nbytes)
+        seconds = limit(due.plan, terms.worker_timeout, self._host.rows_nbytes)
         try:
             files = await asyncio.to_thread(save_coordinator, self._store, name, due.state)
             files |= await self._own(record.index, seconds)
@@ -139,7 +137,7 @@ class Checkpoints:
             self._run_log.flush()
             for file in (DECISIONS, METRICS):
                 await asyncio.to_thread(_sync, self._folder / file)
-            about = describe(record, due.state, due.terms, due.policy, due.plan, files)
+            about = describe(record, due.state, terms, self._agreement.policy, due.plan, files)
             await asyncio.to_thread(self._complete, about, name)
         except PassedOver:
             self._skipped(due)
