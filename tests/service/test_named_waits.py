@@ -77,7 +77,7 @@ def test_a_job_in_which_no_version_comes_says_what_its_members_do(
 ) -> None:
     monkeypatch.setattr(job_loop, "standstill", lambda coordinator, now: "w1 has been computing ticket 7")
     still = Standstill()
-    coordinator = mock.Mock(state=mock.Mock(version=3, started=True, stopped=None, resting=False))
+    coordinator = mock.Mock(state=mock.Mock(version=3, trains=True))
     with caplog.at_level(logging.WARNING, logger=job_loop.log.name):
         for now in range(0, int(9 * STANDSTILL), 2):
             still.look(coordinator, float(now))
@@ -90,6 +90,6 @@ def test_a_job_in_which_no_version_comes_says_what_its_members_do(
         coordinator.state.version = 4
         for now in range(300, 328):
             still.look(coordinator, float(now))
-        coordinator.state.resting = True
+        coordinator.state.trains = False
         still.look(coordinator, 1e6)
         assert not caplog.records
