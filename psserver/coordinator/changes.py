@@ -7,22 +7,11 @@ former policy granted them, and the new one judges them.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from psserver.coordinator.inputs import ChangeAsked
 from psserver.coordinator.terms import Planned
 
 # Who asks for a change that the experiment file plans.
 PLAN = "plan"
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A change that waits. `by`: who asked for it; `why`: the reason that was given. `rate`: the factor of the job's
-    learning rate from then on; None: as it is."""
-
-    name: str
-    knobs: dict[str, object]
-    by: str
-    why: str = ""
-    rate: float | None = None
 
 
 @dataclass(slots=True)
@@ -33,7 +22,7 @@ class Changes:
     `ask_from`: the version from which on it is worth to ask again whether the next planned change is due."""
 
     began_with: dict[str, object] = field(default_factory=dict)
-    waiting: Change | None = None
+    waiting: ChangeAsked | None = None
     overlap: set[int] = field(default_factory=set)
     unsettled: bool = False
     planned: int = 0

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, assert_never
 
 from psserver.coordinator import inputs
-from psserver.coordinator.changes import Change
 from psserver.coordinator.contributions import Contributions, present_rate
 from psserver.coordinator.dealer import Dealer
 from psserver.coordinator.driver import PolicyDriver
@@ -282,7 +281,7 @@ class Coordinator:
 
     def _change_asked(self, given: inputs.ChangeAsked, now: float) -> None:
         try:
-            self._driver.change(Change(given.name, given.knobs, given.by, given.why, given.rate), now)
+            self._driver.change(given, now)
         except PolicyError as error:
             self._ledger.answer(Declined(str(error)))
 

@@ -3,8 +3,9 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from psserver.coordinator.changes import PLAN, Change
+from psserver.coordinator.changes import PLAN
 from psserver.coordinator.checks import check_apply, check_fold, check_grant, check_list, check_reason
+from psserver.coordinator.inputs import ChangeAsked
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.progress import measured
 from psserver.coordinator.roster import REMEMBERED_TICKETS, Member, named
@@ -162,7 +163,7 @@ class PolicyDriver:
         terms = self._ledger.terms
         return successor(self.policy, name, knobs, terms.workers, terms.servers)
 
-    def change(self, change: Change, now: float) -> None:
+    def change(self, change: ChangeAsked, now: float) -> None:
         """Let the change take effect once no contribution waits for an update.
 
         If another change waits already, this one takes its place at once: the contributions that wait are dropped.
@@ -205,7 +206,7 @@ class PolicyDriver:
             return
         if changes.waiting is None and (planned := self._due_by_plan()) is not None:
             changes.planned += 1
-            changes.waiting = Change(
+            changes.waiting = ChangeAsked(
                 planned.name, to_plain(dict(planned.knobs)), PLAN, planned.why, planned.rate
             )
             self._take_over(now, f"at {planned.place}")

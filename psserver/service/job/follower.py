@@ -221,11 +221,9 @@ class Follower:
 
     def give_up(self, why: str) -> None:
         """Count a hung server as lost. It notices when it continues."""
-        cause, self.state = LOST if self._met else "server", "lost"
         if self._task is not None:
             self._task.cancel()
-        self._on_lost(self.server, cause, f"{self.name} at {self.address} was lost: {why}")
-        self._changes.notify()
+        self._lose(LOST if self._met else "server", f"{self.name} at {self.address} was lost: {why}")
 
     def _put(self, message: shard_pb2.FollowRequest) -> None:
         self._seal()
@@ -321,7 +319,8 @@ class Follower:
             if not passing or self._denied or lost in ENDED or self._late(nobody=False):
                 # What it refuses on a connection that is dialled again shows that it is another process.
                 back = self.state == "connecting" and stood
-                self._lose(self._denied or (LOST if back or passing and self._met else "server"), lost)
+                cause = self._denied or (LOST if back or passing and self._met else "server")
+                self._lose(cause, f"{self.name} at {self.address} was lost: {lost}")
                 return
             if self.state == "ready":
                 self._break_off(lost)
@@ -341,9 +340,10 @@ class Follower:
         )
         self._changes.notify()
 
-    def _lose(self, cause: str, why: str) -> None:
+    def _lose(self, cause: str, reason: str) -> None:
+        """Count the server as lost."""
         self.state = "lost"
-        self._on_lost(self.server, cause, f"{self.name} at {self.address} was lost: {why}")
+        self._on_lost(self.server, cause, reason)
         self._changes.notify()
 
     def _late(self, *, nobody: bool) -> bool:
@@ -423,11 +423,13 @@ class Follower:
                 self._changes.notify()
                 where = f"{self.name} at {self.address}"
                 if problem is not None and problem.certain:
-                    return self._given_up(UNTRUSTED, f"{self.name}: {problem.sentence}")
+                    self._lose(UNTRUSTED, f"{self.name}: {problem.sentence}")
+                    return False
                 if self._late(nobody=nobody):
                     why = "nobody listens there" if nobody else "did not come back"
                     cause = LOST if self._met else "server"
-                    return self._given_up(cause, f"{where} was lost: {why} within {waited:.0f} s")
+                    self._lose(cause, f"{where} was lost: {why} within {waited:.0f} s")
+                    return False
                 log.warning(
                     "%s cannot be reached (%stried for %.1f s, still trying)",
                     *(where, f"{problem.sentence}; " if problem is not None else "", waited),
@@ -447,13 +449,6 @@ class Follower:
         except grpc.RpcError as error:
             return problem_of(error, self.address, self._credentials)
         return None
-
-    def _given_up(self, cause: str, why: str) -> bool:
-        """Count a server that was never reached as lost; return False."""
-        self.state = "lost"
-        self._on_lost(self.server, cause, why)
-        self._changes.notify()
-        return False
 
     async def _send(self, call: Any) -> None:
         """Send queued messages until the last one. The receiving side reports a broken stream."""

@@ -102,7 +102,7 @@ class PartFollower(Follower):
             if self._patience is not None and running.now() - self._served > self._patience:
                 self._gone = f"no server has served it for {self._patience:g} s"
             if self._gone:
-                self._give_up(self._gone)
+                self._lose(self._denied or "server", f"part {self.server} was lost: {self._gone}")
                 return
             where = self._where(self.server)
             if where is None or not where[1].port:
@@ -120,14 +120,9 @@ class PartFollower(Follower):
             self.state = "ended" if self._closing.is_set() else "connecting"
             self._changes.notify()
             if ended is not None and not ended[1] and not self._closing.is_set():
-                self._give_up(f"{address}: {ended[0]}")
+                self._lose(self._denied or "server", f"part {self.server} was lost: {address}: {ended[0]}")
                 return
             await asyncio.sleep(LOOK)
-
-    def _give_up(self, why: str) -> None:
-        self.state = "lost"
-        self._on_lost(self.server, self._denied or "server", f"part {self.server} was lost: {why}")
-        self._changes.notify()
 
     async def _follow_here(self, where: tuple[int, Address]) -> tuple[str, bool] | None:
         """Serve one stream, until it ends or the part is served elsewhere; return why it ended, and whether that may
