@@ -12,20 +12,16 @@ from psserver.codec_rules import check_codec
 from psserver.coordinator import Coordinator, JobTerms, declined, inputs
 from psserver.coordinator.status import JobReport, report
 from psserver.coordinator.terms import Extent
-from psserver.optimizers import Optimizer
-from psserver.policies import Policy, PolicyError
+from psserver.policies import PolicyError
 from psserver.policies.succession import successor
 from psserver.service.errors import precondition
 from psserver.service.guard.limits import capacity
-from psserver.service.job.agreement import Agreement
 from psserver.service.job.decider import Decider
 from psserver.service.job.joining import JobModel, Joining, resume
 from psserver.service.job.log_file import LogError
 from psserver.service.job.outbox import Outbox
 from psserver.service.job.reports import Epochs, Evaluations, Progress
-from psserver.service.job.run_log import RunLog
 from psserver.service.store.checkpoints import PATIENCE, limit
-from psserver.service.store.host import ShardHost
 from psserver.service.store.resume_point import ResumePoint
 from pswire import protocol, running
 from pswire.logs.events import event
@@ -103,28 +99,14 @@ class Job:
     """The coordinator among its peers: sessions, members, time and status. `decider` takes its decisions.
 
     The loop's thread owns it and its parts; other threads may use `look` and `report` only. `announce` is called
-    with the plan once it is known; `over` once, when the job is over.
+    with the plan once it is known. `security`: how its servers are protected, for the summary.
     """
 
-    def __init__(
-        self,
-        terms: JobTerms,
-        policy: Policy,
-        optimizer: Optimizer | None,
-        host: ShardHost,
-        run_log: RunLog,
-        announce: Callable[[Plan], None],
-        over: Callable[[], object],
-        log_to_disk: bool,
-        security: str = "",
-        deciding: Callable[..., Decider] = Decider,
-    ) -> None:
-        """`security`: how its servers are protected, for the summary. `deciding`: makes the decider."""
-        self.host, self.security = host, security
-        self.agreement = Agreement(terms, policy, optimizer)
-        self.decider = decider = deciding(self.agreement, host, run_log, log_to_disk, over)
+    def __init__(self, decider: Decider, announce: Callable[[Plan], None], security: str = "") -> None:
+        self.decider, self.host, self.agreement = decider, decider.host, decider.agreement
+        self.security = security
         self.routes, self.flushing = decider.routes, decider.flushing
-        self.capacity = capacity(host.memory.ledger.limit)
+        self.capacity = capacity(self.host.memory.ledger.limit)
         self.servers = SilentServers(decider)
         self.evaluations = Evaluations(decider)
         self.epochs = Epochs(decider, self.evaluations)
@@ -135,9 +117,7 @@ class Job:
         self.carriers: dict[str, Sequence[str]] = {}
         # By worker, the numbers of variables that it does not reach.
         self.unreached: dict[str, frozenset[int]] = {}
-        # Number of entries put aside, if the job resumes from a checkpoint.
-        self._rolled_back: int | None = None
-        self._expected: frozenset[str] = frozenset()
+        self._first: inputs.Opened | inputs.Resumed = inputs.Opened()
         # What the end waits for beside members: what, since when (monotonic), and for how many seconds at most.
         self.awaited: Wait | None = None
 
@@ -157,14 +137,13 @@ class Job:
         resume(self.decider, self._model, checkpoint, found)
         # Epochs count from where the job goes on.
         self.epochs = Epochs(self.decider, self.evaluations)
-        self._rolled_back, self._expected = found.rolled_back, found.expected
+        self._first = inputs.Resumed(found.rolled_back, found.expected)
 
     def open(self) -> None:
         """Write the log's first entry, or that the job goes on."""
-        back = self._rolled_back
-        if back is None:
+        if isinstance(self._first, inputs.Opened):
             self.agreement.advise()
-        self.decider.input(inputs.Opened() if back is None else inputs.Resumed(back, self._expected))
+        self.decider.input(self._first)
 
     def stop(self, reason: str, *, success: bool, cause: str) -> None:
         """Stop the job, which saves first what the servers hold if it fails."""

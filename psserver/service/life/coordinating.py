@@ -14,6 +14,8 @@ from psserver.receipts import new_secret
 from psserver.service.guard.authorization import Names
 from psserver.service.guard.ledger import default_limit
 from psserver.service.guard.limits import Capacity
+from psserver.service.job.agreement import Agreement
+from psserver.service.job.decider import Decider
 from psserver.service.job.follower import LOST, Follower
 from psserver.service.job.job import Job
 from psserver.service.job.log_file import Check, Fence, LogError, always
@@ -82,21 +84,12 @@ def make_job(
     if settings.out is not None and settings.has_generations:
         check = Fence(settings.out / CHECKPOINTS / GENERATION)
     run_log = run_log_of(settings, None if going_on is None else going_on.mark, check)
-    job = Job(
-        settings.terms,
-        settings.policy,
-        settings.optimizer,
-        host,
-        run_log,
-        planned,
-        wake,
-        settings.log_to_disk,
-        settings.security,
-    )
+    agreement = Agreement(settings.terms, settings.policy, settings.optimizer)
+    decider = Decider(agreement, host, run_log, settings.log_to_disk, wake)
+    job = Job(decider, planned, settings.security)
     _warn_of_room(settings, job.capacity)
     secret = new_secret()
     host.open(settings.terms.job, secret)
-    decider = job.decider
     job.routes.followers.extend(_followers(settings, hosts, secret, folder, lost, decider.executed))
     if settings.out is not None and settings.keep:
         store, followers = Store(settings.out / CHECKPOINTS), job.routes.followers

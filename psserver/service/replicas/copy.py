@@ -4,7 +4,6 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 from psserver import receipts
@@ -12,6 +11,7 @@ from psserver.coordinator import JobState, JobTerms
 from psserver.optimizers import build as build_optimizer
 from psserver.replication import Config, Member
 from psserver.service.errors import Refused
+from psserver.service.job.agreement import Agreement
 from psserver.service.job.job import Job
 from psserver.service.job.joining import JobModel
 from psserver.service.job.run_log import RunLog
@@ -196,27 +196,18 @@ class Copy(Holding):
         self._changed()
 
     def _make(self, settings: ServerSettings, run_log: RunLog, secret: bytes) -> Job:
-        deciding = partial(
-            ReplicatedDecider,
+        self._decider = ReplicatedDecider(
+            Agreement(settings.terms, settings.policy, settings.optimizer),
+            self._host,
+            run_log,
+            settings.log_to_disk,
+            self._changed,
             hold=self._hold,
             copied=lambda: len(self._shell.replica.disk.config.members) > 1,
             stable=self.stable,
             saves=self._saves,
         )
-        job = self.job = Job(
-            settings.terms,
-            settings.policy,
-            settings.optimizer,
-            self._host,
-            run_log,
-            self._announce,
-            self._changed,
-            settings.log_to_disk,
-            settings.security,
-            deciding,
-        )
-        assert isinstance(job.decider, ReplicatedDecider)
-        self._decider = job.decider
+        job = self.job = Job(self._decider, self._announce, settings.security)
         self._decider.decided, self._decider.made = self.comparing.decided, self.comparing.made
         self._host.open(settings.terms.job, secret)
         job.routes.followers += self._followers(job, secret)
