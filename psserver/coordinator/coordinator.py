@@ -136,7 +136,7 @@ class Coordinator:
 
     def unknown_session(self, worker: str, incarnation: int, session: str) -> str | None:
         """Return why the process with this `session` is not that member; None if it is."""
-        member = self._ledger.member(worker, incarnation)
+        member = self.state.roster.member(worker, incarnation)
         if member is not None and member.session == session:
             return None
         return self._ledger.unknown(worker, incarnation)
@@ -193,19 +193,19 @@ class Coordinator:
         self._ledger.answer(self._membership.join(given, now))
 
     def _connected(self, given: inputs.Connected, now: float) -> None:
-        member = self._ledger.member(given.worker, given.incarnation)
+        member = self.state.roster.member(given.worker, given.incarnation)
         if member is None or member.session != given.session:
             self._ledger.refuse_unknown_session(given.worker, given.incarnation)
         else:
             self._membership.connect(member, now)
 
     def _disconnected(self, given: inputs.Disconnected, now: float) -> None:
-        member = self._ledger.member(given.worker, given.incarnation)
+        member = self.state.roster.member(given.worker, given.incarnation)
         if member is not None:
             self._membership.disconnect(member, now)
 
     def _requested(self, given: inputs.Requested, now: float) -> None:
-        member = self._ledger.member(given.worker, given.incarnation)
+        member = self.state.roster.member(given.worker, given.incarnation)
         if member is not None:
             self._answer(member, given, now)
         elif not isinstance(given.request, protocol.Leave):

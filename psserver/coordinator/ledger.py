@@ -65,11 +65,6 @@ class Ledger:
 
     # Lookups
 
-    def member(self, worker: str, incarnation: int) -> Member | None:
-        """Return the present member of that incarnation; None if there is none."""
-        member = self.job.roster.present.get(worker)
-        return member if member is not None and member.incarnation == incarnation else None
-
     def unknown(self, worker: str, incarnation: int) -> str:
         """Return why that incarnation is refused."""
         present = self.job.roster.present.get(worker)

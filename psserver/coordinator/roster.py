@@ -218,6 +218,11 @@ class Roster:
             self._lowest_free += 1
         return self._lowest_free
 
+    def member(self, worker: str, incarnation: int) -> Member | None:
+        """Return the present member of that incarnation; None if there is none."""
+        member = self.present.get(worker)
+        return member if member is not None and member.incarnation == incarnation else None
+
     def named(self, worker: str, rank: int | None) -> Member | None:
         """Return the member whose name a Join asks for: that of `worker`, or the one of that rank if it is empty."""
         if worker:

@@ -200,20 +200,17 @@ class Job:
 
     def tell_extent(self, worker: str, incarnation: int, extent: Extent) -> None:
         """Record how much data a member has."""
-        member = self.coordinator.state.roster.present.get(worker)
-        if member is not None and member.incarnation == incarnation:
+        if self.coordinator.state.roster.member(worker, incarnation) is not None:
             self.decider.give(inputs.DataSized(worker, extent))
 
     def tell_carriers(self, worker: str, incarnation: int, carriers: Sequence[str]) -> None:
         """Record how a member's payloads travel to each server."""
-        member = self.coordinator.state.roster.present.get(worker)
-        if member is not None and member.incarnation == incarnation:
+        if self.coordinator.state.roster.member(worker, incarnation) is not None:
             self.carriers[worker] = carriers[: self.terms.servers]
 
     def tell_unreached(self, worker: str, incarnation: int, variables: Sequence[int]) -> None:
         """Record which variables a member does not reach."""
-        member = self.coordinator.state.roster.present.get(worker)
-        if member is not None and member.incarnation == incarnation:
+        if self.coordinator.state.roster.member(worker, incarnation) is not None:
             self.unreached[worker] = frozenset(variables)
 
     # Time and the outside world

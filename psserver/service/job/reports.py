@@ -34,8 +34,8 @@ class Epochs:
         """Add a member's epoch and return the sums over all. Raises Refused for a worker that is no member,
         EpochError."""
         roster = self._decider.coordinator.state.roster
-        member = roster.present.get(worker)
-        if member is None or member.incarnation != incarnation:
+        member = roster.member(worker, incarnation)
+        if member is None:
             # The worker's session notices by itself and comes back as another incarnation.
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"{worker} is no member at present")
         before = self.chief

@@ -37,8 +37,6 @@ log = logging.getLogger("ps-server")
 Floats = NDArray[np.float32]
 Read = TypeVar("Read")
 EXIT_CODES = {
-    "done": ExitCode.OK,
-    "versions": ExitCode.OK,
     "missing": ExitCode.MISSING,
     "empty": ExitCode.JOB_FAILED,
     "policy": ExitCode.JOB_FAILED,
