@@ -171,7 +171,7 @@ class Ledger:
         """Cancel an open ticket and notify its worker."""
         self.record(entries.Cancel(ticket.worker, ticket.number, reason), now)
         self.deal_again(ticket)
-        member = self.member(ticket.worker, ticket.incarnation)
+        member = self.job.roster.member(ticket.worker, ticket.incarnation)
         if member is not None:
             self.notify(member, protocol.Cancel(ticket.number, reason))
         fate = protocol.Disposition(ticket.number, "dropped", reason="cancelled")
@@ -185,7 +185,7 @@ class Ledger:
     def settle(self, ticket: Ticket, event: TicketEvent, fate: protocol.Disposition) -> None:
         """Settle a ticket by `event`, whose entry is in the log, and notify its worker."""
         self.job.tickets.settle(ticket, event, fate)
-        member = self.member(ticket.worker, ticket.incarnation)
+        member = self.job.roster.member(ticket.worker, ticket.incarnation)
         if member is not None:
             self.notify(member, fate)
 
