@@ -52,7 +52,8 @@ def serving(out: Path | None, servers: int = 1, *overrides: str) -> Iterator[Clu
             addresses[index] = server.address
             started.insert(0, server)
         cluster = Cluster(started)
-        ending.callback(started[0].interrupt, SIGINT)
+        # Ctrl-C after a signal ends a process at once.
+        ending.callback(lambda: started[0].code is not None or started[0].interrupt(SIGINT))
         ending.callback(cluster.close)
         yield cluster
 
@@ -166,11 +167,11 @@ def test_who_cannot_take_part_begins_no_job(sentences: Recorder) -> None:
     assert cluster.servers[0].code == ExitCode.OK
 
 
-@pytest.mark.parametrize("lost", [True, False], ids=["a server", "the log"])
-def test_no_job_follows_where_something_was_lost(
-    lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("what", ["a server", "the log", "a signal"])
+def test_no_job_follows_where_something_was_lost_or_a_signal_came(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The exit code is that of the loss; nothing takes its place."""
+    """The exit code is that of the loss, or of the job that had ended well; nothing takes its place."""
     timeout = "cluster.worker_timeout=3"
     with serving(tmp_path / "run", 2, timeout) as cluster:
         session = psworker.connect(cluster.hosts, MODEL, phase=Phase(stays=True), name="w0")
@@ -182,18 +183,20 @@ def test_no_job_follows_where_something_was_lost(
 
         def made_room(*given: Any, **named: Any) -> None:
             make_room(*given, **named)
-            if lost:
+            if what == "a server":
                 decider.routes.followers[0].give_up("planted")
-            else:
+            elif what == "the log":
                 decider.fail("planted", ExitCode.STORAGE)
+            else:
+                cluster.servers[0].interrupt(SIGINT)
 
         monkeypatch.setattr(next_job, "make_room", made_room)
         with pytest.raises((psworker.Refused, psworker.Unreachable)):
             phase = Phase(job=session.job, begins_next=True)
             psworker.connect(cluster.hosts, OTHER, phase=phase, name="w0", server_timeout=6)
         session.close()
-        expected = ExitCode.UNREACHABLE if lost else ExitCode.STORAGE
-        assert cluster.servers[0].ended() == expected
+        expected = {"a server": ExitCode.UNREACHABLE, "the log": ExitCode.STORAGE, "a signal": ExitCode.OK}
+        assert cluster.servers[0].ended() == expected[what]
     assert not numbered(tmp_path / "run", 2).exists()
 
 
