@@ -174,9 +174,10 @@ class OneofCodec(Generic[V, M]):
 REASON: Final = 2000
 LOGGED_REASON: Final = 200
 
-REQUESTS: Final = OneofCodec[protocol.Request, pb.SessionRequest](
-    protocol.Request, pb.SessionRequest, sent=REASON, taken=LOGGED_REASON
+REQUESTS: Final = OneofCodec[protocol.StreamRequest, pb.SessionRequest](
+    protocol.StreamRequest, pb.SessionRequest, sent=REASON, taken=LOGGED_REASON
 )
+COMMITS: Final = MessageCodec(protocol.Commit, pb.Commit)
 EVENTS: Final = OneofCodec[protocol.Event, pb.SessionEvent](
     protocol.Event, pb.SessionEvent, sent=REASON, taken=REASON
 )

@@ -186,11 +186,14 @@ class Ping:
     number: int
 
 
-Request = Ready | Commit | Abandon | Done | Leave | Report
-"""What a worker sends on its control stream."""
+StreamRequest = Ready | Abandon | Done | Leave | Report
+"""What a worker sends on its session stream."""
+
+Request = StreamRequest | Commit
+"""What a worker asks of the coordinator. A commit travels with a payload, or in a call of its own."""
 
 Event = Grant | Cancel | Disposition | Stop | Refusal
-"""What a worker receives on its control stream."""
+"""What a worker receives on its session stream, and in answer to a commit."""
 
 
 def received(event: Event, at: float) -> Event:

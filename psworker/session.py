@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, ClassVar, Self, overload
 
-import grpc
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -334,16 +333,18 @@ class Session(Facts):
         learning_rate: float | None = None,
         unit_ends: bool = False,
     ) -> None:
-        """Make the pushed payload count, exactly once.
+        """Make the pushed payload count, exactly once. Returns when server 0 has answered.
 
         `samples`: how many it was averaged over. `batch`: its number in this worker's data. `ready`: ask for the next
-        grant in the same message. `learning_rate`: the optimizer's from this contribution on, as an entry of the log.
+        grant, too. `learning_rate`: the optimizer's from this contribution on, as an entry of the log.
         It replaces a number, not a schedule, and a job that began with 0 keeps it. `unit_ends`: the grant's work unit
-        has no part after this one.
+        has no part after this one. Raises as `push`.
         """
-        facts = (grant.ticket, batch, samples, loss, ready)
-        self._commit(Commit(*facts, learning_rate=learning_rate, unit_ends=unit_ends))
+        commit = Commit(grant.ticket, batch, samples, loss, learning_rate=learning_rate, unit_ends=unit_ends)
+        self._commit(grant, commit)
         self._joined.set_rate(learning_rate)
+        if ready:
+            self._stream.tell(lambda engine: engine.ready())
 
     def contribute(
         self,
@@ -372,9 +373,9 @@ class Session(Facts):
         if samples:
             flats = self._reach.watched(flats)
         try:
-            if len(self._shards) > 1 or self._stream.owes_commits:
+            if len(self._shards) > 1:
                 self._push(grant, flats, rows)
-                self._commit_staged(grant, commit)
+                self._commit(grant, commit)
             else:
                 self._push_with_commit(grant, flats, commit, rows)
         except Voided:
@@ -395,22 +396,16 @@ class Session(Facts):
         """Whether the coordinator voided this ticket: `abandon` it at the next chance."""
         return self._stream.void(grant.ticket) is not None
 
-    def dispositions(self, grant: Grant | None = None) -> list[Disposition]:
-        """Return what became of earlier contributions; each is returned once.
-
-        With the `grant` of the newest commit it waits for the answer to that. If the fate is `cancelled`, the cancel
-        has crossed the commit: the batch does not count, and deserves another ticket. It does not wait if the next
-        ticket was granted ahead.
-        """
-        return self._stream.dispositions(None if grant is None else grant.ticket)
+    def dispositions(self) -> list[Disposition]:
+        """Return what became of earlier contributions; each is returned once."""
+        return self._stream.dispositions()
 
     def _initialise(self, grant: Grant) -> None:
         try:
             self._push(grant, self.plan.scatter(self._initial), raw=True)
+            self.commit(grant, samples=0)
         except Voided as error:
             self.abandon(grant, str(error))
-            return
-        self.commit(grant, samples=0)
 
     def _push(
         self, grant: Grant, flats: Sequence[Payload], rows: RowsByName = NO_ROWS, *, raw: bool = False
@@ -450,35 +445,31 @@ class Session(Facts):
         # Every server was sent payloads of the same tickets, so the residual's ticket is the same for all.
         return commit.measured(self._watch.times(commit.ticket), receipts, self._shards[0].encoder.base)
 
-    def _commit(self, commit: Commit) -> None:
-        measured = self._measured(commit, self._receipts.pop(commit.ticket, ()))
-        self._stream.tell(lambda engine: engine.commit(measured))
-        self._keep_residuals(commit.ticket)
-        self._watch.end()
+    def _commit(self, grant: Grant, commit: Commit) -> None:
+        """Commit what all servers hold."""
+        self._require_valid(grant)
+        measured = self._stream.commit(self._measured(commit, self._receipts.get(grant.ticket, ())))
+        hello = self._joined.hello
+        self._send(grant, lambda shard: shard.commit(grant.index, measured, hello))
+        self._receipts.pop(grant.ticket, None)
 
-    def _commit_staged(self, grant: Grant, commit: Commit) -> None:
-        """Commit what all servers hold, on the open stream to the first one; else by the session's, which takes
-        longer."""
-        # A thread that fetches ahead needs that stream while this one waits for the grant.
-        if not commit.ready or self._stream.owes_commits or self._reader.prefetch is not None:
-            self._commit(commit)
-            return
-        measured = self._stream.begin_commit(self._measured(commit, self._receipts[grant.ticket]))
-        shard = self._shards[0]
+    def _send(self, grant: Grant, send: Callable[[ShardClient], StepResult]) -> None:
+        """Send a commit to server 0 until it is answered, and take the answer. Raises Voided if the ticket came to
+        nothing."""
+        ticket = grant.ticket
         try:
-            with shard.turn:
-                result = shard.commit(grant.ticket, grant.index, measured, self._joined.hello)
-        except grpc.RpcError:
-            # The answer is lost, and perhaps the commit. Done again by the session's stream, it counts once.
-            self._commit(commit)
+            result = self._servers.first(send)
+        except Exception as error:
+            if self._stream.take_back(ticket) or not isinstance(error, Voided):
+                raise
+            # This worker has joined again, and learned that the commit counted.
+            self._keep_residuals(ticket)
+            self._watch.end()
             return
-        except Exception:
-            self._stream.rollback_commit(grant.ticket)
-            raise
-        del self._receipts[grant.ticket]
-        self._keep_residuals(grant.ticket)
-        self._stream.receive(result.events)
+        self._stream.answered_commit(ticket, result.events)
         self._watch.end(result.received)
+        self._require_valid(grant)
+        self._keep_residuals(ticket)
 
     def _keep_residuals(self, ticket: int) -> None:
         if self._wire.up.remembers:
@@ -490,32 +481,26 @@ class Session(Facts):
     ) -> None:
         """With one server: one exchange carries both, and may bring the next grant and its version."""
         self._begin_push(grant)
-        commit = self._stream.begin_commit(self._measured(commit))
-        try:
-            result = self._step(grant, flats[0], commit, rows)
-        except grpc.RpcError:
-            # The answer is lost, and perhaps the commit. Do both again separately, which counts once.
-            self._push_again(grant, flats, rows)
-            self._commit(commit)
-            return
-        except Exception:
-            # Refused, or the payload could not be made or does not fit: nothing was committed.
-            self._stream.rollback_commit(grant.ticket)
-            raise
-        self._keep_residuals(grant.ticket)
-        self._stream.receive(result.events)
-        self._watch.end(result.received)
+        measured = self._stream.commit(self._measured(commit))
+        hello = self._joined.hello
+        self._send(grant, lambda shard: self._step(shard, grant, flats[0], measured, hello, rows))
 
-    def _step(self, grant: Grant, payload: Payload, commit: Commit, rows: RowsByName) -> StepResult:
-        shard = self._shards[0]
+    def _step(
+        self,
+        shard: ShardClient,
+        grant: Grant,
+        payload: Payload,
+        commit: Commit,
+        hello: pb.Hello,
+        rows: RowsByName,
+    ) -> StepResult:
         own = self._layout.rows(rows)[0] if rows else ()
         ahead = self._reader.wanted[0] if self._reader.wanted else ()
         with shard.turn:
-            hello, narrow = self._joined.hello, self._reader.narrow
             result = shard.step(
                 *(grant.ticket, payload, grant.index, commit, hello),
                 version=grant.version,
-                narrow=narrow,
+                narrow=self._reader.narrow,
                 rows=own,
                 ahead=ahead,
             )
@@ -523,17 +508,6 @@ class Session(Facts):
                 delay = running.system() - result.received
                 self._reader.store_ahead(result.granted, result.version, delay)
         return result
-
-    def _push_again(self, grant: Grant, flats: Sequence[Payload], rows: RowsByName) -> None:
-        try:
-            self._push(grant, flats, rows)
-        except Voided:
-            # Its payload is final, or it was cancelled: the answer to the commit tells.
-            fields = event("ticket_settled", ticket=grant.ticket)
-            log.info("ticket %d was settled while its answer was lost", grant.ticket, extra=fields)
-        except Exception:
-            self._stream.rollback_commit(grant.ticket)
-            raise
 
     # Epochs and progress
 

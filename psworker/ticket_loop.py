@@ -76,7 +76,7 @@ class TicketLoop:
             travelling.wait()
         except (Voided, PayloadRefused) as reason:
             return self._lost(travelling.grant, travelling.named, reason) is None
-        self._kept(travelling.grant, travelling.result, taken)
+        self._kept(travelling.result, taken)
         self._arrived = travelling.arrived()
         return True
 
@@ -114,7 +114,8 @@ class TicketLoop:
             send()
         except (Voided, PayloadRefused) as reason:
             return self._lost(grant, _named(batches), reason)
-        return None if self._kept(grant, result) else True
+        self._kept(result)
+        return True
 
     def _lost(self, grant: Grant, named: str, reason: Voided | PayloadRefused) -> bool | None:
         """Give a ticket back that came to nothing. None: it was cancelled. False: it is not finite."""
@@ -126,19 +127,15 @@ class TicketLoop:
         self.session.abandon(grant, "nonfinite")
         return False
 
-    def _kept(self, grant: Grant, result: Result, taken: InnerSteps | None = None) -> bool:
-        """Take note of a committed contribution; `taken`: as of `LocalWork.keep`. Return whether it was cancelled."""
+    def _kept(self, result: Result, taken: InnerSteps | None = None) -> None:
+        """Take note of a committed contribution; `taken`: as of `LocalWork.keep`."""
         session, evaluations = self.session, self.evaluations
         self.work.keep(taken)
-        dispositions = session.dispositions(grant)
-        cancelled = any(each.ticket == grant.ticket and each.cancelled for each in dispositions)
-        self.committed(result.loss, dispositions)
+        self.committed(result.loss, session.dispositions())
         if evaluations is not None:
-            if not cancelled:
-                evaluations.committed()
+            evaluations.committed()
             if session.stop is None:
                 evaluations.measure()
-        return cancelled
 
     def _grant(self) -> Grant | None:
         return self.session.ready() if self._arrived is None else self._arrived.grant

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from pswire.messages import EVENTS, REQUESTS
+from pswire.messages import COMMITS, EVENTS, REQUESTS
 from pswire.model.plan import Plan
 from pswire.protocol import received
 from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
-from psworker.engine import ClientEngine, Commit, Grant, Request
+from psworker.engine import ClientEngine, Commit, Grant, StreamRequest
 
 if TYPE_CHECKING:
     from benchmarks.swarm.swarm import Swarm
@@ -130,7 +130,7 @@ class Member:
             for server in range(self._servers):
                 self._send_payload(server, "push", grant)
             return
-        commit = self.engine.begin_commit(Commit(grant.ticket, samples=1, loss=1.0, ready=True))
+        commit = self.engine.commit(Commit(grant.ticket, samples=1, loss=1.0, ready=True))
         self._sent_at = self._swarm.now()
         self._send_payload(0, "step", grant, commit)
 
@@ -141,13 +141,15 @@ class Member:
         header.bytes = 4 * self._model.plan.shards[server].elements
         request = shard_pb2.ExchangeRequest(
             push=header,
-            commit=None if commit is None else REQUESTS.codecs[Commit].to_wire(commit),
-            hello=None if commit is None else self._hello,
+            commit=None if commit is None else self._commit_request(commit),
         )
         first, *others = chunks or [b""]
         self._send(server, request.SerializeToString() + first)
         for chunk in others:
             self._send(server, chunk)
+
+    def _commit_request(self, commit: Commit) -> pb.CommitRequest:
+        return pb.CommitRequest(hello=self._hello, commit=COMMITS.to_wire(commit))
 
     def _start_over(self, reason: str) -> None:
         """Give the ticket back and ask for another one."""
@@ -158,19 +160,21 @@ class Member:
         self.ready()
         self._look()
 
-    def _tell(self, requests: Sequence[Request]) -> None:
+    def _tell(self, requests: Sequence[StreamRequest]) -> None:
         for request in requests:
             self._say(REQUESTS.to_wire(request))
 
     # What it hears
 
-    def hear(self, events: Sequence[pb.SessionEvent]) -> None:
-        """Events of the session, or of an answer."""
+    def hear(self, events: Sequence[pb.SessionEvent], committed: int = 0) -> None:
+        """Events of the session, or of the answer to the commit of ticket `committed`."""
         now = self._swarm.now()
-        for message in events:
-            event = EVENTS.from_wire(message)
-            if event is not None:
-                self.engine.receive(received(event, now))
+        known = [received(e, now) for m in events if (e := EVENTS.from_wire(m)) is not None]
+        if committed:
+            self.engine.answered_commit(committed, known)
+        else:
+            for event in known:
+                self.engine.receive(event)
         if self.engine.refusal is not None:
             self.end(f"refused: {self.engine.refusal.message}")
         elif self.engine.stop is not None:
@@ -190,8 +194,9 @@ class Member:
             answer.left = reply.bytes - size
             if answer.kind == "push":
                 self._receipts[server] = reply.receipt
-            if reply.events:
-                self.hear(reply.events)
+            if answer.kind in ("step", "commit"):
+                commit = self.engine.committing
+                self.hear(reply.events, 0 if commit is None else commit.ticket)
         if not answer.left and self.alive:
             kind, answer.kind = answer.kind, ""
             self._answered(kind, answer.versioned)
@@ -204,8 +209,8 @@ class Member:
         if code != ABORTED or grant is None:
             self.end(f"server {server}: {reason}")
             return False
-        if kind == "step":
-            self.engine.rollback_commit(grant.ticket)
+        if kind in ("step", "commit"):
+            self.engine.take_back(grant.ticket)
         self._start_over("refused")
         return True
 
@@ -224,7 +229,7 @@ class Member:
             self._commit(grant)
         elif kind == "pull":
             self._have_version()
-        elif kind == "step":
+        elif kind in ("step", "commit"):
             self._grant = None
             self._look(versioned=versioned)
         else:
@@ -238,9 +243,10 @@ class Member:
         if not initial:
             self._sent_at = self._swarm.now()
         facts = Commit(grant.ticket, samples=0 if initial else 1, loss=1.0, ready=True)
-        self._grant = None
-        self._tell(self.engine.commit(facts.measured(None, receipts)))
-        self._look()
+        commit = self.engine.commit(facts.measured(None, receipts))
+        self._answers[0] = _Answer("commit")
+        request = shard_pb2.ExchangeRequest(commit=self._commit_request(commit))
+        self._send(0, request.SerializeToString())
 
     def _look(self, *, versioned: bool = False) -> None:
         """Is there a grant to work on?"""

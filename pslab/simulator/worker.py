@@ -257,7 +257,7 @@ class Worker:
         result = step.result
         self._step = None
         if step.initialise:
-            self._send(self._engine.commit(Commit(step.ticket)))
+            self._send([self._engine.commit(Commit(step.ticket))])
             self._ask()
             return
         present = self._present
@@ -282,7 +282,7 @@ class Worker:
             unit_ends=present.ends,
             residual=residual,
         )
-        self._send(self._engine.commit(commit))
+        self._send([self._engine.commit(commit)])
         if not asks:
             self._begin()
 
@@ -354,7 +354,7 @@ class Worker:
         self._send(self._engine.ready())
         self._take_grant()
 
-    def _send(self, requests: list[Request]) -> None:
+    def _send(self, requests: Sequence[Request]) -> None:
         up, receive = self.up, self._cluster.receive
         for request in requests:
             if up.immediate():

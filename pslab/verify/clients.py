@@ -4,14 +4,14 @@ An honest client is a training loop without gradients around a real worker's `Cl
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pslab.verify.harness import memory_of
 from pslab.verify.invariants import Guard, expect
 from psserver.coordinator import Coordinator, Joined, Send, inputs
 from pswire import protocol
-from psworker.engine import ClientEngine, Commit, Event, Request
+from psworker.engine import ClientEngine, Commit, Disposition, Event, Refusal, Request
 
 
 @dataclass
@@ -78,29 +78,33 @@ class Client:
             asks = ready and self.batch + 1 < self.batches and not self.initialise
             commit = Commit(ticket, self.batch, samples=(8, 8, 1, 0)[ticket % 4], loss=0.5, ready=asks)
             self.batch += not self.initialise
-            self._send(engine.commit(commit))
+            self._send([engine.commit(commit)])
         self._go_on()
 
     def _go_on(self) -> None:
         """Give back a cancelled ticket, and take the next grant if there is one."""
         engine = self.engine
-        if engine.work == "cancelled":
+        if engine.cancelled:
             assert engine.held is not None
             self._send(engine.abandon(engine.held, "cancelled"))
-        if engine.work == "granted" and engine.stop is None:
+        if engine.work == "waiting" and engine.grants and engine.stop is None:
             grant = engine.take_grant()
             assert grant is not None
             self.initialise = grant.initialise
 
     # The connection
 
-    def _send(self, requests: list[Request]) -> None:
+    def _send(self, requests: Sequence[Request]) -> None:
         # Without a connection nothing is lost: `resume` sends it again.
         if self.connected:
             self.up.extend(requests)
 
     def receive(self) -> None:
-        self.engine.receive(self.down.popleft())
+        event, commit = self.down.popleft(), self.engine.committing
+        if commit is not None and isinstance(event, Disposition | Refusal) and event.ticket == commit.ticket:
+            self.engine.answered_commit(commit.ticket, [event])
+        else:
+            self.engine.receive(event)
         if not self.failed:
             self._go_on()
 
@@ -110,8 +114,9 @@ class Client:
         self.down.clear()
 
     def resume(self) -> None:
-        """Go on over a new connection, as the same incarnation."""
-        self._send(self.engine.owed())
+        """Go on over a new connection, as the same incarnation. An unanswered commit is sent again."""
+        commit = self.engine.committing
+        self._send([*([] if commit is None else [commit]), *self.engine.owed()])
 
     def renew(self) -> None:
         """Go on over a new connection, as a new incarnation: open tickets are void."""

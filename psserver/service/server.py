@@ -18,6 +18,7 @@ from psserver.service.life.following import Following
 from psserver.service.life.job_loop import Continuation, end_tasks
 from psserver.service.life.listeners import Listeners, Reminders, name_warning
 from psserver.service.life.settings import Announce, ServerSettings
+from psserver.service.net.commits import Commits
 from psserver.service.net.exchange import ExchangeRpc
 from psserver.service.net.follow import FollowNobody, FollowRpc, NoReplicas
 from psserver.service.net.loop import Owner, RunningLoop
@@ -217,7 +218,7 @@ class Server:
             replicas, follow = self._replicating.links, self._replicating.follow
         elif self.following is not None:
             follow = self.following.rpc
-        self._exchange.decider = None if self.job is None else self.job.decider
+        self._exchange.commits = None if self.job is None else Commits(self.job.decider, self.host)
         payloads = (PushRpc(self.host), PullRpc(self.host), self._exchange)
         services[SHARD.full_name] = methods(SHARD, rpc, *payloads, follow, replicas)
         return await add_services(served, services, rpc)

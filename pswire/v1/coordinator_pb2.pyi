@@ -375,7 +375,6 @@ class SessionRequest(_message.Message):
 
     HELLO_FIELD_NUMBER: _builtins.int
     READY_FIELD_NUMBER: _builtins.int
-    COMMIT_FIELD_NUMBER: _builtins.int
     ABANDON_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
     LEAVE_FIELD_NUMBER: _builtins.int
@@ -388,8 +387,6 @@ class SessionRequest(_message.Message):
     def hello(self) -> Global___Hello: ...
     @_builtins.property
     def ready(self) -> Global___Ready: ...
-    @_builtins.property
-    def commit(self) -> Global___Commit: ...
     @_builtins.property
     def abandon(self) -> Global___Abandon: ...
     @_builtins.property
@@ -411,7 +408,6 @@ class SessionRequest(_message.Message):
         *,
         hello: Global___Hello | None = ...,
         ready: Global___Ready | None = ...,
-        commit: Global___Commit | None = ...,
         abandon: Global___Abandon | None = ...,
         done: Global___Done | None = ...,
         leave: Global___Leave | None = ...,
@@ -421,11 +417,11 @@ class SessionRequest(_message.Message):
         unreached: Global___UnreachedVariables | None = ...,
         pong: Global___Pong | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "carriers", b"carriers", "commit", b"commit", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "pong", b"pong", "ready", b"ready", "report", b"report", "unreached", b"unreached"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "carriers", b"carriers", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "pong", b"pong", "ready", b"ready", "report", b"report", "unreached", b"unreached"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "carriers", b"carriers", "commit", b"commit", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "pong", b"pong", "ready", b"ready", "report", b"report", "unreached", b"unreached"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "carriers", b"carriers", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "pong", b"pong", "ready", b"ready", "report", b"report", "unreached", b"unreached"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ready", "commit", "abandon", "done", "leave", "report", "extent", "carriers", "unreached", "pong"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ready", "abandon", "done", "leave", "report", "extent", "carriers", "unreached", "pong"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -484,9 +480,64 @@ class Ready(_message.Message):
 Global___Ready: _TypeAlias = Ready  # noqa: Y015
 
 @_typing.final
+class CommitRequest(_message.Message):
+    """Goes to server 0: behind the payload of a job's only server, else behind the
+    receipts of all. The worker's session must be open. Repeat it until it is
+    answered: a repetition is answered with the ticket's fate, and counts once.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HELLO_FIELD_NUMBER: _builtins.int
+    COMMIT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def hello(self) -> Global___Hello:
+        """The worker that commits."""
+
+    @_builtins.property
+    def commit(self) -> Global___Commit: ...
+    def __init__(
+        self,
+        *,
+        hello: Global___Hello | None = ...,
+        commit: Global___Commit | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["commit", b"commit", "hello", b"hello"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit", b"commit", "hello", b"hello"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommitRequest: _TypeAlias = CommitRequest  # noqa: Y015
+
+@_typing.final
+class CommitReply(_message.Message):
+    """What follows from the commit: its fate first ("pending" until an update takes
+    it), and with `ready` the next grant, or the end of the job.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionEvent]: ...
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[Global___SessionEvent] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommitReply: _TypeAlias = CommitReply  # noqa: Y015
+
+@_typing.final
 class Commit(_message.Message):
     """"Every shard has acknowledged this ticket's payload": the contribution exists
-    from now on, exactly once. A repetition is answered, but counts once.
+    from now on, exactly once.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

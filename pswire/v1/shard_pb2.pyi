@@ -576,7 +576,6 @@ class ExchangeRequest(_message.Message):
     CHUNK_FIELD_NUMBER: _builtins.int
     PULL_FIELD_NUMBER: _builtins.int
     COMMIT_FIELD_NUMBER: _builtins.int
-    HELLO_FIELD_NUMBER: _builtins.int
     ATTACH_FIELD_NUMBER: _builtins.int
     SLOT_FIELD_NUMBER: _builtins.int
     IN_PLACE_FIELD_NUMBER: _builtins.int
@@ -595,17 +594,12 @@ class ExchangeRequest(_message.Message):
     @_builtins.property
     def pull(self) -> Global___PullRequest: ...
     @_builtins.property
-    def commit(self) -> _coordinator_pb2.Commit:
+    def commit(self) -> _coordinator_pb2.CommitRequest:
         """With a push to the only server of a job: commit the payload once it is
         complete (no receipt is needed) and, if it says ready, wait for the next grant
-        and send its version too. A step is then one round trip. With the receipts of
-        all servers of a job: commit what they hold; `push` names the ticket, and no
-        chunks follow. The answer has the events only.
+        and send its version too. A step is then one round trip. Without a push: commit
+        what all servers hold, as their receipts say. The answer has the events only.
         """
-
-    @_builtins.property
-    def hello(self) -> _coordinator_pb2.Hello:
-        """The worker that commits; needed with `commit`."""
 
     @_builtins.property
     def attach(self) -> Global___Attach:
@@ -617,15 +611,14 @@ class ExchangeRequest(_message.Message):
         push: Global___PushHeader | None = ...,
         chunk: _model_pb2.Chunk | None = ...,
         pull: Global___PullRequest | None = ...,
-        commit: _coordinator_pb2.Commit | None = ...,
-        hello: _coordinator_pb2.Hello | None = ...,
+        commit: _coordinator_pb2.CommitRequest | None = ...,
         attach: Global___Attach | None = ...,
         slot: _builtins.int = ...,
         in_place: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "chunk", b"chunk", "commit", b"commit", "hello", b"hello", "pull", b"pull", "push", b"push"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "chunk", b"chunk", "commit", b"commit", "pull", b"pull", "push", b"push"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "chunk", b"chunk", "commit", b"commit", "hello", b"hello", "in_place", b"in_place", "pull", b"pull", "push", b"push", "slot", b"slot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "chunk", b"chunk", "commit", b"commit", "in_place", b"in_place", "pull", b"pull", "push", b"push", "slot", b"slot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

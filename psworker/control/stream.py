@@ -18,7 +18,7 @@ from pswire.v1 import coordinator_pb2 as pb
 from psworker.control.backoff import Backoff, bounded, translated
 from psworker.control.fates import Fates
 from psworker.control.joining import Joined, Registration
-from psworker.engine import ClientEngine, Commit, Disposition, Event, Grant, Request, Stop
+from psworker.engine import ClientEngine, Commit, Disposition, Event, Grant, Stop, StreamRequest
 from psworker.errors import RolledBack, SessionError, Unreachable, Voided
 
 log = logging.getLogger("ps-worker")
@@ -107,31 +107,31 @@ class SessionStream:
             self._wait_for(lambda: engine.after(ticket) or engine.exhausted or self._over())
             return engine.after(ticket)
 
-    def tell(self, requests: Callable[[ClientEngine], Sequence[Request]]) -> None:
+    def tell(self, requests: Callable[[ClientEngine], Sequence[StreamRequest]]) -> None:
         """Give the engine one input, and send the messages that it returns. Raises SessionError."""
         with self._lock:
             self._raise_error()
             self._send(requests(self._engine))
             self._notify()
 
-    def begin_commit(self, commit: Commit) -> Commit:
-        """Return the commit for an exchange to carry. `receive`, a commit by `tell`, or `rollback_commit` follows."""
+    def commit(self, commit: Commit) -> Commit:
+        """Return the commit to send to server 0. `answered_commit` or `take_back` follows."""
         with self._lock:
             if self._failure is not None or self._engine.refusal is not None:
                 self._raise_error()
-            return self._engine.begin_commit(commit)
+            return self._engine.commit(commit)
 
-    def rollback_commit(self, ticket: int) -> None:
-        """Take back the commit of an exchange that was refused before the commit was made."""
+    def take_back(self, ticket: int) -> bool:
+        """Give up sending the commit of the ticket. Returns whether the ticket is in hand again; else it counted."""
         with self._lock:
-            self._engine.rollback_commit(ticket)
+            return self._engine.take_back(ticket)
 
-    def receive(self, events: Iterable[Event]) -> None:
-        """Take events that came with the answer to an exchange."""
+    def answered_commit(self, ticket: int, events: Sequence[Event]) -> None:
+        """Take the answer to the commit of the ticket."""
         with self._lock:
-            self._engine.end_exchange()
+            self._engine.answered_commit(ticket, events)
             for each in events:
-                self._take(each)
+                self._fates.see(each)
             self._after_events()
 
     def over_within(self, seconds: float) -> bool:
@@ -199,27 +199,10 @@ class SessionStream:
         with self._lock:
             return self._engine.pending.dropped
 
-    @property
-    def owes_commits(self) -> bool:
-        """Whether commits are on their way by the stream, which an exchange must not overtake."""
+    def dispositions(self) -> list[Disposition]:
+        """Return what became of commits."""
         with self._lock:
-            return bool(self._engine.pending.commits)
-
-    def dispositions(self, ticket: int | None = None) -> list[Disposition]:
-        """Return what became of commits. `ticket`: first wait for the answer to its commit, unless the next ticket was
-        granted ahead."""
-        engine = self._engine
-        with self._lock:
-            if ticket is not None:
-                self._wait_for(
-                    lambda: (
-                        ticket not in engine.pending.commits
-                        or engine.after(ticket)
-                        or engine.rolled_back
-                        or self._over()
-                    )
-                )
-            return engine.dispositions()
+            return self._engine.dispositions()
 
     def explained(self, error: Unreachable) -> SessionError:
         """Return why a server does not answer: possibly because the job is over.
@@ -276,7 +259,7 @@ class SessionStream:
 
     # The stream
 
-    def _send(self, requests: Iterable[Request]) -> None:
+    def _send(self, requests: Iterable[StreamRequest]) -> None:
         # Nothing is lost without a stream: the next one begins with what is owed.
         if self._sender is not None:
             for request in requests:

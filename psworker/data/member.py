@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from pswire.messages import REQUESTS
+from pswire.messages import COMMITS
 from pswire.model.groups import Groups
 from pswire.model.plan import Plan
 from pswire.model.rows import WantedRows
@@ -21,7 +21,7 @@ from pswire.v1 import model_pb2, shard_pb2
 from psworker.data.changes import KnownGroups
 from psworker.engine import Commit
 
-_FILL = REQUESTS.codecs[Commit].fill
+_FILL = COMMITS.fill
 
 
 class Member:
@@ -122,9 +122,9 @@ class Member:
         if base is not None:
             request.push.base.CopyFrom(base)
         if self._hello is not hello:
-            request.hello.CopyFrom(hello)
+            request.commit.hello.CopyFrom(hello)
             self._hello = hello
-        _FILL(request.commit, commit)
+        _FILL(request.commit.commit, commit)
         return self._filled(request, ticket, after)
 
     def _filled(
@@ -132,6 +132,13 @@ class Member:
     ) -> shard_pb2.ExchangeRequest:
         request.push.ticket, request.push.after = ticket, after
         return request
+
+
+def commit_request(commit: Commit, hello: pb.Hello) -> bytes:
+    """Write a commit of what all servers hold."""
+    request = shard_pb2.ExchangeRequest(commit=pb.CommitRequest(hello=hello))
+    _FILL(request.commit.commit, commit)
+    return request.SerializeToString()
 
 
 def messages(

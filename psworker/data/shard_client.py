@@ -26,10 +26,10 @@ from pswire.transport.rows import RowFormat, counts_of, row_codec
 from pswire.transport.wire import Wire
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
-from psworker.control.backoff import MEANING, Backoff, Contact, insist, translated
+from psworker.control.backoff import Backoff, Contact, insist
 from psworker.data.changes import KnownGroups, KnownVersion
 from psworker.data.exchange import Answer, Exchange
-from psworker.data.member import Member, messages
+from psworker.data.member import Member, commit_request, messages
 from psworker.data.payloads import Floats, Payload, Pieces, Received, array_of
 from psworker.data.transport import Lane, Lanes, Transport
 from psworker.engine import Commit, Event, Grant
@@ -63,7 +63,7 @@ class Settings:
 
 
 class StepResult(NamedTuple):
-    """The answer to a push with its commit.
+    """The answer to a commit.
 
     `events` were received at `received` of the monotonic clock. `granted`: the ticket that they grant, if any.
     `version`: that ticket's version, if it came along; it arrived later than the events.
@@ -375,43 +375,43 @@ class ShardClient:
 
         `rows`: of gradients of tables. `ahead`: keys of rows to read with the next grant's version.
 
-        Only for a job with one server, and for the holder of `turn`. Tries once: raises grpc.RpcError when the answer
-        does not come, and then the session has to find out whether the commit counted. Otherwise raises as `push`.
+        Only for a job with one server. Raises as `push`; Voided leaves open whether the commit counted, if another
+        membership has begun.
         """
-        values, member = self._checked(payload), self._member_with(ticket)
-        part = self._part(member, version, values)
-        try:
+        values = self._checked(payload)
+        part = self._part(self._member_with(ticket), version, values)
+
+        def ask() -> StepResult:
+            member = self._member_with(ticket)
             answer = self._send(
                 *(member, ticket, values, after, commit, hello),
                 part=part,
                 rows=rows,
                 ahead=ahead,
             )
-        except grpc.RpcError as error:
-            if error.code() in MEANING:
-                raise translated(error, f"server {self.server} at {self.address}") from error
-            raise
-        now, events, granted = _noticed(answer)
-        if granted is None:
-            return StepResult(events, now, None, None)
-        along = self._version_along(member, answer, granted, narrow, ahead)
-        return StepResult(events, now, granted.ticket, along)
+            now, events, granted = _noticed(answer)
+            if granted is None:
+                return StepResult(events, now, None, None)
+            along = self._version_along(member, answer, granted, narrow, ahead)
+            return StepResult(events, now, granted.ticket, along)
 
-    def commit(self, ticket: int, after: int, commit: Commit, hello: pb.Hello) -> StepResult:
+        with self.turn:
+            return insist(ask, self._backoff())
+
+    def commit(self, after: int, commit: Commit, hello: pb.Hello) -> StepResult:
         """Commit what all servers have given receipts for, in a round trip that may bring the next grant.
 
-        Only to server 0, and for the holder of `turn`. Raises as `step`.
+        Only to server 0. Raises as `step`.
         """
-        member = self._member_with(ticket)
-        try:
-            exchange = self._agreed(member, after)
-            answer = exchange.ask(messages(member.step(ticket, after, commit, hello), ()))
-        except grpc.RpcError as error:
-            if error.code() in MEANING:
-                raise translated(error, f"server {self.server} at {self.address}") from error
-            raise
-        now, events, _ = _noticed(answer)
-        return StepResult(events, now, None, None)
+        request = commit_request(commit, hello)
+
+        def ask() -> StepResult:
+            exchange = self._agreed(self._member_with(commit.ticket), after)
+            now, events, _ = _noticed(exchange.ask([[request]]))
+            return StepResult(events, now, None, None)
+
+        with self.turn:
+            return insist(ask, self._backoff())
 
     def _version_along(
         self,

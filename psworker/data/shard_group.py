@@ -89,6 +89,13 @@ class ShardGroup:
         except Unreachable as error:
             raise self.explain(error) from error
 
+    def first(self, call: Callable[[ShardClient], R]) -> R:
+        """Call with the shard of server 0, which takes commits. Raises as `each`."""
+        try:
+            return call(self.shards[0])
+        except Unreachable as error:
+            raise self.explain(error) from error
+
     def _submitted(self, pool: ThreadPoolExecutor, call: Callable[[ShardClient], R]) -> "list[Future[R]]":
         try:
             return [pool.submit(call, shard) for shard in self.shards]

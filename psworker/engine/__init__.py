@@ -23,6 +23,7 @@ from pswire.protocol import (
     Report,
     Request,
     Stop,
+    StreamRequest,
     Times,
     UnitPart,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "Report",
     "Request",
     "Stop",
+    "StreamRequest",
     "Times",
     "UnitPart",
     "WorkState",

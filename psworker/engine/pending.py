@@ -3,17 +3,16 @@
 from collections import deque
 from dataclasses import dataclass
 
-from pswire.protocol import Abandon, Commit, Disposition, Request
+from pswire.protocol import Abandon, Disposition
 
 KEPT_DISPOSITIONS = 4096
 
 
 class Pending:
-    """The unanswered messages and unread fates of one session. The engine that owns it decides what is sent."""
+    """The unanswered abandons and unread fates of one session. The engine that owns it decides what is sent."""
 
     def __init__(self) -> None:
-        # Unanswered commits, and the tickets of commits without a final fate.
-        self.commits: dict[int, Commit] = {}
+        # The tickets of commits without a final fate.
         self.awaited: dict[int, None] = {}
         # Abandons that may not have been received.
         self.abandons: dict[int, Abandon] = {}
@@ -21,19 +20,8 @@ class Pending:
         # The newest ticket whose commit is known to be dropped; 0 for none.
         self.dropped = 0
 
-    def commit(self, commit: Commit) -> None:
-        """Note that the commit is sent, or that an exchange carries it."""
-        self.commits[commit.ticket] = commit
-        self.awaited[commit.ticket] = None
-
-    def withdraw(self, ticket: int) -> None:
-        """Forget the ticket's commit, which was not made and has no fate."""
-        self.commits.pop(ticket, None)
-        self.awaited.pop(ticket, None)
-
     def settle(self, disposition: Disposition) -> None:
         """Note that the coordinator has received the ticket's commit or abandon."""
-        self.commits.pop(disposition.ticket, None)
         self.abandons.pop(disposition.ticket, None)
         if disposition.fate == "dropped":
             self.dropped = disposition.ticket
@@ -41,22 +29,12 @@ class Pending:
             del self.awaited[disposition.ticket]
             self.dispositions.append(disposition)
 
-    def cancelled(self, ticket: int) -> None:
-        """Note that the ticket was cancelled before its commit was sent."""
-        self.dispositions.append(Disposition(ticket, "dropped", reason="cancelled"))
-
     def end(self, reason: str) -> None:
         """Another membership begins: send nothing of this one again, and set open fates to "unknown"."""
         for ticket in self.awaited:
             self.dispositions.append(Disposition(ticket, "unknown", reason=reason))
-        self.commits.clear()
         self.awaited.clear()
         self.abandons.clear()
-
-    def owed(self, carried: int | None) -> list[Request]:
-        """Return what may not have been received. `carried`: the ticket whose commit an exchange carries, if any."""
-        requests: list[Request] = list(self.abandons.values())
-        return requests + [commit for ticket, commit in self.commits.items() if ticket != carried]
 
     def take_dispositions(self) -> list[Disposition]:
         """Return each final disposition once, at most the newest `KEPT_DISPOSITIONS`."""
@@ -78,7 +56,7 @@ class Position:
         if batch is not None:
             self.next = max(self.next, batch + 1)
 
-    def rollback(self) -> None:
+    def take_back(self) -> None:
         """Take back the newest commit, which was not made."""
         self.next = self.before
 

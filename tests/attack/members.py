@@ -206,7 +206,6 @@ class Liar(Attacker):
         chance = self.chance
         kinds = (
             pb.SessionRequest(ready=pb.Ready(holding=chance.randrange(50))),
-            pb.SessionRequest(commit=pb.Commit(ticket=chance.randrange(100), receipts=[bytes(16)])),
             pb.SessionRequest(abandon=pb.Abandon(ticket=chance.randrange(100), reason=self.mutate.text())),
             pb.SessionRequest(report=pb.Report(version=1, metrics={"loss": 0.0})),
             pb.SessionRequest(hello=self._hello()),
@@ -305,8 +304,9 @@ class Liar(Attacker):
         commit = self._commit(receipts)
         if self.chance.random() < 0.3:
             self.mutate.message(commit)
+        request = pb.CommitRequest(hello=self._hello(), commit=commit)
         for _ in range(self.chance.choice((1, 1, 1, 3))):
-            self.say(commit=commit)
+            self.send(0, f"{COORDINATOR}/Commit", [request.SerializeToString()])
         self.grant = None
 
     def _steal(self) -> None:
@@ -382,12 +382,10 @@ class Liar(Attacker):
         """Requests for one stream of Exchange, one of them with this life's ticket."""
         assert self.grant is not None
         values, rows = self._values(server), self._rows(server)
-        push = shard_pb2.ExchangeRequest(
-            push=self._header(server), chunk=Chunk(data=values.tobytes()), hello=self._hello()
-        )
+        push = shard_pb2.ExchangeRequest(push=self._header(server), chunk=Chunk(data=values.tobytes()))
         push.push.rows[:], push.push.next_rows[:] = rows.rows, rows.ahead
         if len(self.target.doors) == 1 and self.chance.random() < 0.7:
-            push.commit.CopyFrom(self._commit([]))
+            push.commit.CopyFrom(pb.CommitRequest(hello=self._hello(), commit=self._commit([])))
         messages = [push]
         if rows.data:
             chunk = Chunk(offset=values.nbytes, data=rows.data)
@@ -485,10 +483,10 @@ class Liar(Attacker):
 
     def _slot(self, server: int) -> bytes:
         request = shard_pb2.ExchangeRequest(
-            push=self._header(server), slot=self.chance.choice((1, 1, 2, 2, 3, 0)), hello=self._hello()
+            push=self._header(server), slot=self.chance.choice((1, 1, 2, 2, 3, 0))
         )
         if len(self.target.doors) == 1 and self.chance.random() < 0.5:
-            request.commit.CopyFrom(self._commit([]))
+            request.commit.CopyFrom(pb.CommitRequest(hello=self._hello(), commit=self._commit([])))
             request.in_place = self.chance.random() < 0.5
         if self.chance.random() < 0.2:
             self.mutate.message(request)

@@ -93,7 +93,6 @@ class Stranger(Attacker):
         chance = self.chance
         kinds = (
             pb.SessionRequest(ready=pb.Ready(holding=chance.randrange(9))),
-            pb.SessionRequest(commit=pb.Commit(ticket=chance.randrange(100), receipts=[bytes(16)])),
             pb.SessionRequest(abandon=pb.Abandon(ticket=chance.randrange(100), reason="\x1b[2J")),
             pb.SessionRequest(leave=pb.Leave(reason="not mine to say")),
             pb.SessionRequest(done=pb.Done()),
@@ -167,8 +166,8 @@ class Stranger(Attacker):
         chunks = self._chunks(server)
         push = shard_pb2.ExchangeRequest(push=self.header(server), chunk=chunks[0] if chunks else None)
         if chance.random() < 0.5:
-            push.commit.CopyFrom(pb.Commit(ticket=push.push.ticket, ready=chance.random() < 0.5))
-            push.hello.CopyFrom(self._hello())
+            commit = pb.Commit(ticket=push.push.ticket, ready=chance.random() < 0.5)
+            push.commit.CopyFrom(pb.CommitRequest(hello=self._hello(), commit=commit))
         requests = (
             push,
             shard_pb2.ExchangeRequest(pull=self._pull_request(), in_place=chance.random() < 0.5),

@@ -22,7 +22,7 @@ SEEDS = repetitions(80, soak=3000)
 
 @dataclass
 class Client:
-    """`made`: tickets whose commit was sent, or may have been made by an exchange; `fates`: what came of them."""
+    """`made`: tickets with a commit that was sent and is not known to be void; `fates`: what came of them."""
 
     worker: str
     batches: int
@@ -33,8 +33,8 @@ class Client:
     down: deque[Event] = field(default_factory=deque)
     batch: int = 0
     initialise: bool = False
-    # An exchange was lost with this commit: whether it was made is not known.
-    broken: Commit | None = None
+    # This commit, or its answer, was lost: it is sent again.
+    again: Commit | None = None
     made: list[int] = field(default_factory=list)
     fates: dict[int, str] = field(default_factory=dict)
     renewed: int = 0
@@ -87,7 +87,7 @@ class Joined:
         member = self.coordinator.state.roster.present[client.worker]
         before, client.incarnation, client.connected = client.incarnation, member.incarnation, True
         if before not in (-1, member.incarnation):
-            client.engine.renew("given up")
+            client.engine.renew("given up", self.coordinator.state.roster.tally(client.worker).next_batch)
             client.renewed += 1
         self.send(client, client.engine.owed())
         self.take(self.coordinator.take(inputs.Connected(client.worker, member.incarnation, "A"), self.now))
@@ -114,20 +114,21 @@ class Joined:
     def move(self, client: Client, faults: bool) -> bool:
         """One step of the training loop. False: it waits."""
         engine = client.engine
-        if client.broken is not None:
-            self.send(client, engine.commit(client.broken))
-            client.broken = None
-            return True
+        if client.again is not None:
+            return self.commit(client, faults)
         if engine.stop is not None:
             return False
         match engine.work:
             case "idle":
                 self.send(client, engine.ready() if client.batch < client.batches else engine.done())
-            case "granted":
+            case "waiting" if client.batch >= client.batches:
+                # What was asked for ahead was granted late.
+                self.send(client, engine.done())
+            case "waiting" if engine.grants:
                 grant = engine.take_grant()
                 assert grant is not None
                 client.initialise = grant.initialise
-            case "cancelled":
+            case "working" if engine.cancelled:
                 assert engine.held is not None
                 self.send(client, engine.abandon(engine.held, "cancelled"))
             case "working":
@@ -149,28 +150,43 @@ class Joined:
             self.send(client, engine.ready_ahead(ticket))
         client.batch += not client.initialise
         client.made.append(ticket)
-        if client.connected and chance() < 0.5:
-            self.exchange(client, commit, faults)
-        else:
-            self.send(client, engine.commit(commit))
+        client.again = engine.commit(commit)
+        self.commit(client, faults)
 
-    def exchange(self, client: Client, commit: Commit, faults: bool) -> None:
-        """The commit and its answer beside the stream; either may be lost. The stream's messages stay on their way."""
+    def commit(self, client: Client, faults: bool) -> bool:
+        """Send the commit, or send it again; it or its answer may be lost. The stream's messages stay on their way.
+
+        False: the session must be open first, as server 0 says.
+        """
+        commit, engine = client.again, client.engine
+        assert commit is not None
+        if engine.committing is None or commit.ticket in engine.void:
+            # Another membership has begun, or the ticket was cancelled.
+            client.again = None
+            self.over(client, commit, in_hand=engine.take_back(commit.ticket))
+            return True
+        if not client.connected:
+            return False
         self.exchanges += 1
-        commit = client.engine.begin_commit(commit)
         if faults and self.random.random() < 0.2:
-            client.broken = commit  # the request was lost
-            return
+            return True  # the request was lost
         outputs = self.coordinator.take(inputs.Requested(client.worker, client.incarnation, commit), self.now)
         answer = self.take(outputs, diverted=client.worker)
         if faults and self.random.random() < 0.2:
             # The answer was lost: what it said comes by the stream.
             client.down.extend(answer)
-            client.broken = commit
-            return
-        for event in answer:
-            client.engine.receive(event)
+            return True
+        client.again = None
+        engine.answered_commit(commit.ticket, answer)
         client.read()
+        self.over(client, commit, in_hand=engine.held == commit.ticket)
+        return True
+
+    def over(self, client: Client, commit: Commit, *, in_hand: bool) -> None:
+        """A commit is answered, or void: then its batch is worked on again, under another ticket."""
+        if in_hand:
+            client.made.remove(commit.ticket)
+            client.batch -= not client.initialise
 
     def scene(self) -> None:
         client, chance = self.random.choice(list(self.clients.values())), self.random.random()
@@ -262,7 +278,8 @@ def agree(coordinator: Coordinator, client: Client) -> None:
     tally = coordinator.state.roster.tallies[client.worker]
     fates = list(client.fates.values())
     assert tally.pending == 0
-    assert tally.committed <= len(client.made)
+    # Each batch was committed once, whatever was lost.
+    assert tally.committed == client.batches
     if client.renewed == 0:
         assert fates.count("unknown") == 0
         # The initial values are applied, and no contribution.

@@ -263,7 +263,7 @@ def test_a_loop_of_ones_own_that_pushes_more_than_the_group_is_told_so(sentences
             half = np.tile([1.0, 0.0], 5)[:, None] * np.ones((10, 4))
             session.push(grant, {"w": half})
             session.commit(grant, samples=1)
-            assert session.dispositions(grant)[0].fate == "applied"
+            assert session.dispositions()[0].fate == "applied"
 
 
 def test_replicas_are_refused_by_a_server_and_before_a_run_begins(

@@ -361,15 +361,15 @@ FAULTS: Final = (
     ),
     # Workers
     Fault(
-        "a session does not send an unanswered commit again",
-        "requests = «self.pending.owed(self.exchanged)»",
-        "list[Request]()",
+        "a commit that counted before the worker joined again is made once more",
+        "or commit.batch «<» next_batch",
+        ">",
         ("engine/test_client.py", "engine/test_with_coordinator.py"),
     ),
     Fault(
-        "a cancelled ticket is committed",
-        "if «ticket in self.void and» ticket != self.exchanged: self.pending.cancelled(ticket)",
-        "ticket < 0 and",
+        "a commit that a cancel has crossed counts for its worker",
+        "and each.ticket == ticket and «each.cancelled»: self.held = ticket",
+        "False",
         ("engine/test_client.py",),
     ),
     Fault(

@@ -2,7 +2,6 @@
 
 from pslab.verify.invariants import expect
 from psworker.engine import Abandon, Commit
-from psworker.errors import Voided
 from tests.recovery.cluster import Cluster
 from tests.recovery.worker import Exchange, Worker
 
@@ -27,17 +26,16 @@ class Loop:
         worker.engine.receive(worker.down.popleft())
         expect(worker.engine.error is None, f"{worker.name} is refused: {worker.engine.error}")
 
-    def move(self, worker: Worker, *, calm: bool = False) -> bool:
-        """One step of the loop. False: it waits. `calm`: nothing is drawn."""
+    def move(self, worker: Worker) -> bool:
+        """One step of the loop. False: it waits."""
         engine = worker.engine
         if worker.member is None:
             # Nothing is begun before it has joined.
             return False
         if worker.exchange is not None:
             return self._exchanged(worker)
-        if worker.broken is not None:
-            self._again(worker)
-            return True
+        if worker.commit is not None:
+            return self._send_commit(worker)
         if engine.take_rollback():
             worker.batch = worker.next_batch
             return True
@@ -46,49 +44,54 @@ class Loop:
         match engine.work:
             case "idle":
                 worker.send(engine.ready() if worker.batch < worker.batches else engine.done())
-            case "granted" if worker.batch >= worker.batches:
+            case "waiting" if engine.grants and worker.batch >= worker.batches:
                 # What was asked for before it went back is not needed any more.
                 worker.send(engine.done())
-            case "granted":
+            case "waiting" if engine.grants:
                 grant = engine.take_grant()
                 assert grant is not None
                 worker.initialise, worker.index = grant.initialise, grant.index
-            case "cancelled":
+            case "working" if engine.cancelled:
                 assert engine.held is not None
                 worker.send(engine.abandon(engine.held, "cancelled"))
             case "working":
-                return self._work(worker, calm)
+                return self._work(worker)
             case _:
                 return False
         return True
 
-    def _again(self, worker: Worker) -> None:
-        """The answer to its commit is lost, perhaps the commit too: by the stream, which counts once."""
-        commit, worker.broken = worker.broken, None
-        assert commit is not None
-        try:
-            worker.send(worker.engine.commit(commit))
-        except Voided:
-            worker.batch -= 1
+    def _send_commit(self, worker: Worker) -> bool:
+        """Send a commit that is not answered, unless its ticket is void. False: it waits for its session."""
+        commit, engine = worker.commit, worker.engine
+        assert commit is not None and worker.member is not None
+        if engine.committing is None or commit.ticket in engine.void:
+            self._over(worker, in_hand=engine.take_back(commit.ticket))
+            return True
+        if not worker.connected:
+            return False
+        worker.exchange = Exchange(worker.member, commit)
+        return True
+
+    def _over(self, worker: Worker, *, in_hand: bool) -> None:
+        """A commit is answered. `in_hand`: its ticket was void, and its batch is worked on again."""
+        commit, worker.commit = worker.commit, None
+        if in_hand:
+            assert commit is not None
+            worker.batch -= not worker.initialise
             worker.send(worker.engine.abandon(commit.ticket, "void"))
 
     def _exchanged(self, worker: Worker) -> bool:
-        """The answer of its exchange arrives, if there is one."""
+        """The answer to its commit arrives, if there is one."""
         exchange, engine = worker.exchange, worker.engine
         assert exchange is not None
         if not exchange.arrived:
             return False
-        worker.exchange = None
-        if exchange.refused:
-            # Nothing was committed: its batch is worked on again.
-            worker.batch -= 1
-            engine.rollback_commit(exchange.commit.ticket)
-            worker.send(engine.abandon(exchange.commit.ticket, "cancelled"))
-        for event in exchange.answer:
-            engine.receive(event)
+        worker.exchange, ticket = None, exchange.commit.ticket
+        engine.answered_commit(ticket, exchange.answer)
+        self._over(worker, in_hand=engine.held == ticket)
         return True
 
-    def _work(self, worker: Worker, calm: bool) -> bool:
+    def _work(self, worker: Worker) -> bool:
         """Push what belongs to the ticket in hand to all servers, and commit it."""
         engine, ticket, cluster = worker.engine, worker.engine.held, self._cluster
         assert ticket is not None and worker.member is not None
@@ -101,23 +104,26 @@ class Loop:
             return True
         for shard in cluster.shards:
             shard.push(ticket)
-        if worker.initialise:
-            worker.send(engine.commit(Commit(ticket)))
-            return True
         commit = Commit(ticket, worker.batch, 8, 0.5, ready=worker.batch + 1 < worker.batches)
-        worker.batch += 1
-        if cluster.servers == 1 and worker.connected and not calm and self._pick(2):
-            worker.exchange = Exchange(worker.member, engine.begin_commit(commit))
-        else:
-            worker.send(engine.commit(commit))
+        if worker.initialise:
+            commit = Commit(ticket)
+        self._begin_commit(worker, commit, fused=cluster.servers == 1)
         return True
 
+    def _begin_commit(self, worker: Worker, commit: Commit, *, fused: bool) -> None:
+        assert worker.member is not None
+        worker.batch += not worker.initialise
+        worker.commit, worker.fused = worker.engine.commit(commit), fused
+        worker.exchange = Exchange(worker.member, worker.commit)
+
     def arrive(self, worker: Worker) -> None:
-        """What its exchange carries comes to server 0: the payload, and behind it the commit."""
+        """Its commit comes to server 0, behind the payload or behind receipts."""
         exchange, cluster = worker.exchange, self._cluster
         assert exchange is not None and not exchange.arrived
-        name, commit, exchange.arrived = worker.name, exchange.commit, True
-        if cluster.refuses(name, exchange.member) or cluster.shards[0].refuses(commit.ticket):
-            exchange.refused = True
-        else:
-            exchange.answer = cluster.deliver(name, exchange.member, commit, diverted=name)
+        name, commit = worker.name, exchange.commit
+        if cluster.refuses(name, exchange.member):
+            # It sends the commit again when it has joined again.
+            worker.exchange = None
+            return
+        exchange.arrived = True
+        exchange.answer = cluster.deliver(name, exchange.member, commit, diverted=name)

@@ -16,7 +16,6 @@ from psserver.service.replicas.logs import holders
 from pswire.decisions import entries
 from pswire.model.plan import parts_of
 from psworker.engine import Abandon, Commit, Request
-from psworker.errors import Voided
 from tests.recovery.copies import TIMEOUT, Copies, Server
 from tests.recovery.extras import NOTHING, Extras, extras_of, intervene
 from tests.recovery.holding import Holding
@@ -47,11 +46,6 @@ class Losses(Loop):
         if self.copies.leader_of(worker) is not None:
             super().send(worker)
 
-    def move(self, worker: Worker, *, calm: bool = False) -> bool:
-        if worker.member is not None and worker.exchange is None and worker.broken is not None:
-            return self._repeat(worker)
-        return super().move(worker, calm=calm)
-
     def _receipts(self, worker: Worker, server: Server, ticket: int) -> bool:
         """Whether all copies of all parts hold the payload; if not, push it."""
         logs: list[Holding] = [server]
@@ -74,23 +68,7 @@ class Losses(Loop):
             )
         return (name, ticket, part) in self.receipts
 
-    def _repeat(self, worker: Worker) -> bool:
-        """The answer to its commit is lost, perhaps the commit too."""
-        server, commit = self.copies.leader_of(worker), worker.broken
-        assert commit is not None
-        if server is None:
-            return False
-        if not server.shard.refuses(commit.ticket) and not self._receipts(worker, server, commit.ticket):
-            return False
-        worker.broken = None
-        try:
-            worker.send(worker.engine.commit(commit))
-        except Voided:
-            worker.batch -= 1
-            worker.send(worker.engine.abandon(commit.ticket, "void"))
-        return True
-
-    def _work(self, worker: Worker, calm: bool) -> bool:
+    def _work(self, worker: Worker) -> bool:
         engine, ticket = worker.engine, worker.engine.held
         server = self.copies.leader_of(worker)
         assert ticket is not None and worker.member is not None
@@ -100,36 +78,41 @@ class Losses(Loop):
             worker.send(engine.abandon(ticket, "cancelled"))
             return True
         fused = self.copies.parts == 1 and not worker.initialise and self._pick(2) == 1
-        commit = Commit(ticket, worker.batch, 8, 0.5, ready=worker.batch + 1 < worker.batches)
-        if fused and (worker.name, 0) not in self.pushing:
-            worker.batch += 1
-            worker.exchange = Exchange(worker.member, engine.begin_commit(commit))
-            self.sent.discard(worker.name)
-            return True
-        if not self._receipts(worker, server, ticket):
-            return False
+        if not fused or (worker.name, 0) in self.pushing:
+            fused = False
+            if not self._receipts(worker, server, ticket):
+                return False
         for part in range(self.copies.parts):
             self.pushing.pop((worker.name, part), None)
-        if worker.initialise:
-            worker.send(engine.commit(Commit(ticket)))
-            return True
-        worker.batch += 1
-        worker.send(engine.commit(commit))
+        commit = Commit(ticket, worker.batch, 8, 0.5, ready=worker.batch + 1 < worker.batches)
+        self._begin_commit(worker, Commit(ticket) if worker.initialise else commit, fused=fused)
+        self.sent.discard(worker.name)
         return True
 
+    def _send_commit(self, worker: Worker) -> bool:
+        self.sent.discard(worker.name)
+        return super()._send_commit(worker)
+
     def arrive(self, worker: Worker) -> None:
-        """What its exchange carries comes to the server that leads: the payload, and behind it the commit."""
+        """Its commit comes to the server that leads, behind the payload or behind receipts."""
         exchange, server = worker.exchange, self.copies.leader_of(worker)
         assert exchange is not None
         if server is None or worker.name in self.sent:
             return
-        self.sent.add(worker.name)
-        if self.copies.refuses(server, worker.name, exchange.member) or server.shard.refuses(
-            exchange.commit.ticket
-        ):
-            exchange.arrived = exchange.refused = True
+        if self.copies.refuses(server, worker.name, exchange.member):
+            # It sends the commit again when it has joined again.
+            worker.exchange = None
             return
-        self.commit(server, worker.name, exchange.member, exchange.commit, exchange)
+        assert server.coordinator is not None
+        ticket = server.coordinator.state.tickets.find(exchange.commit.ticket, worker.name)
+        settled = ticket is not None and ticket.state != "open"
+        if worker.fused and not settled and server.shard.executed <= worker.index:
+            return
+        self.sent.add(worker.name)
+        if worker.fused and not settled:
+            self.commit(server, worker.name, exchange.member, exchange.commit, exchange)
+        else:
+            self.copies.handle(server, worker.name, exchange.member, exchange.commit, exchange)
 
     def commit(
         self,
@@ -394,7 +377,7 @@ class History:
                 loop.send(worker)
             elif worker.down:
                 loop.receive(worker)
-            elif not loop.move(worker, calm=True):
+            elif not loop.move(worker):
                 return
         raise InvariantViolation(f"{worker.name} does not come to rest")
 

@@ -343,7 +343,7 @@ class Schedule:
                 loop.send(worker)
             elif worker.down:
                 loop.receive(worker)
-            elif not loop.move(worker, calm=True):
+            elif not loop.move(worker):
                 return
         raise InvariantViolation(f"{worker.name} does not come to rest")
 

@@ -11,13 +11,11 @@ Member = tuple[str, int]
 
 @dataclass
 class Exchange:
-    """A commit that an exchange carries. `refused`: before it was made. `waits`: it was taken, and there is no answer
-    yet."""
+    """A commit on its way to server 0. `waits`: it was taken, and there is no answer yet."""
 
     member: Member
     commit: Commit
     arrived: bool = False
-    refused: bool = False
     waits: bool = False
     answer: list[Event] = field(default_factory=list)
 
@@ -45,8 +43,9 @@ class Worker:
     # Of the ticket in hand: whether it brings the initial values, and its grant's place in the log.
     initialise: bool = False
     index: int = 0
-    # Its exchange broke: whether the commit was made it does not know.
-    broken: Commit | None = None
+    # A commit that is sent until it is answered, behind its payload or (False) behind receipts; and this try.
+    commit: Commit | None = None
+    fused: bool = False
     exchange: Exchange | None = None
     up: deque[Request] = field(default_factory=deque)
     down: deque[Event] = field(default_factory=deque)
@@ -74,19 +73,18 @@ class Worker:
         self.down.clear()
 
     def break_exchange(self) -> None:
-        """Its connection broke, or it lasted too long: the loop goes on without the answer."""
+        """Its connection broke, or it lasted too long: the loop sends the commit again."""
         if self.exchange is not None:
             found, self.exchange = self.exchange, None
             if not found.arrived:
                 self.strays.append((found.member, found.commit))
-            self.broken = found.commit
 
     def restart(self) -> None:
         """Another process of this name. What the former one has sent may still arrive."""
         self.break_exchange()
         self.hang_up()
         self.alive, self.session, self.engine = True, self.session + 1, ClientEngine()
-        self.member = self.broken = None
+        self.member = self.commit = None
 
     def joined(self, member: Member, next_batch: int) -> None:
         """As `psworker.control.stream` takes the answer to a Join."""

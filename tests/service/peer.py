@@ -72,7 +72,10 @@ class Peer:
         return self.grant
 
     def commit(self, ticket: int, receipts: Sequence[bytes] = (), **fields: Any) -> None:
-        self.send(commit=pb.Commit(ticket=ticket, receipts=receipts, samples=1, **fields))
+        """Commit what the servers hold; what follows is received as if the session had told it."""
+        commit = pb.Commit(**{"ticket": ticket, "receipts": receipts, "samples": 1, **fields})
+        request = pb.CommitRequest(hello=self.hello(), commit=commit)
+        self.stream.hear(self.cluster.coordinator.Commit(request, timeout=PATIENCE).events)
 
     def settled(self) -> pb.Disposition:
         """The fate of the last commit, once it is no longer pending."""
@@ -177,12 +180,15 @@ class Stream:
     def _read(self) -> None:
         try:
             for reply in self._call:
-                for event in reply.events:
-                    self._events.put(event)
+                self.hear(reply.events)
             self.ending = grpc.StatusCode.OK
         except grpc.RpcError as error:
             self.ending = error.code()
         self._events.put(None)
+
+    def hear(self, events: Iterable[pb.SessionEvent]) -> None:
+        for event in events:
+            self._events.put(event)
 
     def send(self, **message: Any) -> None:
         self._out.put(pb.SessionRequest(**message))

@@ -18,7 +18,7 @@ from tests.service.serving import PATIENCE, refused, serving
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
 DENIED = grpc.StatusCode.PERMISSION_DENIED
-ABORTED = grpc.StatusCode.ABORTED
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
 Exchange = shard_pb2.ExchangeRequest
 
@@ -38,10 +38,14 @@ def step(peer: Peer, server: int = 0, **changed: Any) -> Exchange:
     fields: dict[str, Any] = {
         "push": peer.header(grant, server),
         "chunk": Chunk(data=data),
-        "commit": pb.Commit(ticket=grant.ticket, samples=1),
-        "hello": peer.hello(),
+        "commit": committing(peer),
     }
     return Exchange(**{**fields, **changed})
+
+
+def committing(peer: Peer, hello: pb.Hello | None = None, **changed: Any) -> pb.CommitRequest:
+    commit = pb.Commit(**{"ticket": peer.ready().ticket, "samples": 1, **changed})
+    return pb.CommitRequest(hello=hello or peer.hello(), commit=commit)
 
 
 def ask(peer: Peer, *requests: Exchange, server: int = 0) -> list[shard_pb2.ExchangeReply]:
@@ -59,11 +63,23 @@ def header(peer: Peer, **changed: Any) -> shard_pb2.PushHeader:
 
 
 STEPS: dict[str, tuple[Any, grpc.StatusCode, str]] = {
-    "neither push nor pull": (lambda p: Exchange(), INVALID, "expected an ExchangeRequest with push or pull"),
-    "a chunk alone": (lambda p: Exchange(chunk=Chunk(data=b"1234")), INVALID, "with push or pull"),
-    "another job": (lambda p: step(p, push=header(p, job="x")), PRECONDITION, "got 'x'"),
-    "another plan": (lambda p: step(p, push=header(p, plan="x")), PRECONDITION, "expected plan"),
-    "another worker": (lambda p: step(p, push=header(p, worker="x")), DENIED, "membership token"),
+    "nothing": (
+        lambda p: Exchange(),
+        INVALID,
+        "expected an ExchangeRequest with push, pull, commit or attach",
+    ),
+    "a chunk alone": (
+        lambda p: Exchange(chunk=Chunk(data=b"1234")),
+        INVALID,
+        "with push, pull, commit or attach",
+    ),
+    "another job": (lambda p: step(p, push=header(p, job="x"), commit=None), PRECONDITION, "got 'x'"),
+    "another plan": (lambda p: step(p, push=header(p, plan="x"), commit=None), PRECONDITION, "expected plan"),
+    "another worker": (
+        lambda p: step(p, push=header(p, worker="x"), commit=None),
+        DENIED,
+        "membership token",
+    ),
     "a gap": (lambda p: step(p, chunk=Chunk(offset=4, data=bytes(8))), INVALID, "at offset 0"),
     "too much": (lambda p: step(p, chunk=Chunk(data=bytes(400))), INVALID, "or more"),
     "too little": (lambda p: step(p, chunk=Chunk(data=bytes(4))), INVALID, "the stream ended"),
@@ -72,24 +88,28 @@ STEPS: dict[str, tuple[Any, grpc.StatusCode, str]] = {
         INVALID,
         "got nan at dense/kernel[0, 0]",
     ),
-    "a hello of another job": (lambda p: step(p, hello=hello(p, job="x")), INVALID, "a hello of this job"),
+    "a hello of another job": (
+        lambda p: step(p, commit=committing(p, hello(p, job="x"))),
+        INVALID,
+        "a hello of this job",
+    ),
     "a hello of nobody": (
-        lambda p: step(p, hello=hello(p, worker="x")),
+        lambda p: step(p, commit=committing(p, hello(p, worker="x"))),
         INVALID,
         "expected a hello of the worker that pushed",
     ),
     "another process's hello": (
-        lambda p: step(p, hello=hello(p, session="guessé")),
+        lambda p: step(p, commit=committing(p, hello(p, session="guessé"))),
         PRECONDITION,
         "worker 'alone' is another session's; join first",
     ),
     "a commit of another ticket": (
-        lambda p: step(p, commit=pb.Commit(ticket=10**6)),
+        lambda p: step(p, commit=committing(p, ticket=10**6)),
         INVALID,
         "expected a commit of the ticket that was pushed",
     ),
     "a batch beyond counting": (
-        lambda p: step(p, commit=pb.Commit(ticket=p.ready().ticket, batch=2**64 - 1)),
+        lambda p: step(p, commit=committing(p, batch=2**64 - 1)),
         INVALID,
         "Commit.batch: expected 0 to 281474976710655",
     ),
@@ -103,7 +123,7 @@ def test_a_step_that_is_refused(alone: Peer, request_of: Any, code: grpc.StatusC
         ask(alone, request_of(alone))
     assert alone.cluster.picture() == before
     # The same ticket serves for a good one.
-    reply = ask(alone, step(alone, commit=None, hello=None))
+    reply = ask(alone, step(alone, commit=None))
     assert len(reply[0].receipt) == LENGTH + 8
 
 
@@ -116,8 +136,10 @@ def test_a_request_in_the_middle_of_a_payload(alone: Peer) -> None:
 
 
 def test_with_several_servers_a_payload_and_its_commit_come_apart(peer: Peer, unharmed: Unharmed) -> None:
-    for server in (0, 1):
-        with unharmed(), refused(PRECONDITION, "the job has several servers; commit with their receipts"):
+    for server, words in enumerate(
+        ["the job has several servers; commit with their receipts", "server 0 takes them"]
+    ):
+        with unharmed(), refused(PRECONDITION, words):
             request = step(peer, server, push=peer.header(peer.ready(), server))
             ask(peer, request, server=server)
 
@@ -126,10 +148,10 @@ STAGED: dict[str, tuple[dict[str, Any], int, grpc.StatusCode, str]] = {
     "one receipt": ({"receipts": 1}, 0, PRECONDITION, "none that is valid from server 1"),
     "receipts of another order": ({"receipts": -1}, 0, PRECONDITION, "none that is valid from server 0, 1"),
     "another server": ({}, 1, PRECONDITION, "server 0 takes them"),
-    "another ticket": ({"ticket": 10**6}, 0, INVALID, "a commit of the ticket that was pushed"),
-    "another's hello": ({"worker": "x"}, 0, INVALID, "a hello of the worker that pushed"),
+    "another ticket": ({"ticket": 10**6}, 0, PRECONDITION, "none that is valid from server 0, 1"),
+    "nobody's hello": ({"worker": "x"}, 0, UNAVAILABLE, "has no open session now"),
+    "another job's": ({"job": "x"}, 0, PRECONDITION, "got 'x'; join again"),
     "another session": ({"session": "x"}, 0, PRECONDITION, "another session's; join first"),
-    "no proof": ({"membership_token": b"x"}, 0, DENIED, "membership token"),
 }
 
 
@@ -139,13 +161,14 @@ def test_a_commit_with_receipts_that_is_refused(
 ) -> None:
     grant = peer.ready()
     receipts = peer.push(grant, [np.ones(spec.shape, np.float32) for spec in peer.plan.variables])
-    told = hello(peer, **{key: wrong[key] for key in ("worker", "session") if key in wrong})
-    proof = {key: wrong[key] for key in ("membership_token",) if key in wrong}
+    told = hello(peer, **{key: wrong[key] for key in ("job", "worker", "session") if key in wrong})
     order = slice(None, None, -1) if wrong.get("receipts") == -1 else slice(wrong.get("receipts"))
-    commit = pb.Commit(ticket=wrong.get("ticket", grant.ticket), samples=1, receipts=receipts[order])
-    request = Exchange(push=peer.header(grant, server, **proof), commit=commit, hello=told)
+    request = committing(peer, told, ticket=wrong.get("ticket", grant.ticket), receipts=receipts[order])
     with unharmed(), refused(code, words):
-        ask(peer, request, server=server)
+        ask(peer, Exchange(commit=request), server=server)
+    if server == 0:
+        with unharmed(), refused(code, words):
+            peer.cluster.coordinator.Commit(request, timeout=PATIENCE)
 
 
 def test_after_all_that_the_step_counts_once(alone: Peer) -> None:
@@ -155,3 +178,22 @@ def test_after_all_that_the_step_counts_once(alone: Peer) -> None:
     (told,) = [event.disposition for event in reply.events if event.HasField("disposition")]
     assert (told.ticket, told.version, told.fate) == (ticket, 1, pb.Disposition.FATE_APPLIED)
     assert alone.cluster.status().committed == 1
+
+
+def test_a_commit_that_is_sent_again_is_answered_with_the_same_fate() -> None:
+    """Behind its payload, which is received and forgotten, and without; the stream goes on."""
+    with serving() as cluster, Peer(cluster, "again") as peer:
+        peer.ready()
+        request, grant = step(peer), peer.ready()
+        fates = []
+        for reply in ask(peer, request, request, Exchange(commit=request.commit)):
+            fates += [e.disposition for e in reply.events if e.HasField("disposition")]
+        again = cluster.coordinator.Commit(request.commit, timeout=PATIENCE)
+        fates += [event.disposition for event in again.events]
+        assert len(fates) == 4 and {fate.SerializeToString() for fate in fates} == {
+            pb.Disposition(
+                ticket=grant.ticket, fate=pb.Disposition.FATE_APPLIED, version=1, weight=1
+            ).SerializeToString()
+        }
+        assert cluster.status().committed == 1
+        peer.grant = None

@@ -25,7 +25,7 @@ from tests.service.conftest import Steady, Unharmed
 from tests.service.peer import Peer, join_request
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, refused, serving, wait_until
 
-KINDS = "ready, commit, abandon, done, leave, report, extent, carriers, unreached or pong"
+KINDS = "ready, abandon, done, leave, report, extent, carriers, unreached or pong"
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
 
@@ -185,18 +185,17 @@ def test_a_commit_needs_the_receipts_of_its_own_pushes(
         ([bytes(16), bytes(64)], "server 0, 1"),
         (lent, "server 0, 1"),
     ):
-        with unharmed():
+        with unharmed(), pytest.raises(grpc.RpcError) as error:
             peer.commit(ticket, receipts)
-            hear_refusal(
-                peer, f"commit of ticket {ticket}: expected a receipt from every server's Push", missing
-            )
+        said = error.value.details()
+        assert said.startswith(f"commit of ticket {ticket}: expected a receipt from every server's Push")
+        assert said.endswith(missing)
 
 
 def test_a_commit_beyond_its_bounds(peer: Peer, unharmed: Unharmed) -> None:
     ticket = peer.ready().ticket
-    with unharmed():
+    with unharmed(), refused(INVALID, "Commit.receipts: expected at most 64 bytes, got 100000"):
         peer.commit(ticket, [bytes(16), bytes(10**5)])
-        hear_refusal(peer, "Commit.receipts: expected at most 64 bytes, got 100000")
 
 
 def test_a_loss_that_is_no_number(cluster: Cluster, steady: Steady) -> None:
@@ -204,7 +203,7 @@ def test_a_loss_that_is_no_number(cluster: Cluster, steady: Steady) -> None:
     with Peer(cluster, "diverged") as other:
         for loss in (math.nan, math.inf, -math.inf):
             grant = other.ready()
-            other.send(commit=pb.Commit(ticket=grant.ticket, receipts=good_receipts(other), loss=loss))
+            other.commit(grant.ticket, good_receipts(other), loss=loss)
             other.grant = None
             assert other.settled().fate == pb.Disposition.FATE_APPLIED
     steady.step()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from psserver.coordinator.inputs import Requested
 from psserver.service.replicas.inputs import decode, encode
-from pswire.messages import LOGGED_REASON, REQUESTS
+from pswire.messages import COMMITS, LOGGED_REASON, REQUESTS
 from pswire.v1 import coordinator_pb2 as pb
 from tests.promises import promise
 
@@ -32,14 +32,12 @@ messages = st.one_of(
         *(counts, st.dictionaries(texts, numbers, max_size=5)),
     ),
     st.builds(
-        lambda loss, receipts, rate, pull: pb.SessionRequest(
-            commit=pb.Commit(
-                ticket=1,
-                loss=loss,
-                receipts=receipts,
-                learning_rate=rate,
-                times=pb.Times(pull=pull, before=pull),
-            )
+        lambda loss, receipts, rate, pull: pb.Commit(
+            ticket=1,
+            loss=loss,
+            receipts=receipts,
+            learning_rate=rate,
+            times=pb.Times(pull=pull, before=pull),
         ),
         *(numbers, st.lists(st.binary(max_size=64), max_size=3), st.none() | numbers, numbers),
     ),
@@ -61,9 +59,10 @@ def plain(value: Any) -> Any:
 @given(messages)
 @example(pb.SessionRequest(abandon=pb.Abandon(ticket=1, reason="x" * 201)))
 @example(pb.SessionRequest(abandon=pb.Abandon(ticket=1, reason="\n" * 150)))
-@example(pb.SessionRequest(commit=pb.Commit(ticket=1, loss=math.nan)))
-def test_a_copy_decides_from_the_request_that_was_decided(message: pb.SessionRequest) -> None:
-    request = REQUESTS.from_wire(message)
+@example(pb.Commit(ticket=1, loss=math.nan))
+def test_a_copy_decides_from_the_request_that_was_decided(message: pb.SessionRequest | pb.Commit) -> None:
+    codec: Any = COMMITS if isinstance(message, pb.Commit) else REQUESTS
+    request = codec.from_wire(message)
     assert request is not None
     asked = Requested("w0", 3, request, norm=math.inf)
     [noted], now = decode(encode([(1.5, asked)], 2.0))

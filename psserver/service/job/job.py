@@ -193,11 +193,6 @@ class Job:
 
     # Work
 
-    def repeated(self, worker: str, ticket: int) -> bool:
-        """Return whether the ticket is no longer open, so that a commit of it is a repetition that changes nothing."""
-        found = self.coordinator.state.tickets.find(ticket, worker)
-        return found is not None and found.state != "open"
-
     def tell_extent(self, worker: str, incarnation: int, extent: Extent) -> None:
         """Record how much data a member has."""
         if self.coordinator.state.roster.member(worker, incarnation) is not None:

@@ -139,8 +139,8 @@ class Outboxes:
         """
         outbox = self._open.get((worker, incarnation))
         if outbox is None:
-            # It may be reconnecting; then the session takes the commit.
-            message = f"worker {worker!r}, incarnation {incarnation}, has no open session now"
+            # It may be reconnecting, or joining again.
+            message = f"worker {worker!r}, incarnation {incarnation}, has no open session now: wait"
             raise Refused(grpc.StatusCode.UNAVAILABLE, message)
         if not hmac.compare_digest(outbox.session.encode(), session.encode()):
             raise precondition(f"worker {worker!r} is another session's; join first")
@@ -185,7 +185,8 @@ class InlineReply:
         while wait_for_grant and not self._decisive:
             if self._ended:
                 raise Refused(
-                    grpc.StatusCode.UNAVAILABLE, "the worker's session broke; the answer is sent there"
+                    grpc.StatusCode.UNAVAILABLE,
+                    "the worker's session broke, and the answer to its commit is sent there and on request: wait",
                 )
             self._waker = self._loop.create_future()
             await self._waker

@@ -47,6 +47,9 @@ class Gate:
         self._overview.reached()
         return await self._rpc.join(request, call)
 
+    async def commit(self, request: pb.CommitRequest, call: Call) -> pb.CommitReply:
+        return await self._rpc.commit(request, call)
+
     async def gather_epoch(self, request: pb.GatherEpochRequest, call: Call) -> pb.GatherEpochReply:
         return await self._rpc.gather_epoch(request, call)
 

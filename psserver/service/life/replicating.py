@@ -17,6 +17,7 @@ from psserver.service.life.job_loop import Continuation, JobLoop
 from psserver.service.life.moves import Moves
 from psserver.service.life.results import Results, say_how_to_go_on
 from psserver.service.life.settings import Announce, ServerSettings
+from psserver.service.net.commits import Commits
 from psserver.service.net.coordinator import CoordinatorRpc
 from psserver.service.net.exchange import ExchangeRpc
 from psserver.service.replicas.bodies import Bodies, Body
@@ -233,7 +234,7 @@ class Replicating:
         assert job is not None
         for follower in job.routes.followers:
             follower.start()
-        self._exchange.decider = job.decider
+        self._exchange.commits = Commits(job.decider, job.host)
         self.rpc.open(self._coordinator_rpc(job))
         # Whoever asks this one first finds another one that leads meanwhile.
         addresses = [going.hosts[settings.task_index], *(self.links.hosts[each] for each in self.links.links)]

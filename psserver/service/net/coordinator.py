@@ -1,4 +1,4 @@
-"""The coordinator's unary methods: Join, GatherEpoch, Locate, Note, ChangePolicy, Promote, Status."""
+"""The coordinator's unary methods: Join, Commit, GatherEpoch, Locate, Note, ChangePolicy, Promote, Status."""
 
 import asyncio
 import json
@@ -23,6 +23,7 @@ from psserver.service.job.job import Job
 from psserver.service.job.next_job import begin_next, join_the_next
 from psserver.service.job.routes import lines
 from psserver.service.life.moves import Located, Moves
+from psserver.service.net.commits import Commits
 from psserver.service.net.registration import Call, parsed
 from psserver.service.net.sessions import SessionRpc
 from psserver.service.net.status import memory_to_wire, progress_to_wire, report_to_wire
@@ -96,6 +97,8 @@ class CoordinatorRpc:
         self._joins = Buckets(REJOINS_PER_SECOND, REJOIN_BURST)
         self._known: pb.JoinRequest | None = None
         self.session = SessionRpc(job).serve
+        self.commits = Commits(job.decider, job.host)
+        self.commit = self.commits.commit
 
     # Join
 

@@ -4,18 +4,17 @@ With several servers each stages its part, and the first one then takes the comm
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import grpc
 
-from psserver.receipts import examine, missing_receipts
 from psserver.service.errors import MembershipOver, Refused, invalid, precondition
 from psserver.service.guard.calls import Caller
-from psserver.service.job.decider import Decider
+from psserver.service.net.commits import Commits, unavailable
 from psserver.service.net.pulls import Wanted, base_of, find_version, message, pulled, reply, send_version
-from psserver.service.net.pushes import Incoming, claim_of, parse_request, stage_slot
+from psserver.service.net.pushes import Incoming, claim_of, parse_request, pass_over, stage_slot
 from psserver.service.net.rows import read_rows
 from psserver.service.net.sockets import SocketListener, SocketToken
 from psserver.service.net.streams import Stream
@@ -25,12 +24,12 @@ from psserver.shard.payload_checks import norm_of
 from psserver.shard.staging import Slot
 from pswire import protocol
 from pswire.logs.events import event
-from pswire.messages import REQUESTS
 from pswire.model.rows import WantedRows
 from pswire.transport import frames, segments
 from pswire.transport.rows import row_codec
 from pswire.transport.segments import SegmentError
 from pswire.transport.wire import codec_numbered
+from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
@@ -65,13 +64,13 @@ class StreamResources:
 class ExchangeRpc:
     """The method Exchange, for gRPC calls and for sockets. It has no state of its own.
 
-    `decider` and `sockets` are set before the first call: the former on server 0 only, the latter to be offered
+    `commits` and `sockets` are set before the first call: the former on server 0 only, the latter to be offered
     beside gRPC.
     """
 
     def __init__(self, host: ShardHost) -> None:
         self._host = host
-        self.decider: Decider | None = None
+        self.commits: Commits | None = None
         self.sockets: SocketListener | None = None
 
     async def exchange(self, stream: Stream) -> None:
@@ -83,15 +82,17 @@ class ExchangeRpc:
                 if request.HasField("attach"):
                     attached = await self._attach(request.attach, resources, stream)
                     await stream.send(message(attached=attached))
-                elif request.commit.receipts:
-                    await self._commit_staged(request, stream)
                 elif request.HasField("push"):
                     await self._push(request, chunk, stream, resources.attachment)
+                elif request.HasField("commit"):
+                    await self._commit(request.commit, stream)
                 elif request.HasField("pull"):
                     attachment = resources.attachment if request.in_place else None
                     await pulled(self._host, request.pull, chunk, attachment, stream)
                 else:
-                    raise invalid("expected an ExchangeRequest with push or pull, got one with neither")
+                    raise invalid(
+                        "expected an ExchangeRequest with push, pull, commit or attach, got one with none"
+                    )
         finally:
             resources.release()
 
@@ -105,95 +106,78 @@ class ExchangeRpc:
         attachment: Attachment | None,
     ) -> None:
         """Stage the payload, then commit it if the request says so; otherwise answer with its receipt."""
+        push, host = request.push, self._host
+        if not request.HasField("commit"):
+            staged = await self._staged(request, chunk, stream, attachment)
+            if staged is not None:
+                await stream.send(message(receipt=await host.receipt(staged[0])))
+            return
+        commits = self._server_0()
+        commits.check(request.commit, push)
+        try:
+            if commits.settled(request.commit):
+                await host.claims.admit(claim_of(push), push.plan, push.after, stream.caller)
+                await pass_over(host, request, chunk, stream)
+                await self._commit(request.commit, stream)
+                return
+            staged = await self._staged(request, chunk, stream, attachment)
+        except Refused as refused:
+            if isinstance(refused, MembershipOver) or commits.settled(request.commit):
+                # An earlier try may have counted: the answer to the next one tells, perhaps after another Join.
+                raise unavailable(f"{refused.message}: wait") from refused
+            raise
+        if staged is None:
+            return
+        slot, ahead = staged
+        place = attachment if request.in_place else None
+
+        async def answer(notices: list[protocol.Event]) -> None:
+            await self._answer(push, notices, ahead, place, stream)
+
+        await commits.take(request.commit, stream.caller, answer, norm_of([slot.squares]))
+
+    async def _staged(
+        self,
+        request: shard_pb2.ExchangeRequest,
+        chunk: frames.ChunkView | None,
+        stream: Stream,
+        attachment: Attachment | None,
+    ) -> tuple[Slot, WantedRows] | None:
+        """Return the staged payload, and the rows that the worker wants with its next grant; None: the refusal was
+        sent, and the stream goes on."""
         host = self._host
         if not request.slot:
             incoming = await Incoming.begin(host, request.push, stream.caller)
             slot = await incoming.receive(stream, chunk)
-            ahead = incoming.ahead
-        elif attachment is None:
+            return slot, incoming.ahead
+        if attachment is None:
             raise invalid("expected attach before a push of a slot")
-        else:
-            try:
-                slot, ahead = await stage_slot(host, request.push, attachment, request.slot, stream, chunk)
-            except Refused as refused:
-                # Rows that were refused half-way leave the stream within a request.
-                behind = request.push.rows or request.push.next_rows
-                if behind or refused.code not in LIGHT or isinstance(refused, MembershipOver):
-                    raise
-                # The stream and its attachment survive the refusal of one payload.
-                await stream.send(message(code=refused.code.value[0], refusal=refused.message))
-                return
-        if request.HasField("commit"):
-            await self._commit(request, slot, ahead, attachment if request.in_place else None, stream)
-        else:
-            await stream.send(message(receipt=await host.receipt(slot)))
+        try:
+            return await stage_slot(host, request.push, attachment, request.slot, stream, chunk)
+        except Refused as refused:
+            # Rows that were refused half-way leave the stream within a request.
+            behind = request.push.rows or request.push.next_rows
+            if behind or refused.code not in LIGHT or isinstance(refused, MembershipOver):
+                raise
+            if request.HasField("commit") and self._server_0().settled(request.commit):
+                raise
+            # The stream and its attachment survive the refusal of one payload.
+            await stream.send(message(code=refused.code.value[0], refusal=refused.message))
+            return None
 
-    async def _commit(
-        self,
-        request: shard_pb2.ExchangeRequest,
-        slot: Slot,
-        ahead: WantedRows,
-        attachment: Attachment | None,
-        stream: Stream,
-    ) -> None:
-        """Commit the staged payload, wait for the outcome, and send the next version with it.
-
-        Raises Refused, with nothing changed unless the worker or its session ended during the wait.
-        """
-        decider = self.decider
-        if decider is None or decider.agreement.terms.servers != 1:
-            raise precondition(
-                "expected no commit here: the job has several servers; commit with their receipts"
-            )
-        _check_commit(request, decider.agreement.terms.job)
-
-        async def answer(notices: list[protocol.Event]) -> None:
-            await self._answer(request.push, notices, ahead, attachment, stream)
-
-        # The job has no other server whose receipt would be needed.
-        await self._decided(decider, request, norm_of([slot.squares]), answer)
-
-    async def _commit_staged(self, request: shard_pb2.ExchangeRequest, stream: Stream) -> None:
-        """Commit a payload that all servers have receipts of, and answer with the outcome. Raises as `_commit`."""
-        push, host = request.push, self._host
-        await host.claims.admit(claim_of(push), push.plan, push.after, stream.caller)
-        decider = self.decider
-        if decider is None:
-            raise precondition("expected no commit here: server 0 takes them")
-        terms = decider.agreement.terms
-        _check_commit(request, terms.job)
-        found = examine(host.secret, terms.job, push.ticket, terms.servers, list(request.commit.receipts))
-        if found.missing:
-            raise precondition(missing_receipts(push.ticket, found.missing))
+    async def _commit(self, request: pb.CommitRequest, stream: Stream) -> None:
+        """Take a commit of what all servers hold, or of a settled ticket. Raises as `Commits.take`."""
 
         async def answer(notices: list[protocol.Event]) -> None:
             await stream.send(reply(notices))
 
-        await self._decided(decider, request, found.norm, answer)
+        await self._server_0().take(request, stream.caller, answer)
 
-    async def _decided(
-        self,
-        decider: Decider,
-        request: shard_pb2.ExchangeRequest,
-        norm: float,
-        answer: Callable[[list[protocol.Event]], Awaitable[None]],
-    ) -> None:
-        """Have a checked commit decided, and answer with the notices that follow from it."""
-        hello, taken = request.hello, REQUESTS.codecs[protocol.Commit].from_wire(request.commit)
-        outboxes = decider.routes.outboxes
-        outbox, inline = outboxes.begin_inline(hello.worker, hello.incarnation, hello.session)
-        try:
-            await decider.take(hello.worker, hello.incarnation, taken, norm)
-            notices = await inline.take(wait_for_grant=request.commit.ready)
-            if not await decider.flushing.written():
-                inline.forget()
-                raise Refused(
-                    grpc.StatusCode.UNAVAILABLE, "the decision log cannot be written: the job is over"
-                )
-            await answer(notices)
-            inline.delivered()
-        finally:
-            outboxes.end_inline(outbox, inline)
+    def _server_0(self) -> Commits:
+        """Return what takes commits. Raises Refused on any other server."""
+        if self.commits is None:
+            raise precondition("expected no commit here: server 0 takes them")
+        return self.commits
 
     async def _answer(
         self,
@@ -269,15 +253,6 @@ class ExchangeRpc:
             offer.token, offer.port = resources.token.token, self.sockets.port
             offer.socket = "" if reason else self.sockets.name
         return offer
-
-
-def _check_commit(request: shard_pb2.ExchangeRequest, job: str) -> None:
-    """Raise Refused unless the commit is of what the request's push names, by the same worker."""
-    hello, push = request.hello, request.push
-    if hello.job != job or request.commit.ticket != push.ticket:
-        raise invalid("expected a commit of the ticket that was pushed, and a hello of this job")
-    if (hello.worker, hello.incarnation) != (push.worker, push.incarnation):
-        raise invalid("expected a hello of the worker that pushed")
 
 
 async def reason_against(host: ShardHost, request: shard_pb2.Attach, caller: Caller) -> str | None:

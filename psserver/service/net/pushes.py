@@ -283,6 +283,22 @@ async def stage_slot(
     return slot, ahead
 
 
+async def pass_over(
+    host: ShardHost, request: shard_pb2.ExchangeRequest, chunk: frames.ChunkView | None, stream: Stream
+) -> None:
+    """Receive what follows a push of a settled ticket, and forget it. The member was admitted. Raises Refused."""
+    shard, header, seconds = host.state.shard, request.push, host.options.worker_timeout + CHUNK_SECONDS
+    assert shard is not None
+    codec, left = known_codec(header.dtype), 0 if request.slot else header.bytes
+    behind = RowsBehind.of_push(host, shard, header, codec, left)
+    left += 0 if behind is None else behind.format.nbytes
+    while left > 0:
+        if chunk is None:
+            with stream.caller.within(seconds):
+                chunk = _chunk(await stream.receive())
+        left, chunk = left - max(1, chunk.data.nbytes), None
+
+
 def chunks_of(stream: Stream) -> NextChunk:
     """Return what waits for the next chunk of a stream's request."""
 

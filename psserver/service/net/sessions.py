@@ -5,7 +5,6 @@ import logging
 
 import grpc
 
-from psserver import receipts
 from psserver.coordinator.terms import Extent
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.guard.rates import REJOIN_BURST, REJOINS_PER_SECOND, Buckets, TokenBucket
@@ -20,16 +19,13 @@ from pswire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger("ps-server")
 
-# Messages that a worker sends once for each ticket.
-WORK = ("ready", "commit")
-# Rate of a session's other messages, and of these beyond its tickets: each costs the loop's time, and most leave
-# entries in the decision log.
+# Rate of a session's messages but for one `ready` of each ticket: each costs the loop's time, and most leave entries in
+# the decision log.
 IDLE_MESSAGES_PER_SECOND, IDLE_MESSAGES = 100.0, 1000
 
 
 class MessagePace:
-    """The pace at which a session is read: what a worker sends once for each of its tickets is free, all else spends a
-    bucket."""
+    """The pace at which a session is read: one `ready` for each ticket is free, all else spends a bucket."""
 
     def __init__(self) -> None:
         self._bucket = TokenBucket(IDLE_MESSAGES_PER_SECOND, IDLE_MESSAGES)
@@ -37,13 +33,13 @@ class MessagePace:
         self._newest, self._free = 0, 1
 
     def granted(self, ticket: int) -> None:
-        """Make the messages of this ticket free, once however often it is granted again."""
+        """Make a `ready` free, once however often this ticket is granted again."""
         if ticket > self._newest:
-            self._newest, self._free = ticket, self._free + len(WORK)
+            self._newest, self._free = ticket, self._free + 1
 
     def taken(self, kind: str | None) -> float:
         """Count a message; return the seconds until the next one may be read."""
-        if kind in WORK and self._free:
+        if kind == "ready" and self._free:
             self._free -= 1
             return 0.0
         self._bucket.spend()
@@ -131,11 +127,9 @@ class SessionRpc:
         try:
             check(request)
         except BoundError as error:
-            outbox.put(protocol.Refusal(str(error), ticket=request.commit.ticket))
+            outbox.put(protocol.Refusal(str(error)))
             return
         match taken := REQUESTS.from_wire(request):
-            case protocol.Commit():
-                self._commit(taken, hello, outbox)
             case protocol.Report():
                 refusal = job.evaluations.report(worker, taken.version, dict(taken.metrics))
                 if refusal is not None:
@@ -160,14 +154,5 @@ class SessionRpc:
             case "pong":
                 self._job.joining.names.answered(hello.session, request.pong.number)
             case other:
-                kinds = "ready, commit, abandon, done, leave, report, extent, carriers, unreached or pong"
+                kinds = "ready, abandon, done, leave, report, extent, carriers, unreached or pong"
                 outbox.put(protocol.Refusal(f"expected {kinds}, got {other or 'nothing'}"))
-
-    def _commit(self, commit: protocol.Commit, hello: pb.Hello, outbox: Outbox) -> None:
-        terms, host = self._job.terms, self._job.host
-        found = receipts.examine(host.secret, terms.job, commit.ticket, terms.servers, commit.receipts)
-        if found.missing and not self._job.repeated(hello.worker, commit.ticket):
-            message = receipts.missing_receipts(commit.ticket, found.missing)
-            outbox.put(protocol.Refusal(message, ticket=commit.ticket))
-            return
-        self._job.decider.handle(hello.worker, hello.incarnation, commit, found.norm)

@@ -160,7 +160,7 @@ def unread_notices(target: Target) -> str:
     """32 members say what is refused, 5,000 times each, on sessions that they do not read."""
     members, connections = [target.member(f"mute-{number}") for number in range(32)], []
     wrong = b"".join(
-        grpc_message(pb.SessionRequest(commit=pb.Commit(ticket=2**52 + n)).SerializeToString())
+        grpc_message(pb.SessionRequest(abandon=pb.Abandon(ticket=2**52 + n)).SerializeToString())
         for n in range(5000)
     )
     for member in members:
