@@ -12,6 +12,7 @@ import pytest
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from tests.cluster.cluster import ROOT, Cluster, entries_of, member
+from tests.promises import promise
 
 pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow]
 
@@ -133,3 +134,20 @@ def test_a_loop_of_ones_own(cluster: Cluster) -> None:
         loop.lines
     )
     assert run.summary.versions == 45
+
+
+@promise("A worker needs gRPC and the generated messages, and nothing else of this project.")
+def test_a_worker_in_generated_code(cluster: Cluster) -> None:
+    cluster.start_servers(1)
+    script = ROOT / "examples" / "grpc_worker.py"
+    code = [line for line in script.read_text(encoding="utf-8").split('"""', 2)[2].splitlines() if line]
+    assert len(code) <= 65
+    assert {line for line in code if "import" in line and ("ps" in line.split()[1])} == {
+        "from pswire.v1 import coordinator_pb2 as pb",
+        "from pswire.v1 import model_pb2, shard_pb2",
+    }
+    worker = cluster.launch("generated", str(script), cluster.hosts)
+    cluster.workers.append(worker)
+    run = cluster.wait_end(worker_codes=[0])
+    assert worker.lines[-1].startswith("all workers are done at version 200: w = [ 0.9"), worker.lines
+    assert run.summary.versions == 200

@@ -1,23 +1,60 @@
 """A client made of generated code alone trains, next to ours, and sees the same numbers."""
 
+import base64
+import re
+import shlex
 from collections.abc import Iterator
 
 import ml_dtypes
 import numpy as np
 import pytest
+from google.protobuf import json_format, message_factory
 
 import psworker
+from pswire.model.plan import VariableSpec
 from pswire.transport import frames
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from pswire.v1.model_pb2 import WIRE_DTYPE_BFLOAT16, WIRE_DTYPE_FLOAT16
+from tests.docs.markdown import named
 from tests.service.peer import Peer, messages
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, granted, serving, wait_until
 
+SERVICES = {
+    "Coordinator": pb.DESCRIPTOR.services_by_name["Coordinator"],
+    "Shard": shard_pb2.DESCRIPTOR.services_by_name["Shard"],
+}
 NARROW = {
     "float16": (WIRE_DTYPE_FLOAT16, np.dtype("<f2")),
     "bfloat16": (WIRE_DTYPE_BFLOAT16, np.dtype(ml_dtypes.bfloat16)),
 }
+
+
+def test_each_line_for_grpcurl_is_a_call_that_works() -> None:
+    commands = re.sub(r"\\\n *", "", named("docs/guides/loop.md", "grpcurl")).replace("\n  ", " ")
+    words = {"JOB": "", "TOKEN": "", "PLAN": ""}
+    variables = [VariableSpec("w", (3,), "float32", "trainable")]
+    with serving() as cluster, Peer(cluster, "w0", variables) as peer:
+        peer.step()
+        for line in commands.splitlines():
+            if line.startswith("PLAN="):
+                words["PLAN"] = line.removeprefix("PLAN=")
+                continue
+            _, *parts = shlex.split(re.sub(r"'\$(\w+)'", lambda found: words[found[1]], line))
+            service, method = parts[-1].removeprefix("pswire.v1.").split("/")
+            said = parts[parts.index("-d") + 1] if "-d" in parts else "{}"
+            found = next(m for m in SERVICES[service].methods if m.name == method)
+            request = json_format.Parse(said, message_factory.GetMessageClass(found.input_type)())
+            stub = cluster.coordinator if service == "Coordinator" else cluster.shards[0]
+            answer = getattr(stub, method)(request, timeout=PATIENCE)
+            if method == "Status":
+                words["VERSION"] = str(answer.version)
+            elif method == "Join":
+                words["JOB"] = answer.job
+                words["TOKEN"] = base64.b64encode(answer.membership_token).decode()
+            elif method == "Pull":
+                [reply] = answer
+                assert np.frombuffer(reply.chunk.data, "<f4").tolist() == [0, 0, 0]
 
 
 @pytest.fixture
