@@ -459,16 +459,17 @@ class Session(Facts):
         ticket = grant.ticket
         try:
             result = self._servers.first(send)
-        except Exception as error:
+        except BaseException as error:
             if self._stream.take_back(ticket) or not isinstance(error, Voided):
                 raise
             # This worker has joined again, and learned that the commit counted.
             self._keep_residuals(ticket)
             self._watch.end()
             return
-        self._stream.answered_commit(ticket, result.events)
+        in_hand = self._stream.answered_commit(ticket, result.events)
         self._watch.end(result.received)
-        self._require_valid(grant)
+        if in_hand:
+            self._require_valid(grant)
         self._keep_residuals(ticket)
 
     def _keep_residuals(self, ticket: int) -> None:

@@ -67,23 +67,13 @@ class SessionProbe:
 
     def before_commit(self, action: Callable[[], object]) -> None:
         """Call `action` before every commit that goes apart from its payload."""
-        session, commit, staged = self._session, self._session._commit, self._session._commit_staged
+        session, commit = self._session, self._session._commit
 
         def commit_later(*args: Any) -> None:
             action()
             commit(*args)
 
-        def staged_later(*args: Any) -> None:
-            action()
-            # It may go on by the session's stream.
-            session._commit = commit  # type: ignore[method-assign]
-            try:
-                staged(*args)
-            finally:
-                session._commit = commit_later  # type: ignore[method-assign]
-
         session._commit = commit_later  # type: ignore[method-assign]
-        session._commit_staged = staged_later  # type: ignore[method-assign]
 
 
 def forget_socket(transport: Any) -> None:

@@ -152,7 +152,8 @@ class Contributions:
                     ledger.refuse(member, refusal, number)
                     return
                 self._contribute(member, ticket, commit, norm, now)
-            if commit.ready and member.requested is None and member.state != "done":
+            over = self._job.stopped is not None or member.state == "done"
+            if commit.ready and (member.requested is None or over):
                 self.ready(member, number, now)
                 return
         self._driver.check_deadlock(now)

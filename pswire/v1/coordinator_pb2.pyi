@@ -513,7 +513,8 @@ Global___CommitRequest: _TypeAlias = CommitRequest  # noqa: Y015
 @_typing.final
 class CommitReply(_message.Message):
     """What follows from the commit: its fate first ("pending" until an update takes
-    it), and with `ready` the next grant, or the end of the job.
+    it), and with `ready` the next grant or the end of the job, if that comes within
+    some seconds; else the session brings it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

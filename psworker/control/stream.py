@@ -19,7 +19,7 @@ from psworker.control.backoff import Backoff, bounded, translated
 from psworker.control.fates import Fates
 from psworker.control.joining import Joined, Registration
 from psworker.engine import ClientEngine, Commit, Disposition, Event, Grant, Stop, StreamRequest
-from psworker.errors import RolledBack, SessionError, Unreachable, Voided
+from psworker.errors import RolledBack, SessionError, Voided
 
 log = logging.getLogger("ps-worker")
 
@@ -126,13 +126,14 @@ class SessionStream:
         with self._lock:
             return self._engine.take_back(ticket)
 
-    def answered_commit(self, ticket: int, events: Sequence[Event]) -> None:
-        """Take the answer to the commit of the ticket."""
+    def answered_commit(self, ticket: int, events: Sequence[Event]) -> bool:
+        """Take the answer to the commit of the ticket. Returns whether the ticket is in hand again, void."""
         with self._lock:
-            self._engine.answered_commit(ticket, events)
+            in_hand = self._engine.answered_commit(ticket, events)
             for each in events:
                 self._fates.see(each)
             self._after_events()
+            return in_hand
 
     def over_within(self, seconds: float) -> bool:
         """Whether the job has stopped, or does so within `seconds`. Raises SessionError if the session has failed."""
@@ -204,8 +205,8 @@ class SessionStream:
         with self._lock:
             return self._engine.dispositions()
 
-    def explained(self, error: Unreachable) -> SessionError:
-        """Return why a server does not answer: possibly because the job is over.
+    def explained(self, error: SessionError) -> SessionError:
+        """Return why a server does not answer, or refuses: possibly because the job is over, or is another one.
 
         Servers end with their coordinator, so this waits while the coordinator is unreachable, too.
         """

@@ -22,6 +22,7 @@ from pswire.patience import silence as silence_of
 from pswire.patience import stuck as stuck_after
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.codecs import FLOAT32, OCTETS, Encoder, NotFinite
+from pswire.transport.failures import CallEnded
 from pswire.transport.rows import RowFormat, counts_of, row_codec
 from pswire.transport.wire import Wire
 from pswire.v1 import coordinator_pb2 as pb
@@ -383,6 +384,7 @@ class ShardClient:
 
         def ask() -> StepResult:
             member = self._member_with(ticket)
+            self._agreed_to_commit(member, after)
             answer = self._send(
                 *(member, ticket, values, after, commit, hello),
                 part=part,
@@ -406,7 +408,7 @@ class ShardClient:
         request = commit_request(commit, hello)
 
         def ask() -> StepResult:
-            exchange = self._agreed(self._member_with(commit.ticket), after)
+            exchange = self._agreed_to_commit(self._member_with(commit.ticket), after)
             now, events, _ = _noticed(exchange.ask([[request]]))
             return StepResult(events, now, None, None)
 
@@ -547,6 +549,16 @@ class ShardClient:
         """Return the exchange of the first lane, on which all is agreed. Hold the `turn`."""
         self._lane.current().agree(member, after)
         return self._lane.exchange
+
+    def _agreed_to_commit(self, member: Member, after: int) -> Exchange:
+        """As `_agreed`. A worker that is no member any more tries again: an earlier try may have counted, which the
+        session learns when it joins again."""
+        try:
+            return self._agreed(member, after)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.ABORTED:
+                raise CallEnded(grpc.StatusCode.UNAVAILABLE, f"{error.details()}: wait") from error
+            raise
 
     def _transport(self, first: bool) -> Transport:
         """Return a transport to where the server is now. No lane but the first shares memory."""

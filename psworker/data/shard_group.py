@@ -20,7 +20,7 @@ from pswire.transport.connecting import open_channel
 from pswire.transport.leader import Leader
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.data.shard_client import Settings, ShardClient
-from psworker.errors import SessionError, Unreachable
+from psworker.errors import Refused, SessionError, Unreachable
 
 log = logging.getLogger("ps-worker")
 
@@ -38,8 +38,8 @@ class ShardGroup:
         """`replicas`: each pair of `hosts` has a part, which one of them serves at a time."""
         self._settings = settings
         self.closing, self.pointless = threading.Event(), threading.Event()
-        # The session sets these three. Why a server does not answer, judged by what else is known:
-        self.explain: Callable[[Unreachable], SessionError] = lambda error: error
+        # The session sets these three. Why a server does not answer or refuses, judged by what else is known:
+        self.explain: Callable[[SessionError], SessionError] = lambda error: error
         # Why a ticket is void, if it is: a membership sends nothing for tickets of another one.
         self.void: Callable[[int], str | None] = lambda ticket: None
         # Called with the transport to each server when one changes.
@@ -86,14 +86,14 @@ class ShardGroup:
             # A server's exchange serves one request at a time, so nothing may stay under way, even after a failure.
             wait(calls)
             return [made.result() for made in calls]
-        except Unreachable as error:
+        except (Unreachable, Refused) as error:
             raise self.explain(error) from error
 
     def first(self, call: Callable[[ShardClient], R]) -> R:
         """Call with the shard of server 0, which takes commits. Raises as `each`."""
         try:
             return call(self.shards[0])
-        except Unreachable as error:
+        except (Unreachable, Refused) as error:
             raise self.explain(error) from error
 
     def _submitted(self, pool: ThreadPoolExecutor, call: Callable[[ShardClient], R]) -> "list[Future[R]]":

@@ -68,7 +68,7 @@ class ClientEngine:
         self.committing: Commit | None = None
         # Received, and not yet taken by the loop.
         self.grants: deque[Grant] = deque()
-        # Why granted tickets are void. A later grant clears it, except for the ticket in hand.
+        # Why granted tickets are void, until a later ticket is taken in hand.
         self.void: dict[int, str] = {}
         self.leaving: Leave | None = None
         # The newest grant that was received.
@@ -143,6 +143,8 @@ class ClientEngine:
             raise illegal("take_grant", None, self.work, self.held)
         grant = self.grants.popleft()
         self.held = grant.ticket
+        if self.void:
+            self.void = {void: why for void, why in self.void.items() if void >= grant.ticket}
         return grant
 
     def ready_ahead(self, ticket: int) -> Requests:
@@ -175,20 +177,24 @@ class ClientEngine:
         self.position.commit(None if self._initialises(commit.ticket) else commit.batch)
         return commit
 
-    def answered_commit(self, ticket: int, events: Iterable[Event]) -> None:
+    def answered_commit(self, ticket: int, events: Iterable[Event]) -> bool:
         """Take the answer to the commit of the ticket in hand: its fate, and events that follow from it.
 
-        The ticket stays in hand, void, if a cancel came before the commit. No-op if another membership has begun.
+        Returns whether the ticket is in hand again, void, because a cancel came before the commit. The answer to a
+        former member says nothing.
         """
         if self.committing is None or self.committing.ticket != ticket:
-            return
-        self.held = self.committing = None
+            return self.held == ticket
+        self.held, crossed = None, False
+        self.committing = None
         for each in events:
-            if isinstance(each, Disposition) and each.ticket == ticket and each.cancelled:
-                self.held = ticket
-                self.void.setdefault(ticket, "the cancel crossed its commit")
-                self.position.take_back()
+            crossed = crossed or (isinstance(each, Disposition) and each.ticket == ticket and each.cancelled)
             self.receive(each)
+        if crossed:
+            self.held = ticket
+            self.void.setdefault(ticket, "the cancel crossed its commit")
+            self.position.take_back()
+        return crossed
 
     def take_back(self, ticket: int) -> bool:
         """Stop sending the commit of the ticket, because it was refused before it was made, or the ticket is void.
@@ -256,8 +262,6 @@ class ClientEngine:
                         self.granted_ahead = False
                     self.newest, self.asked = event, False
                     self.grants.append(event)
-                    if self.void:
-                        self.void = {void: why for void, why in self.void.items() if void == self.held}
             case Disposition():
                 if event.cancelled:
                     # The ticket came to nothing, as its holder learns: it is no contribution.

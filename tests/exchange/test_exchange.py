@@ -15,9 +15,9 @@ from pswire.transport.codecs import FLOAT32
 from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
-from psworker.data.shard_client import ShardClient
 from psworker.engine import Commit
 from tests.comparing import same
+from tests.exchange.test_several_servers import broken
 from tests.probes import SessionProbe
 from tests.sentences import Recorder
 from tests.service.serving import granted
@@ -95,19 +95,7 @@ def test_a_step_in_one_message_gives_the_same_weights(server: str, transport: st
 @pytest.mark.parametrize("transport", ["grpc", "socket"])
 def test_a_lost_answer_counts_once(server: str, transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit was made, its answer is lost on the way: the worker commits again and goes on."""
-    real = ShardClient.step
-    lost = iter([False, True, False, True])
-
-    class Broken(grpc.RpcError):
-        pass
-
-    def step(self: ShardClient, *arguments: object, **options: object) -> object:
-        answer = real(self, *arguments, **options)  # type: ignore[arg-type]
-        if next(lost, False):
-            raise Broken
-        return answer
-
-    monkeypatch.setattr(ShardClient, "step", step)
+    broken(monkeypatch, lambda number: False, {1, 3, 4}.__contains__)
     values, told = trained(server, transport)
     fates = [d for d in told if d.version > 0]
     assert [d.version for d in fates] == [1, 2, 3, 4, 5]
@@ -121,13 +109,7 @@ def test_a_lost_answer_counts_once(server: str, transport: str, monkeypatch: pyt
 def test_a_broken_exchange_before_the_commit_is_tried_again(
     server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Broken(grpc.RpcError):
-        pass
-
-    def step(self: ShardClient, *arguments: object, **options: object) -> object:
-        raise Broken
-
-    monkeypatch.setattr(ShardClient, "step", step)
+    broken(monkeypatch, {0, 1, 3, 6}.__contains__, lambda number: False)
     _, told = trained(server, "shared-memory")
     assert [d.version for d in told if d.version > 0] == [1, 2, 3, 4, 5]
 

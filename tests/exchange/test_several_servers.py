@@ -1,6 +1,6 @@
 """With several servers the commit goes to the first one with all receipts, by the stream that carried its payload."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import grpc
 import numpy as np
@@ -9,14 +9,14 @@ import pytest
 import psworker
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
-from psworker.data.shard_client import ShardClient
+from pswire.transport.failures import CallEnded
+from pswire.transport.framed_socket import Parts
+from pswire.v1 import shard_pb2
+from psworker.data.exchange import Answer, Exchange
+from tests.promises import promise
 from tests.service.serving import VARIABLES, Cluster, granted, serving
 
 STEPS = 6
-
-
-class Broken(grpc.RpcError):
-    """The stream broke."""
 
 
 @pytest.fixture(params=["grpc", "socket", "shared-memory"])
@@ -34,24 +34,30 @@ def cluster(tmp_path) -> Iterator[Cluster]:
     assert check_run(Run(tmp_path / "run")).ok
 
 
-def watched(
+def broken(
     monkeypatch: pytest.MonkeyPatch, before: Callable[[int], bool], after: Callable[[int], bool]
 ) -> list[int]:
-    """The tickets of commits that such a stream carries. It breaks before or after those for which these are true."""
-    real, carried = ShardClient.commit, list[int]()
+    """The tickets of commits, one for each try. The stream breaks before or after those for which these are true."""
+    real, tried = Exchange.ask, list[int]()
 
-    def commit(self: ShardClient, ticket: int, *more: object) -> object:
-        number = len(carried)
-        carried.append(ticket)
+    def ask(self: Exchange, requests: Iterable[Parts]) -> Answer:
+        messages = [b"".join(parts) for parts in requests]
+        commit = shard_pb2.ExchangeRequest.FromString(messages[0]).commit.commit
+        if not commit.ticket:
+            return real(self, [[each] for each in messages])
+        number = len(tried)
+        tried.append(commit.ticket)
         if before(number):
-            raise Broken
-        answer = real(self, ticket, *more)  # type: ignore[arg-type]
+            self.close()
+            raise CallEnded(grpc.StatusCode.UNAVAILABLE, "cut")
+        answer = real(self, [[each] for each in messages])
         if after(number):
-            raise Broken
+            self.close()
+            raise CallEnded(grpc.StatusCode.UNAVAILABLE, "cut")
         return answer
 
-    monkeypatch.setattr(ShardClient, "commit", commit)
-    return carried
+    monkeypatch.setattr(Exchange, "ask", ask)
+    return tried
 
 
 def trained(cluster: Cluster, transport: str, *, prefetch: bool = False) -> list[int]:
@@ -69,25 +75,22 @@ def trained(cluster: Cluster, transport: str, *, prefetch: bool = False) -> list
 NEVER = frozenset[int]().__contains__
 
 
-def test_each_commit_but_the_last_is_carried(
-    cluster: Cluster, transport: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_commits_go_to_server_0_by_the_stream_of_payloads(
+    cluster: Cluster, transport: str, monkeypatch: pytest.MonkeyPatch, prefetch: bool
 ) -> None:
-    carried = watched(monkeypatch, NEVER, NEVER)
-    versions = trained(cluster, transport)
-    assert versions[-STEPS:] == list(range(1, STEPS + 1)) and len(carried) == STEPS - 1
+    tried = broken(monkeypatch, NEVER, NEVER)
+    versions = trained(cluster, transport, prefetch=prefetch)
+    # The first is that of the initial values.
+    assert versions[-STEPS:] == list(range(1, STEPS + 1)) and len(set(tried)) == len(tried) == STEPS + 1
 
 
+@promise("Retries never apply a gradient twice")
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_commit_whose_stream_breaks_counts_once(
     cluster: Cluster, transport: str, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    breaks = {1, 3}.__contains__
-    watched(monkeypatch, *((breaks, NEVER) if when == "before" else (NEVER, breaks)))
+    breaks = {0, 2, 3, 6}.__contains__
+    tried = broken(monkeypatch, *((breaks, NEVER) if when == "before" else (NEVER, breaks)))
     assert trained(cluster, transport)[-STEPS:] == list(range(1, STEPS + 1))
-
-
-def test_a_worker_that_fetches_ahead_commits_in_its_session(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    carried = watched(monkeypatch, NEVER, NEVER)
-    assert trained(cluster, "auto", prefetch=True)[-STEPS:] == list(range(1, STEPS + 1)) and not carried
+    assert len(tried) == STEPS + 1 + 4

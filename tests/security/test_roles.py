@@ -55,7 +55,7 @@ def test_callers_are_those_of_the_threat_model() -> None:
     }
     worker, server = {"worker"}, {"server"}
     assert found == {
-        **dict.fromkeys(("Join", "Session", "GatherEpoch", "Push", "Exchange"), worker),
+        **dict.fromkeys(("Join", "Session", "Commit", "GatherEpoch", "Push", "Exchange"), worker),
         **dict.fromkeys(("Follow", "Locate", "Replicate"), server),
         **dict.fromkeys(("Note", "ChangePolicy", "Promote"), {"admin"}),
         "Pull": worker | server,

@@ -69,7 +69,9 @@ def test_reflection_lists_the_services(cluster: Cluster) -> None:
     [
         (
             "pswire.v1.Coordinator",
-            [*"Join Session Status GatherEpoch Note ChangePolicy Promote Locate FindCoordinator".split()],
+            [
+                *"Join Session Commit Status GatherEpoch Note ChangePolicy Promote Locate FindCoordinator".split()
+            ],
         ),
         ("pswire.v1.Shard", ["Push", "Pull", "Exchange", "Follow", "Replicate"]),
     ],

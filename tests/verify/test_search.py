@@ -25,7 +25,7 @@ BEGINS = ("w0 joins", "w0 ready", "w0 commits")
 FAULTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "AppliesTwice": ("apply of ticket 2, which is settled or unknown", (*BEGINS, "w0 commits", "w0 done")),
     "Forgets": ("neither applied nor dropped 1 tickets", (*BEGINS, "w0 commits loss=nan", "w0 done")),
-    "GrantsTwice": ("grant of ticket 2, for which w0 does not wait", (*BEGINS, "w0 abandons")),
+    "GrantsTwice": ("grant of ticket 2, for which w0 does not wait", (*BEGINS, "w0 done")),
     "RaisesOnDone": ("failed on Done(worker='w0'): KeyError: 'w0'", (*BEGINS, "w0 done")),
     "Exits": ("step wants to exit: 0", (*BEGINS, "w0 leaves")),
     "Endless": ("more than 10000 decisions in one step", (*BEGINS, "w0 leaves")),

@@ -158,11 +158,23 @@ class Decider:
             )
 
     async def take(self, worker: str, incarnation: int, commit: protocol.Commit, norm: float) -> None:
-        """Take a commit, as `handle`. Returns when it is decided and its answer may leave."""
-        self.handle(worker, incarnation, commit, norm)
-        if worker in self._waiting:
-            decided = self._waiting[worker][-1].decided = self.host.owner.loop.create_future()
-            await decided
+        """Take a commit, as `handle`. Returns when it is decided and its answer may leave.
+
+        A commit that is sent again while it waits is decided once.
+        """
+        waits = self._waiting_commit(worker, commit.ticket)
+        if waits is None:
+            self.handle(worker, incarnation, commit, norm)
+            waits = self._waiting_commit(worker, commit.ticket)
+        if waits is not None:
+            if waits.decided is None:
+                waits.decided = self.host.owner.loop.create_future()
+            # Another try waits for the same.
+            await asyncio.shield(waits.decided)
+
+    def _waiting_commit(self, worker: str, ticket: int) -> _Waiting | None:
+        requests = ((each, each.request) for each in self._waiting.get(worker, ()))
+        return next((w for w, r in requests if isinstance(r, protocol.Commit) and r.ticket == ticket), None)
 
     @property
     def stopped(self) -> Stopped | None:

@@ -144,7 +144,12 @@ class Outboxes:
             raise Refused(grpc.StatusCode.UNAVAILABLE, message)
         if not hmac.compare_digest(outbox.session.encode(), session.encode()):
             raise precondition(f"worker {worker!r} is another session's; join first")
-        outbox.inline = InlineReply(outbox.loop)
+        before, outbox.inline = outbox.inline, InlineReply(outbox.loop)
+        if before is not None:
+            # The worker sends its commit again.
+            for notice in before.take_undelivered():
+                outbox.inline.put(notice)
+            before.end()
         return outbox, outbox.inline
 
     @staticmethod
@@ -152,7 +157,7 @@ class Outboxes:
         """End the collection; undelivered notices go to the session."""
         if outbox.inline is reply:
             outbox.inline = None
-        for notice in reply.undelivered():
+        for notice in reply.take_undelivered():
             outbox.put(notice)
 
 
@@ -177,24 +182,17 @@ class InlineReply:
             if self._waker is not None:
                 settle(self._waker)
 
-    async def take(self, *, wait_for_grant: bool) -> list[protocol.Event]:
-        """Return the notices; with `wait_for_grant`, wait for a grant, a stop or a refusal first.
-
-        Raises Refused if the session ends meanwhile.
-        """
-        while wait_for_grant and not self._decisive:
-            if self._ended:
-                raise Refused(
-                    grpc.StatusCode.UNAVAILABLE,
-                    "the worker's session broke, and the answer to its commit is sent there and on request: wait",
-                )
+    async def take(self, seconds: float) -> list[protocol.Event]:
+        """Return the notices. First wait for a grant, a stop or a refusal: at most `seconds`, and not beyond the end of
+        the session."""
+        if seconds and not self._decisive and not self._ended:
             self._waker = self._loop.create_future()
-            await self._waker
+            await until(self._waker, seconds)
         self._taken = len(self._notices)
         return list(self._notices)
 
     def end(self) -> None:
-        """End the session's stream: further notices are sent elsewhere."""
+        """End the wait: further notices are sent elsewhere."""
         self._ended = True
         if self._waker is not None:
             settle(self._waker)
@@ -209,5 +207,7 @@ class InlineReply:
         self._notices = [notice for notice in self._notices if isinstance(notice, protocol.Stop)]
         self._taken = 0
 
-    def undelivered(self) -> list[protocol.Event]:
-        return self._notices
+    def take_undelivered(self) -> list[protocol.Event]:
+        """Return the notices that were not sent, once."""
+        found, self._notices = self._notices, []
+        return found

@@ -6,7 +6,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
+import grpc
+
 from psserver.replication.messages import Item, Message
+from psserver.service.errors import Refused
 from psserver.service.guard.authorization import Names
 from psserver.service.job.job import Job
 from psserver.service.job.log_file import LogError
@@ -35,6 +38,7 @@ from pswire import running
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.model.plan import Plan
+from pswire.transport.leader import NOT_LEADING
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
@@ -61,6 +65,7 @@ class Replicating:
         assert settings.out is not None
         self._settings, self._host, self._announce = settings, host, announce
         self._continuation, self._exchange = continuation, exchange
+        exchange.elsewhere = Refused(grpc.StatusCode.UNAVAILABLE, NOT_LEADING)
         # Why this server ends; and whether it has ended the job.
         self._reason, self._concluded = "", False
         index, out = settings.task_index, settings.out
@@ -253,22 +258,27 @@ class Replicating:
             for follower in job.routes.followers:
                 await follower.abandon()
 
+    def _stop_serving(self) -> None:
+        """Another server leads, or none does."""
+        self.rpc.close()
+        self._exchange.commits = None
+
     async def _led(self, job: Job, life: JobLoop, results: Results) -> ExitCode:
         """Let time pass for the job, and end it or leave it to another server."""
         going = self._continuation
         await life.watch(results)
         if self._copy.deposed:
-            self.rpc.close()
+            self._stop_serving()
             return self._stopped(
                 ExitCode.REFUSED,
                 f"server {self._shell.replica.disk.config.primary} has taken this server's place, in term "
                 f"{self._copy.deposed}: nothing that this one took since counts, and nothing of it is lost",
             )
         if self._copy.failure is not None and (found := self._end.found()) is not None:
-            self.rpc.close()
+            self._stop_serving()
             return self._stopped(*found)
         if self._end.goes_back and job.decider.stopped is None:
-            self.rpc.close()
+            self._stop_serving()
             job.decider.write_or_fail(job.routes.run_log.close)
             return self._begin_again(self._end.loss)
         if job.decider.stopped is None and job.decider.failure is None:

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import grpc
 
+from psserver.coordinator.tickets import Ticket
 from psserver.receipts import examine, missing_receipts
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.guard.calls import Caller
@@ -34,11 +35,16 @@ class Commits:
     def settled(self, request: pb.CommitRequest) -> bool:
         """Whether the ticket has been committed, cancelled or given back: it needs no payload, and the answer to its
         commit is its fate."""
-        return self._settled(request.hello.worker, request.commit.ticket)
-
-    def _settled(self, worker: str, number: int) -> bool:
-        ticket = self._decider.coordinator.state.tickets.find(number, worker)
+        ticket = self._ticket(request)
         return ticket is not None and ticket.state != "open"
+
+    def counted(self, request: pb.CommitRequest) -> bool:
+        """Whether an earlier try may have counted: the ticket is settled, and was not cancelled."""
+        ticket = self._ticket(request)
+        return ticket is not None and ticket.state != "open" and not (ticket.fate and ticket.fate.cancelled)
+
+    def _ticket(self, request: pb.CommitRequest) -> Ticket | None:
+        return self._decider.coordinator.state.tickets.find(request.commit.ticket, request.hello.worker)
 
     def check(self, request: pb.CommitRequest, push: shard_pb2.PushHeader) -> None:
         """Raise Refused unless the commit is of what the push names, by the same worker."""
@@ -55,7 +61,8 @@ class Commits:
     async def take(
         self, request: pb.CommitRequest, caller: Caller, answer: Answer, norm: float | None = None
     ) -> None:
-        """Have a commit decided, and `answer` with its fate, and with the next grant if it asks for that.
+        """Have a commit decided, and `answer` with its fate, and with the next grant if it asks for that and that comes
+        soon; else the session brings it.
 
         `norm`: of the payload that this server holds; None: receipts prove that all servers hold it. Raises Refused,
         and then only UNAVAILABLE leaves open whether the commit counts: the worker sends it again.
@@ -73,7 +80,9 @@ class Commits:
             if norm is None:
                 norm = self._norm(request)
             await decider.take(hello.worker, hello.incarnation, COMMITS.from_wire(request.commit), norm)
-            notices = await inline.take(wait_for_grant=request.commit.ready)
+            notices = await inline.take(self._host.options.patience if request.commit.ready else 0.0)
+            if not any(_settles(notice, request.commit.ticket) for notice in notices):
+                raise unavailable("the worker's session broke, and has the answer: wait")
             if not await decider.flushing.written():
                 inline.forget()
                 raise unavailable("the decision log cannot be written: the job is over")
@@ -100,6 +109,15 @@ class Commits:
 
         await self.take(request, call.caller, answer)
         return reply
+
+
+def _settles(notice: protocol.Event, ticket: int) -> bool:
+    """Whether a notice says what became of the ticket, or that nothing more will be said."""
+    match notice:
+        case protocol.Disposition(number) | protocol.Refusal(ticket=number):
+            return number == ticket
+        case _:
+            return isinstance(notice, protocol.Stop)
 
 
 def unavailable(message: str) -> Refused:

@@ -65,12 +65,13 @@ class ExchangeRpc:
     """The method Exchange, for gRPC calls and for sockets. It has no state of its own.
 
     `commits` and `sockets` are set before the first call: the former on server 0 only, the latter to be offered
-    beside gRPC.
+    beside gRPC. `elsewhere`: the refusal of commits by any other server.
     """
 
     def __init__(self, host: ShardHost) -> None:
         self._host = host
         self.commits: Commits | None = None
+        self.elsewhere = precondition("expected no commit here: server 0 takes them")
         self.sockets: SocketListener | None = None
 
     async def exchange(self, stream: Stream) -> None:
@@ -122,7 +123,7 @@ class ExchangeRpc:
                 return
             staged = await self._staged(request, chunk, stream, attachment)
         except Refused as refused:
-            if isinstance(refused, MembershipOver) or commits.settled(request.commit):
+            if isinstance(refused, MembershipOver) or commits.counted(request.commit):
                 # An earlier try may have counted: the answer to the next one tells, perhaps after another Join.
                 raise unavailable(f"{refused.message}: wait") from refused
             raise
@@ -159,7 +160,7 @@ class ExchangeRpc:
             behind = request.push.rows or request.push.next_rows
             if behind or refused.code not in LIGHT or isinstance(refused, MembershipOver):
                 raise
-            if request.HasField("commit") and self._server_0().settled(request.commit):
+            if request.HasField("commit") and self._server_0().counted(request.commit):
                 raise
             # The stream and its attachment survive the refusal of one payload.
             await stream.send(message(code=refused.code.value[0], refusal=refused.message))
@@ -176,7 +177,7 @@ class ExchangeRpc:
     def _server_0(self) -> Commits:
         """Return what takes commits. Raises Refused on any other server."""
         if self.commits is None:
-            raise precondition("expected no commit here: server 0 takes them")
+            raise self.elsewhere.afresh()
         return self.commits
 
     async def _answer(
