@@ -19,7 +19,7 @@ from psserver.checkpoint.rewind import RewindError
 from psserver.optimizers import OptimizerError
 from psserver.options import Options
 from psserver.policies import PolicyError
-from psserver.service.guard.limits import raise_descriptors
+from psserver.service.guard.machine import raise_descriptors
 from psserver.service.job.log_file import LogError
 from psserver.service.job.next_job import newest, numbered
 from psserver.service.job.run_log import SUMMARY, WEIGHTS, FolderError

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("ps-server")
 
 # The limit of concurrent connections. A Prometheus needs one.
-CONNECTION_LIMIT: Final = int(METRICS_CONNECTIONS.value)
 # Seconds from the accept to the end of a connection, whatever it sends.
 DEADLINE: Final = 10.0
 
@@ -52,7 +51,7 @@ class _Served:
 class ConnectionServer(ThreadingMixIn, HTTPServer):
     """An HTTP server with limited connections.
 
-    At most CONNECTION_LIMIT at once, for `deadline` seconds each.
+    At most METRICS_CONNECTIONS at once, for `deadline` seconds each.
 
     Connections beyond the limit are closed at once. The thread of `serve_forever` accepts, counts and cuts; the
     threads of connections only serve and close. Raises OSError if the address is not available.
@@ -83,7 +82,7 @@ class ConnectionServer(ThreadingMixIn, HTTPServer):
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         self._served = [served for served in self._served if served.thread.is_alive()]
-        return len(self._served) < CONNECTION_LIMIT
+        return len(self._served) < METRICS_CONNECTIONS
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Serve in the connection's thread. The connection's deadline includes the TLS handshake."""

@@ -11,7 +11,7 @@ import grpc
 
 from psserver.checkpoint import FolderLock, Store
 from psserver.service.guard.authorization import Authorizer
-from psserver.service.guard.limits import check_threads
+from psserver.service.guard.machine import check_threads
 from psserver.service.job.job import Job
 from psserver.service.life.coordinating import Coordinating, lock_folder
 from psserver.service.life.following import Following

@@ -131,15 +131,6 @@ class Shard:
         if self.stream is not None and not stop():
             self.stream.codec.prepare()
 
-    @property
-    def owned(self) -> tuple[list[str], list[str]]:
-        """The workers whose payloads lie in buffers of this shard: staged or incoming, and waiting side by side.
-
-        The second list is empty if contributions are summed.
-        """
-        kept, summed = self._updater.kept, self._updates.summed
-        return self.staging.owned, summed[-len(kept) :] if kept else []
-
     def passed(self, order: Order) -> int:
         """Return the bytes of payloads that executing `order` passes over, if it has arithmetic.
 

@@ -33,8 +33,6 @@ class Slot:
     ticket: int
     values: Floats
     cut: Callable[[], object] = lambda: None
-    # The worker that sends it.
-    worker: str = ""
     # The sum of the squares of its gradient.
     squares: float = 0.0
     # Rows of tables; empty without any.
@@ -80,14 +78,15 @@ class Staging:
         self._free.clear()
 
     @property
-    def owned(self) -> list[str]:
-        """The workers whose payloads are held, one name for each payload."""
-        return [slot.worker for slot in (*self._complete.values(), *self._incoming.values())]
+    def free(self) -> int:
+        """The number of payload buffers that are kept to be used again."""
+        return len(self._free)
 
-    def next_in_turn(self, ticket: int) -> bool:
-        """Return True if the ticket's payload is the next to be summed, in a round with a fixed order."""
+    def is_next(self, ticket: int) -> bool:
+        """Return True if the ticket's payload is the next to be summed: in a round with a fixed order the next in turn,
+        in any other round any while none is held."""
         turn = self.tickets[ticket].turn
-        return turn is not None and turn == self._first_turn()
+        return turn == self._first_turn() if turn is not None else not self.held
 
     def next_is_held(self) -> bool:
         """Return True if a payload that can be summed next is held or incoming.
@@ -135,8 +134,7 @@ class Staging:
         """
         assert ticket not in self._incoming, f"a push of ticket {ticket} is under way"
         values = self._free.pop() if self._free else self._new()
-        opened = self.tickets.get(ticket)
-        slot = self._incoming[ticket] = Slot(ticket, values, cut, opened.worker if opened else "")
+        slot = self._incoming[ticket] = Slot(ticket, values, cut)
         self.peak = max(self.peak, self.held)
         return slot
 

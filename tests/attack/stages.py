@@ -16,7 +16,7 @@ SECRET = "of the servers"
 # Among members that attack: where one goes without a word, honest ones wait for a third of this; seconds.
 AMONG_MEMBERS = 6.0
 # Kinds of memory that end with a membership, whatever streams are still to be closed.
-LASTING = ("contributions", "base versions")
+LASTING = ("reserved", "older versions")
 
 
 @dataclass
@@ -46,13 +46,13 @@ class Stage:
 
 
 def _wrong_account(served: Served) -> list[str]:
-    """Of a server whose members have all left: nothing is held for anybody, and the parts add up."""
-    picture = served.probe.host.memory_use()
-    held = [kind for kind in picture.parts if kind in LASTING]
+    """Of a server whose members have all left: nothing is held for anybody."""
+    memory = served.probe.host.memory
+    held = [kind for kind, nbytes in memory.parts().items() if nbytes and kind in LASTING]
     if held:
         return [f"memory is still held after the end: {held}"]
-    if picture.total > picture.limit:
-        return [f"the account of memory is wrong: {picture}"]
+    if memory.total > memory.limit:
+        return [f"the account of memory is wrong: {memory.parts()}"]
     return []
 
 

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from psserver.metrics import endpoint
-from psserver.metrics.endpoint import CONNECTION_LIMIT, Metrics
+from psserver.metrics.endpoint import METRICS_CONNECTIONS, Metrics
 from tests import patience
 
 # Seconds: what does not happen by then does not happen.
@@ -93,7 +93,7 @@ def test_silent_connections_take_few_threads_and_end(port: Port, capfd: pytest.C
             for key, _ in waiting.select(DEADLINE / 50):
                 waiting.unregister(key.fileobj)
             most = max(most, len(port.threads()))
-    assert most <= CONNECTION_LIMIT
+    assert most <= METRICS_CONNECTIONS
     assert all(ended(connection) for connection in silent)
     port.settle()
     assert "answer 42.0" in port.scrape()

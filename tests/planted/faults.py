@@ -311,8 +311,8 @@ FAULTS: Final = (
         ("service/test_strangers.py",),
     ),
     Fault(
-        "an empty token bucket lets calls through",
-        "if self.wait() > «0»: return False",
+        "a member that has spent its pace goes on",
+        "if self.wait(key) > «0»: return False",
         "1e9",
         ("service/test_pace.py",),
     ),

@@ -97,7 +97,7 @@ def test_invited_workers_are_served_among_strangers() -> None:
                     here.send([MESSAGE])
                     assert same(here.receive(), (MESSAGE, 0))
                 served += 1
-                assert opened.unauthenticated <= UNPROVEN.value
+                assert opened.unauthenticated <= UNPROVEN
             gc.collect()
             held.append(psutil.Process().memory_info().rss)
         # Of the server none; three of the strangers.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from psserver.service.guard.limits import check_threads
+from psserver.service.guard.machine import check_threads
 from pswire.exits import ExitCode
 from tests.patience import PATIENCE
 from tests.sentences import Recorder

@@ -267,7 +267,7 @@ def test_what_a_worker_says_is_escaped_and_cut(caplog: pytest.LogCaptureFixture,
 
 def test_a_peer_that_never_reads_its_session_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its notices would fill the server's memory; it is lost like a broken connection, and the others go on."""
-    monkeypatch.setattr(outbox_module, "OUTBOX_LIMIT", 50)
+    monkeypatch.setattr(outbox_module, "OUTBOX", 50)
     with serving(policy="sync", overrides=["cluster.worker_timeout=4.0"]) as cluster:
         mute = Peer(cluster, "mute")
         mute.ready()

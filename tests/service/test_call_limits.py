@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from psserver.service.guard import calls
-from psserver.service.guard.limits import UNPROVEN, Limit
+from psserver.service.guard.limits import UNPROVEN
 from psserver.service.net import pushes
 from pswire.model.plan import VariableSpec
 from pswire.transport.connecting import stub_of
@@ -83,17 +83,15 @@ def test_idle_calls_keep_nobody_out(
     """Join, Status and running workers are served meanwhile, and no thread is started for any of them. Of calls that
     are reset nothing stays."""
     # However long it takes to open them all.
-    monkeypatch.setattr(calls, "FIRST_MESSAGE", Limit(10 * PATIENCE, "test"))
+    monkeypatch.setattr(calls, "FIRST_MESSAGE", 10 * PATIENCE)
     with serving() as cluster, Peer(cluster, "worker") as worker:
         worker.step()
         idle = Idle(cluster, stack)
         stack.callback(idle.close)
         before = threading.active_count()
-        many = 3 * int(UNPROVEN.value)
+        many = 3 * UNPROVEN
         idle.open(many)
-        wait_until(
-            lambda: idle.ended >= many - UNPROVEN.value, "idle calls to arrive, and the oldest to be cut"
-        )
+        wait_until(lambda: idle.ended >= many - UNPROVEN, "idle calls to arrive, and the oldest to be cut")
         # Those of its clients' channels and calls, which are in this process, too; a server has none of either.
         clients = {"_run", "channel_spin", "consume_request_iterator", "_channel_managed_call_management"}
         named = [t.name for t in threading.enumerate() if not any(c in t.name for c in clients)]
@@ -113,7 +111,7 @@ def test_idle_calls_keep_nobody_out(
 
 
 def test_a_call_that_says_nothing_is_cut(monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> None:
-    monkeypatch.setattr(calls, "FIRST_MESSAGE", Limit(0.3, "test"))
+    monkeypatch.setattr(calls, "FIRST_MESSAGE", 0.3)
     over = threading.Event()
 
     def nothing() -> Iterator[bytes]:

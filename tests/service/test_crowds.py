@@ -22,7 +22,7 @@ import pytest
 import psworker
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
-from psserver.service.guard.rates import REJOIN_BURST
+from psserver.service.guard.limits import BURST, JOIN
 from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
 from tests.promises import promise
@@ -32,6 +32,8 @@ from tests.service.serving import LOOK_EVERY, PATIENCE, Cluster, granted, servin
 
 # Each name comes as often as one may without a pause.
 NAMES, THREADS = repetitions(15, soak=500, fast=5), 4
+# A Join and a session.
+TIMES = BURST // (2 * JOIN)
 
 
 # Coming and going
@@ -41,7 +43,7 @@ def come_and_go(cluster: Cluster, peer: Peer, name: str) -> None:
     """Join, open a session, leave, all over again."""
     with grpc.insecure_channel(cluster.servers[0].address) as channel:
         stub = stub_of(channel)
-        for time in range(REJOIN_BURST):
+        for time in range(TIMES):
             session = f"{name}-{time}"
             reply = insist(lambda s=session: stub.Join(join_request(peer.plan, worker=name, session=s)))
             hello = pb.Hello(
@@ -124,7 +126,7 @@ def test_many_joins_and_leaves_leave_nothing_behind(tmp_path: Path) -> None:
     report = check_run(Run(out))
     assert not report.violations, report.violations
     kinds = [json.loads(line)["kind"] for line in (out / "decisions.jsonl").read_text().splitlines()]
-    assert kinds.count("join") == 1 + NAMES * REJOIN_BURST
+    assert kinds.count("join") == 1 + NAMES * TIMES
 
 
 # No descriptor left

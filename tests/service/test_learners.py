@@ -16,8 +16,9 @@ from psserver.coordinator.inputs import Requested
 from psserver.options import Options
 from psserver.replication import Disk, begin, first_config
 from psserver.service.errors import Refused
-from psserver.service.guard.ledger import MemoryLedger
+from psserver.service.guard.memory import Memory
 from psserver.service.life import replicating
+from psserver.service.life.replicating import LOG_SHARE
 from psserver.service.replicas import inputs, lending, transfer
 from psserver.service.replicas.disk import Promises, Remembered
 from psserver.service.replicas.learning import Arrival
@@ -46,7 +47,7 @@ def pieces() -> list[shard_pb2.CopyPiece]:
 
 
 def arrival(limit: int = 1 << 30) -> Arrival:
-    return Arrival(MemoryLedger(limit))
+    return Arrival(Memory(limit, 3))
 
 
 def test_a_copy_comes_back_from_its_pieces() -> None:
@@ -281,4 +282,6 @@ def test_a_server_that_ended_gets_the_state_of_the_one_that_leads(
     assert {bool(call.args[0]) for call in read.call_args_list} == {lends}
     for served in cluster.servers[:2]:
         # Nothing is kept of the copy.
-        assert not any("copy" in kind for kind in served.server.host.memory_use().parts)
+        host = served.server.host
+        # The log's, and what a worker shares.
+        assert host.memory.reserved <= int(LOG_SHARE * host.memory.limit) + host.nbytes

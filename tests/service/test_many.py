@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 import psworker
-from psserver.service.guard import limits
+from psserver.service.guard import machine
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer
 from tests.service.serving import ONES, PATIENCE, granted, refused, serving, wait_until
@@ -39,7 +39,7 @@ def test_a_thousand_connections_that_never_speak_keep_nobody_out() -> None:
 def test_one_more_than_there_is_room_for_is_refused_with_the_numbers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    room = limits.RESERVED_DESCRIPTORS + 2 * limits.DESCRIPTORS
+    room = machine.RESERVED_DESCRIPTORS + 2 * machine.DESCRIPTORS
     monkeypatch.setattr(resource, "getrlimit", lambda _: (room, room))
     with serving() as cluster, Peer(cluster, "one") as one, Peer(cluster, "two") as two:
         with refused(
@@ -52,8 +52,3 @@ def test_one_more_than_there_is_room_for_is_refused_with_the_numbers(
         two.send(leave=pb.Leave(reason="test"))
         wait_until(lambda: [w.state for w in cluster.status().workers if w.name == "two"] == ["left"], "it")
         Peer(cluster, "three")
-
-
-def test_memory_has_a_say() -> None:
-    assert limits.capacity(limits.WORKER_MEMORY).workers == 1
-    assert "--memory-limit" in limits.capacity(limits.WORKER_MEMORY).why

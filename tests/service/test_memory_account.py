@@ -9,8 +9,7 @@ import pytest
 
 from psserver.optimizers import build
 from psserver.policies import TensorParts
-from psserver.service.guard.ledger import MIB
-from psserver.service.guard.room import ShardMemory
+from psserver.service.guard.memory import MIB, Memory
 from psserver.shard import Admit, Apply, Dismiss, Fold, Hold, Install, Order, Release, Seal, Shard
 from psserver.shard.arena import Version
 from psserver.shard.staging import Slot
@@ -20,7 +19,6 @@ from tests.promises import promise
 from tests.repetitions import seeds
 
 ELEMENTS = 65_536
-PROMISED = ("versions", "payloads", "changes")
 MEDIAN = TensorParts(aggregator="median", knobs={"fewest": 1})
 TAYLOR = TensorParts("adaptive-taylor", knobs={"decay": 0.9, "epsilon": 1e-7})
 SETTINGS = {
@@ -59,9 +57,9 @@ class Job:
         plan = make_plan(specs, 1)
         deltas = TOP_K if self.name == "changes" else None
         optimizer = build({**settings, "learning_rate": 0.01})
-        self.memory = ShardMemory(0, 3, self.limit)
-        self.memory.admit(plan, optimizer, tensors, deltas)
-        self.shard = self.memory.shard = Shard(plan, 0, optimizer, tensors=tensors, staging=4, deltas=deltas)
+        self.memory = Memory(self.limit, 3)
+        self.shard = Shard(plan, 0, optimizer, tensors=tensors, staging=4, deltas=deltas)
+        self.memory.serve(self.shard)
         self.nbytes = plan.shards[0].nbytes
         self.order(Hold(1, 0, initialise=True, worker="first"))
         self.finish(self.begin(1))
@@ -117,7 +115,7 @@ class Job:
         return self.shard.staging.holds(ticket) or self.shard.staging.incoming(ticket) is not None
 
     def may_come(self, ticket: int) -> bool:
-        return self.shard.staging.admits(ticket) and self.memory.admits(ticket)
+        return self.shard.staging.admits(ticket) and self.memory.admits_payload(ticket)
 
     def end_push(self) -> None:
         if self.incoming:
@@ -186,29 +184,22 @@ class Job:
         self.chance.choice((*often, *often, *often, *seldom))()
 
 
-def total(job: Job) -> int:
-    """Of the account, both ways of asking it."""
-    picture = job.memory.ledger.use()
-    assert picture.total == job.memory.ledger.total and all(nbytes > 0 for nbytes in picture.parts.values())
-    return picture.total
-
-
 @promise("The memory that peers make a server use is bounded.")
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("seed", list(seeds(3, soak=60)))
 def test_any_schedule_returns_to_what_the_model_costs(name: str, seed: int) -> None:
     job = Job(random.Random(f"{name}/{seed}"), name)
-    cost = total(job)
+    cost = job.memory.total
     largest = cost
     for _ in range(400):
         job.step()
-        largest = max(largest, total(job))
+        largest = max(largest, job.memory.total)
     assert largest > cost, "the schedule took nothing"
     job.everybody_goes()
     # Payload buffers that wait to be used again are the model's, few, and given back when room is wanted.
-    assert total(job) <= cost + 4 * job.nbytes
+    assert job.memory.total <= cost + 4 * job.nbytes
     job.shard.staging.trim()
-    assert total(job) == cost
+    assert job.memory.total == cost
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -222,15 +213,14 @@ def test_the_account_is_what_the_allocator_says(name: str) -> None:
             job.step()
             held = tracemalloc.get_traced_memory()[0] - before
             # Tickets and names are a few kB.
-            assert held <= total(job) + job.nbytes // 2
+            assert held <= job.memory.total + job.nbytes // 2
             seen = max(seen, held)
         assert seen > 3 * job.nbytes
-        # Nothing is counted that is not there, but what is promised to the model: versions, a payload, a sum, and
-        # copies for an update that might not be finite.
-        promised = job.memory.ledger.use().parts
+        # Nothing is counted that is not there, but what is promised to the model.
+        promised = job.memory.parts()
         gc.collect()
         held = tracemalloc.get_traced_memory()[0] - before
-        assert held >= total(job) - sum(promised.get(kind, 0) for kind in PROMISED)
+        assert held >= job.memory.total - promised["model"] - promised["payloads"]
     finally:
         tracemalloc.stop()
 
@@ -240,14 +230,14 @@ def test_the_account_is_what_the_allocator_says(name: str) -> None:
 def test_a_small_limit_is_kept_and_nobody_waits_for_ever(name: str, seed: int) -> None:
     """With room for one payload beside the model's, every ticket that its worker commits comes to its end."""
     roomy = Job(random.Random(0), name)
-    limit = total(roomy) + roomy.nbytes
+    limit = roomy.memory.total + roomy.nbytes
     job = Job(random.Random(f"{name}/{seed}/small"), name, limit)
     for _ in range(300):
         # Reads are bounded by `psserver.service.store.reading`.
         job.step()
         while job.reads:
             job.end_read()
-        assert total(job) <= limit
+        assert job.memory.total <= limit
     # All that are open push and commit, the last that was granted first.
     while job.incoming:
         job.end_push()
@@ -264,4 +254,4 @@ def test_a_small_limit_is_kept_and_nobody_waits_for_ever(name: str, seed: int) -
             job.fold()
         waiting = set(job.tickets)
         assert len(waiting) < before
-        assert total(job) <= limit
+        assert job.memory.total <= limit

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from pslab.display.status import memory_line, memory_sentences, status_json
-from psserver.service.guard.ledger import MIB, MemoryLedger, default_limit
+from psserver.service.guard.machine import default_limit
+from psserver.service.guard.memory import MIB, Memory
 from pswire.config.units import parse_size
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.transport import segments
@@ -66,7 +67,7 @@ def test_a_member_has_one_attachment() -> None:
             calls.append(exchanges.open(attach(peer)))
             attached = shard_pb2.ExchangeReply.FromString(next(calls[-1])).attached
             assert not attached.refusal
-            assert host.memory_use().parts["shared slots"] == 4_000_000
+            assert host.memory.reserved == 4_000_000
         for call in calls[:-1]:
             with pytest.raises(grpc.RpcError) as caught:
                 next(call)
@@ -74,7 +75,7 @@ def test_a_member_has_one_attachment() -> None:
         # A slot and the control word, of one stream.
         wait_until(lambda: len(segments_of("self")) <= before + 2, "older segments to go")
         calls[-1].cancel()
-        wait_until(lambda: "shared slots" not in host.memory_use().parts, "the room to be given back")
+        wait_until(lambda: not host.memory.reserved, "the room to be given back")
 
 
 def test_a_ticket_has_one_payload_on_its_way_in() -> None:
@@ -123,7 +124,7 @@ def test_a_worker_for_whom_there_is_no_room_is_refused_with_the_numbers() -> Non
     with serving(memory_limit=40 * MIB, overrides=adam) as cluster, Peer(cluster, "a", WIDE) as a:
         a.step(0.0)
         with refused(
-            grpc.StatusCode.RESOURCE_EXHAUSTED, "no memory for worker number 2", "11.4 for each worker"
+            grpc.StatusCode.RESOURCE_EXHAUSTED, "no memory for worker number 2", "11.9 for each worker"
         ):
             Peer(cluster, "b", WIDE)
         assert [w.name for w in cluster.status().workers] == ["a"]
@@ -149,7 +150,7 @@ def test_status_shows_what_memory_is_held_for(servers: int) -> None:
             assert memory.limit == 200 * MIB
             parts = {part.kind: part.bytes for part in memory.parts}
             assert sum(parts.values()) == memory.total
-            assert parts["payloads"] >= size and parts["versions"] == 3 * size
+            assert parts["payloads"] >= size and parts["model"] >= 3 * size
         status = cluster.status()
         assert memory_line(status.servers[0].memory).endswith("of 200 MiB")
         assert "payloads " in memory_sentences(status)[0]
@@ -176,14 +177,13 @@ def test_memory_grows_with_what_comes_and_not_with_what_is_announced() -> None:
 # The account
 
 
-def test_the_ledger_refuses_what_is_beyond_with_nothing_changed() -> None:
-    ledger = MemoryLedger(100 * MIB)
-    ledger.put("the model", 60 * MIB)
-    assert ledger.take("slots", 30 * MIB) is None
-    assert "got 20.0 more for rows" in str(ledger.take("rows", 20 * MIB))
-    assert ledger.use().parts == {"the model": 60 * MIB, "slots": 30 * MIB} and ledger.total == 90 * MIB
-    ledger.give("slots", 30 * MIB)
-    assert ledger.take("rows", 20 * MIB) is None and list(ledger.use().parts) == ["the model", "rows"]
+def test_what_is_beyond_the_limit_is_refused_with_nothing_changed() -> None:
+    memory = Memory(100 * MIB, 3)
+    assert memory.take(90 * MIB) is None
+    assert "of which 90.0 are taken, got 20.0 more" in str(memory.take(20 * MIB))
+    assert memory.total == 90 * MIB
+    memory.give(30 * MIB)
+    assert memory.take(20 * MIB) is None and memory.total == 80 * MIB
 
 
 @pytest.mark.parametrize(

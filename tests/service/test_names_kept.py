@@ -1,4 +1,4 @@
-"""What is kept of every name that ever joined is in the account of memory, and has an end."""
+"""What is kept of every name that ever joined has an end."""
 
 import grpc
 import pytest
@@ -6,9 +6,8 @@ import pytest
 from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import JobState, inputs
 from psserver.coordinator.roster import MAX_NAME_BYTES, REMEMBERED_SESSIONS, Tally
-from psserver.service.guard import room
-from psserver.service.guard.ledger import MIB
-from psserver.service.guard.limits import Limit
+from psserver.service.guard.memory import MIB
+from psserver.service.job import joining
 from tests.service.peer import Peer, join_request
 from tests.service.serving import PATIENCE, refused, serving
 
@@ -49,7 +48,7 @@ def test_names_without_end_are_refused_with_the_numbers_and_members_go_on(
         # Room for the two names that are to come, and no third.
         kept = cluster.servers[0].probe.job.coordinator.state.roster.nbytes
         most = kept + 2 * MAX_NAME_BYTES
-        monkeypatch.setattr(room, "NAMES", Limit(most, "for this test"))
+        monkeypatch.setattr(joining, "NAMES", most)
         came = 0
         with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "no memory for one more name", "--max-workers"):
             for number in range(100):
@@ -57,8 +56,7 @@ def test_names_without_end_are_refused_with_the_numbers_and_members_go_on(
                 cluster.coordinator.Join(request, timeout=PATIENCE)
                 came += 1
         assert came >= 2
-        held = {part.kind: part.bytes for part in cluster.status().servers[0].memory.parts}
-        assert kept < held["names"] <= most
+        assert kept < cluster.servers[0].probe.job.coordinator.state.roster.nbytes <= most
         # Who has been here may come back, and whoever works goes on.
         cluster.coordinator.Join(
             join_request(peer.plan, worker="stranger-0", session="another"), timeout=PATIENCE

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import grpc
 import pytest
 
-from psserver.service.guard import rates
-from psserver.service.guard.rates import Buckets, TokenBucket
-from psserver.service.net import coordinator, sessions
+from psserver.service.guard.limits import JOIN
+from psserver.service.guard.pace import Pace
+from psserver.service.net import coordinator
 from pswire.v1 import coordinator_pb2 as pb
-from tests.service.peer import Peer, Stream, join_request
+from tests.service.peer import Peer, join_request
 from tests.service.serving import PATIENCE, refused, serving
 
 # Per second: not one comes back while a test runs, however long that takes.
@@ -29,40 +29,22 @@ class Clock:
 
 def test_a_burst_then_so_many_per_second() -> None:
     clock = Clock()
-    pace = TokenBucket(rate=2.0, burst=3, clock=clock)
-    assert [pace.take() for _ in range(5)] == [True, True, True, False, False]
-    assert pace.wait() == pytest.approx(0.5)
+    pace = Pace(rate=2.0, burst=3, clock=clock)
+    assert [pace.take("a") for _ in range(5)] == [True, True, True, False, False]
+    assert pace.wait("a") == pytest.approx(0.5) and pace.wait("b") == 0
     clock.now += 0.5
-    assert [pace.take() for _ in range(2)] == [True, False]
+    assert [pace.take("a") for _ in range(2)] == [True, False]
     clock.now += 1000
-    assert [pace.take() for _ in range(4)] == [True, True, True, False]
-
-
-def test_a_pace_that_is_full_again_is_forgotten() -> None:
-    clock = Clock()
-    arrivals = Buckets(rates.REJOINS_PER_SECOND, rates.REJOIN_BURST, clock)
-    for number in range(100):
-        arrivals.spend(f"n{number}")
-    assert len(arrivals) == 100
-    clock.now += rates.REJOIN_BURST / rates.REJOINS_PER_SECOND + 1.0
-    arrivals.spend("last")
-    assert len(arrivals) == 1
-    for _ in range(rates.REJOIN_BURST - 1):
-        arrivals.spend("last")
-    assert not arrivals.allows("last") and arrivals.allows("other")
-    # At the next look it is not full yet.
-    clock.now += 1.0
-    for _ in range(3):
-        arrivals.spend("last")
-    clock.now += rates.REJOIN_BURST / rates.REJOINS_PER_SECOND - 0.5
-    arrivals.spend("other")
-    assert len(arrivals) == 2
+    assert [pace.take("a") for _ in range(4)] == [True, True, True, False]
+    pace.spend("b", 5)
+    assert pace.wait("b") == pytest.approx(1.5)
 
 
 def test_a_loop_of_ready_and_abandon_is_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its session is read no faster; the others' are."""
-    monkeypatch.setattr(sessions, "IDLE_MESSAGES", 20)
-    monkeypatch.setattr(sessions, "IDLE_MESSAGES_PER_SECOND", NEVER)
+    # Behind its Join and its session.
+    monkeypatch.setattr(coordinator, "BURST", 20 + 2 * JOIN)
+    monkeypatch.setattr(coordinator, "PER_SECOND", NEVER)
     kinds: Counter[str] = Counter()
     with serving() as cluster, Peer(cluster, "steady") as steady:
         cluster.servers[0].probe.on_record(monkeypatch, lambda record: kinds.update([record.entry.kind]))
@@ -83,8 +65,9 @@ def test_a_loop_of_ready_and_abandon_is_slowed_down(monkeypatch: pytest.MonkeyPa
 
 def test_ready_beyond_a_members_tickets_is_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """One is free for every ticket, and its grant that is sent again brings no more."""
-    monkeypatch.setattr(sessions, "IDLE_MESSAGES", 20)
-    monkeypatch.setattr(sessions, "IDLE_MESSAGES_PER_SECOND", NEVER)
+    # Behind its Join and its session.
+    monkeypatch.setattr(coordinator, "BURST", 20 + 2 * JOIN)
+    monkeypatch.setattr(coordinator, "PER_SECOND", NEVER)
     with serving() as cluster, Peer(cluster, "steady") as steady:
         steady.step()
         loud = Peer(cluster, "loud")
@@ -104,8 +87,9 @@ def test_ready_beyond_a_members_tickets_is_slowed_down(monkeypatch: pytest.Monke
 
 def test_joins_beyond_the_pace_of_a_name_are_told_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others join meanwhile."""
-    monkeypatch.setattr(coordinator, "REJOIN_BURST", 3)
-    monkeypatch.setattr(coordinator, "REJOINS_PER_SECOND", NEVER)
+    # Two are those of its session, and of its first Join.
+    monkeypatch.setattr(coordinator, "BURST", 4 * JOIN)
+    monkeypatch.setattr(coordinator, "PER_SECOND", NEVER)
     with serving() as cluster, Peer(cluster, "a") as peer:
         assert peer.step().version == 1
 
@@ -119,6 +103,4 @@ def test_joins_beyond_the_pace_of_a_name_are_told_to_wait(monkeypatch: pytest.Mo
         with refused(grpc.StatusCode.UNAVAILABLE, "too often"):
             joins("a", peer.token)
         joins("b", "b")
-        peer.stream.close()
-        peer.stream = Stream(cluster, peer.hello())
         assert peer.step().version == 2

@@ -14,7 +14,7 @@ import pytest
 from psserver.options import Options
 from psserver.replication import begin, first_config
 from psserver.service.errors import Refused
-from psserver.service.guard.ledger import MemoryLedger
+from psserver.service.guard.memory import Memory
 from psserver.service.replicas.part import PartCopy
 from psserver.service.replicas.same import mark_folder
 from psserver.service.replicas.shell import Shell
@@ -104,7 +104,7 @@ def part_copy(out: Path, host: mock.Mock) -> PartCopy:
     shell = mock.create_autospec(Shell, instance=True, links=mock.Mock(links={}))
     shell.replica = begin(2, 4, first_config((2, 3)))
     shell.active = shell.replica.disk.config
-    host.memory.ledger = MemoryLedger(1 << 30)
+    host.memory = Memory(1 << 30, 3)
     host.owner.loop = asyncio.get_running_loop()
     part = PartCopy(settings, host, shell, lambda: None)
     taken = count(1)
@@ -137,7 +137,7 @@ async def turns() -> None:
 def some_host() -> mock.Mock:
     host = mock.Mock(server=1, nbytes=0)
     host.state.failure, host.state.executed = None, 0
-    host.saver.parts, host.memory_use.return_value = {}, MemoryLedger(1 << 30).use()
+    host.saver.parts = {}
     host.table_figures.return_value = []
     return host
 

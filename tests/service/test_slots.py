@@ -6,7 +6,6 @@ import pytest
 
 import psworker
 from psserver.optimizers import build
-from psserver.service.guard.room import COPY
 from psserver.shard import Shard
 from pswire.model.plan import VariableSpec
 from psworker.session import Session
@@ -74,16 +73,16 @@ def test_readers_at_the_same_time_share_one_copy_and_leave_none() -> None:
     """Of a model that no connection takes at once: both are in the middle of it; one goes on, one is cut."""
     big = [VariableSpec("w", (4_000_000,))]
     with serving(overrides=MOMENTUM) as cluster, Peer(cluster, "w0", big) as peer:
-        held = cluster.servers[0].probe.host.memory.ledger
+        held = cluster.servers[0].probe.host.memory
         request = peer.request(peer.ready(), ticket=0, slots=True)
         first, second = (cluster.shards[0].Pull(request, timeout=PATIENCE) for _ in range(2))
         started = next(first), next(second)
         assert started[0].bytes == 16_000_000
-        assert held.use().parts[COPY] == 16_000_000
+        assert held.reserved == 16_000_000
         second.cancel()
         received = len(started[0].chunk.data) + sum(len(reply.chunk.data) for reply in first)
         assert received == 16_000_000
-        wait_until(lambda: COPY not in held.use().parts, "the copy to be given back")
+        wait_until(lambda: not held.reserved, "the copy to be given back")
 
 
 def test_a_copy_that_cannot_be_made_ends_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +105,7 @@ def test_a_copy_that_cannot_be_made_ends_no_job(monkeypatch: pytest.MonkeyPatch)
 def test_no_room_for_a_copy_is_said() -> None:
     with serving(overrides=MOMENTUM) as cluster, Peer(cluster, "w0") as peer:
         grant = peer.ready()
-        ledger = cluster.servers[0].probe.host.memory.ledger
-        ledger.limit = ledger.total
+        memory = cluster.servers[0].probe.host.memory
+        memory.limit = memory.total
         with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "no room for a copy"):
             list(cluster.shards[0].Pull(peer.request(grant, ticket=0, slots=True), timeout=PATIENCE))

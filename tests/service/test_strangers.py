@@ -8,9 +8,9 @@ from contextlib import ExitStack
 import pytest
 
 from psserver.service.errors import Refused
-from psserver.service.guard.calls import Caller, MemberCalls, Watch
-from psserver.service.guard.ledger import MIB
-from psserver.service.guard.limits import Unproven, address_of
+from psserver.service.guard.authorization import address_of
+from psserver.service.guard.calls import Caller, Watch
+from psserver.service.guard.limits import Unproven
 from tests.promises import promise
 
 
@@ -78,41 +78,45 @@ class Calls:
 @pytest.fixture
 def calls() -> Iterator[Calls]:
     with ExitStack() as stack:
-        yield Calls(Watch(), stack)
+        yield Calls(Watch(most_of_member=2), stack)
 
 
 def test_a_members_oldest_calls_are_cut_and_others_are_not_touched(calls: Calls) -> None:
-    members = MemberCalls(calls.watch, 2)
-    members.claim("other", calls.begin(0))
+    calls.watch.claim("other", calls.begin(0))
     for number in range(1, 5):
         caller = calls.begin(number)
         for _ in range(2):
-            members.claim("greedy", caller)
+            calls.watch.claim("greedy", caller)
     assert calls.cut == [1, 2]
+
+
+def test_calls_that_are_cut_and_have_not_ended_yet_cost_no_other_of_its_member(calls: Calls) -> None:
+    for number in range(4):
+        calls.watch.claim("greedy", calls.begin(number, ends=False))
+    assert calls.cut == [0, 1]
+    calls.end(0)
+    calls.watch.claim("greedy", calls.begin(4))
+    assert calls.cut == [0, 1, 2]
 
 
 def test_a_member_that_does_not_read_gets_no_more_calls(calls: Calls) -> None:
     """What was cut while a large message was on its way is held by the transport until its peer reads or goes."""
 
     async def run() -> None:
-        members = MemberCalls(calls.watch, 2)
-        writing = []
+        watch, writing = calls.watch, []
         for number in range(2):
             caller = calls.begin(number)
-            members.claim("mute", caller)
-            writing.append(asyncio.get_running_loop().create_future())
-            calls.watch.leave_unread(caller, 2 * MIB, writing[-1])
-            calls.end(number)
-        assert calls.watch.message_bytes == 4 * MIB
+            watch.claim("mute", caller)
+            caller.writing = asyncio.get_running_loop().create_future()
+            writing.append(caller.writing)
+            caller.cancel()
         with pytest.raises(Refused, match="2 calls with answers that it does not read"):
-            members.claim("mute", calls.begin(2))
-        members.claim("other", calls.begin(3))
+            watch.claim("mute", calls.begin(2))
+        watch.claim("other", calls.begin(3))
         # Its peer has gone.
         writing[0].set_exception(ConnectionError("gone"))
         await asyncio.sleep(0)
-        members.claim("mute", calls.begin(4))
-        assert calls.watch.message_bytes == 2 * MIB
+        watch.claim("mute", calls.begin(4))
         writing[1].set_result(None)
 
     asyncio.run(run())
-    assert calls.watch.message_bytes == 0

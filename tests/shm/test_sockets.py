@@ -14,7 +14,6 @@ import pytest
 
 import psworker
 from psserver.service.errors import precondition
-from psserver.service.guard.limits import Limit
 from psserver.service.net import bulk
 from psserver.service.net import sockets as served
 from psserver.service.net.streams import Serve, Stream
@@ -210,7 +209,7 @@ def test_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served, "CONNECTIONS", Limit(1, "test"))
+    monkeypatch.setattr(served, "CONNECTIONS", 1)
     with listening() as opened, closing(stream_to(opened)) as first:
         first.send([b"first"])
         assert first.receive() == b"first"

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from psserver.service.guard.limits import Limit
 from psserver.service.net import sockets as served
 from pswire.transport import framed_socket
 from pswire.transport import socket_handshake as handshake
@@ -25,8 +24,8 @@ def without_token(stack: ExitStack, opened: Opened) -> socket.socket:
 
 def test_silent_connections_keep_no_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither as connections with a token, nor as ones that have not shown it yet."""
-    monkeypatch.setattr(served, "CONNECTIONS", Limit(1, "test"))
-    monkeypatch.setattr(served, "UNPROVEN", Limit(2, "test"))
+    monkeypatch.setattr(served, "CONNECTIONS", 1)
+    monkeypatch.setattr(served, "UNPROVEN", 2)
     with listening() as opened, ExitStack() as stack:
         silent = [without_token(stack, opened) for _ in range(3)]
         assert silent[0].recv(1) == b"", "the first of them is cut"

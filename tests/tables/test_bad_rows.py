@@ -125,8 +125,7 @@ def test_numbers_of_rows_that_do_not_fit_are_refused(
             with pytest.raises(SessionError):
                 session.push_flat(grant, session.plan.scatter([np.ones(2)]), {"items": (keys, _rows(3))})
         assert cluster.servers[0].probe.shard.tables.tables[0].count == 0
-        use = cluster.servers[0].probe.host.memory_use()
-        assert "rows being received" not in use.parts
+        assert not cluster.servers[0].probe.host.memory.reserved
 
 
 def test_new_rows_count_towards_the_limit_of_memory() -> None:
@@ -145,7 +144,7 @@ def test_new_rows_count_towards_the_limit_of_memory() -> None:
                 made += ids.size
         tables = served.servers[0].probe.shard.tables
         assert tables.tables[0].count == made > 5_000
-        held = served.servers[0].probe.host.memory_use().parts
+        held = served.servers[0].probe.host.memory.parts()
         assert held["rows of tables"] == tables.nbytes >= made * 4 * 256
         # Rows that are there can still be updated.
         assert grant is not None
@@ -153,16 +152,13 @@ def test_new_rows_count_towards_the_limit_of_memory() -> None:
         session.commit(grant, samples=1)
 
 
-def kinds(cluster: Cluster) -> set[str]:
-    """What the first server holds memory for."""
-    return set(cluster.servers[0].probe.host.memory_use().parts)
-
-
 def test_few_keys_that_ask_for_large_rows_are_held_to_the_readers_memory() -> None:
     wide = TableSpec("wide", 4096)
     with (
         serving(memory_limit=24 << 20) as served,
-        psworker.connect(served.hosts, VARIABLES, tables=[wide], server_timeout=5) as session,
+        psworker.connect(
+            served.hosts, VARIABLES, tables=[wide], server_timeout=5, transport="grpc"
+        ) as session,
     ):
         grant = granted(session)
         for read in (
@@ -172,7 +168,9 @@ def test_few_keys_that_ask_for_large_rows_are_held_to_the_readers_memory() -> No
             with pytest.raises(SessionError, match="no memory for rows"):
                 read(5_000)
             assert read(50).shape == (50, 4096)
-            wait_until(lambda: "rows being read" not in kinds(served), "the memory to be given back")
+            wait_until(
+                lambda: not served.servers[0].probe.host.memory.reserved, "the memory to be given back"
+            )
 
 
 @promise("Bytes per row: 8 + 4 dim up, 8 up and 4 dim down; one round trip for each step.")

@@ -16,7 +16,8 @@ from psserver.checkpoint import Store
 from psserver.checkpoint.increments import load_rows
 from psserver.checkpoint.store import name_of
 from psserver.optimizers import build
-from psserver.service.guard.ledger import MemoryLedger
+from psserver.service.guard.memory import Memory
+from psserver.service.life.replicating import LOG_SHARE
 from psserver.service.replicas import giving, holding, payloads
 from psserver.service.replicas.comparing import Comparing
 from psserver.service.store import shard_part
@@ -229,14 +230,14 @@ def test_updates_go_on_while_rows_are_copied_for_a_server(
         host: Any = SimpleNamespace(
             state=SimpleNamespace(shard=shard),
             owner=SimpleNamespace(loop=asyncio.get_running_loop()),
-            memory=SimpleNamespace(ledger=MemoryLedger(1 << 30)),
+            memory=Memory(1 << 30, 3),
             orders=orders,
             heavy=SimpleNamespace(on_pool=on_pool),
         )
         capture = giving.Capture(giving.Given(host, 1, dict))
         _, arrays = await capture.copy(near=False)
         capture.close()
-        assert not host.memory.ledger.use().parts
+        assert not host.memory.reserved
         return arrays
 
     arrays = asyncio.run(captured())
@@ -322,7 +323,9 @@ def test_both_copies_have_the_same_rows_and_one_that_ended_gets_them(
     both_made(14, first, cluster.servers[1])
     assert rows_in(first) == rows_in(cluster.servers[1])
     for served in cluster.servers[:2]:
-        assert not any("copy" in kind for kind in served.server.host.memory_use().parts)
+        host = served.server.host
+        # The log's, and what a worker shares.
+        assert host.memory.reserved <= int(LOG_SHARE * host.memory.limit) + host.nbytes
 
 
 @pytest.mark.parametrize("three", ["dc-asgd"], indirect=True)

@@ -10,8 +10,7 @@ from typing import Any, Final, Protocol
 import grpc
 
 from psserver.service.errors import Refused, precondition
-from psserver.service.guard.limits import address_of
-from psserver.service.guard.rates import Buckets
+from psserver.service.guard.pace import Pace
 from pswire.logs.events import event
 from pswire.logs.lines import escaped
 from pswire.security.credentials import NO_TLS, Credentials
@@ -125,7 +124,7 @@ class Authorizer:
             self._cluster = credentials.identity.facts.subject.cluster
         self.refused: Counter[str] = Counter()
         # Log lines about refusals, by who is refused: a flood of calls must not fill the log.
-        self._lines = Buckets(1 / MINUTE, 1)
+        self._lines = Pace(1 / MINUTE, 1)
 
     def admit(self, method: str, context: Context) -> Peer:
         """Return the peer. Raises Refused if it may not call `method`."""
@@ -172,8 +171,7 @@ class Authorizer:
     def _refuse(self, reason: str, credential: str, method: str, why: str) -> None:
         """Count a refusal; log one per credential and minute, and one of all without any."""
         self.refused[reason] += 1
-        if self._lines.allows(credential):
-            self._lines.spend(credential)
+        if self._lines.take(credential):
             fields = event("call_refused", peer=credential, method=method)
             log.warning("refused: %s; %d such calls in all", why, self.refused[reason], extra=fields)
 
@@ -193,6 +191,12 @@ class Authorizer:
                 f"the certificate {subject} is not of the cluster {self._cluster}: expected one of that cluster"
             )
         return Peer(subject.role, subject.name, str(subject))
+
+
+def address_of(peer: str) -> str:
+    """Return the address part of a gRPC peer ("ipv4:192.0.2.1:4321"), for sentences; empty if it has no port."""
+    kind, _, place = peer.partition(":")
+    return place.rpartition(":")[0] if kind in ("ipv4", "ipv6") else ""
 
 
 def unproven(method: str) -> Refused:

@@ -18,6 +18,8 @@ from pswire.transport import frames
 # Bytes of the first piece. Two pieces may be under way; on the slowest link the answer to a ping still arrives in
 # time.
 FIRST_PIECE: Final = 32 * 1024
+# Seconds between two checks of all deadlines.
+LOOK_EVERY: Final = 0.2
 
 
 @dataclass(slots=True)
@@ -47,20 +49,15 @@ class SendingPace:
             self.piece = min(frames.CHUNK_BYTES, self.piece * 2)
 
 
-# Seconds between two checks of all deadlines.
-LOOK_EVERY = 0.2
-# Bytes from which a message is counted.
-LARGE_MESSAGE = 2**16
-
-
 class Caller:
     """The peer of one call, and the deadline by which it must have acted. `deadline`: None while nothing is
     expected of it.
 
-    `pace`: of what it is sent, once it is sent a version; None if not `paced`. The loop's thread owns it.
+    `pace`: of what it is sent, once it is sent a version; None if not `paced`. `worker`: the member that it has proven
+    to be. `writing`: a large answer that the peer has not read. The loop's thread owns it.
     """
 
-    __slots__ = ("_cut", "address", "cut_off", "deadline", "pace", "paced", "peer")
+    __slots__ = ("_cut", "address", "cut_off", "deadline", "pace", "paced", "peer", "worker", "writing")
 
     def __init__(
         self, cut: Callable[[], object], paced: bool = True, peer: Peer = ANYBODY, address: str = ""
@@ -74,6 +71,8 @@ class Caller:
         self.deadline: float | None = None
         self.cut_off = False
         self.pace: SendingPace | None = None
+        self.worker = ""
+        self.writing: asyncio.Future[None] | None = None
 
     def cancel(self) -> None:
         """End the call."""
@@ -95,18 +94,16 @@ class Caller:
 
 
 class Watch:
-    """Deadlines of all calls of a server. Close it at the end. The loop's thread owns it."""
+    """The calls of a server. Close it at the end. The loop's thread owns it."""
 
-    def __init__(self, most_unproven: int = int(UNPROVEN.value)) -> None:
-        """`most_unproven`: calls that have proven nothing, at most."""
+    def __init__(self, most_unproven: int = UNPROVEN, most_of_member: int = MEMBER_CALLS) -> None:
+        """`most_unproven`: calls that have proven nothing, at most. `most_of_member`: payload calls of one member."""
         self._calls: set[Caller] = set()
-        # Bytes of each call's last message, either way, if it is large.
-        self._messages: dict[Caller, int] = {}
-        self.message_bytes = 0
-        # The same for calls that were cut while that message was being sent.
-        self._unread: dict[Caller, int] = {}
         # Calls that have proven nothing.
         self.strangers: Unproven[Caller] = Unproven(most_unproven)
+        self._most = most_of_member
+        # Payload calls by member, the oldest first, until the transport holds nothing of them.
+        self._members: dict[str, list[Caller]] = {}
         self._next: asyncio.TimerHandle | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -128,111 +125,71 @@ class Watch:
             self.strangers.discard(caller)
 
     @contextmanager
+    def first_message(self, caller: Caller) -> Iterator[None]:
+        """Await the call's first message inside the block, within a time limit."""
+        with self.unproven(caller), caller.within(FIRST_MESSAGE):
+            yield
+
+    @contextmanager
     def watching(self, caller: Caller) -> Iterator[Caller]:
-        """Enforce the caller's deadlines inside the block."""
+        """Enforce the caller's deadlines inside the block, which is the whole call."""
         self._calls.add(caller)
         try:
             yield caller
         finally:
             self._calls.discard(caller)
-            self.set_message(caller, 0)
             caller.release()
+            if caller.writing is None or caller.writing.done():
+                self._forget(caller)
+            else:
+                # gRPC holds the answer until the peer reads or goes.
+                caller.writing.add_done_callback(lambda done: self._unread_gone(caller, done))
 
-    def is_active(self, caller: Caller) -> bool:
-        """Return whether the call is under way, or was cut and its peer has not read what was sent before."""
-        return caller in self._calls or caller in self._unread
+    def _unread_gone(self, caller: Caller, done: "asyncio.Future[None]") -> None:
+        self._forget(caller)
+        if not done.cancelled():
+            # Retrieved so that asyncio does not log it: the wait was for the peer to go.
+            done.exception()
 
-    def unread(self, caller: Caller) -> bool:
-        """Return whether the call was cut while the transport holds a large message for it."""
-        return caller in self._unread
+    def claim(self, worker: str, caller: Caller) -> None:
+        """Count the call as that of a member. Beyond its limit the oldest are cut: a restarted worker leaves broken
+        calls behind.
 
-    def leave_unread(self, caller: Caller, nbytes: int, writing: "asyncio.Future[None]") -> None:
-        """Count `nbytes` of a cut call until `writing` is done: gRPC holds them until the peer reads or goes."""
-        self._unread[caller] = nbytes
-        self.message_bytes += nbytes
+        Raises Refused if that many are cut already but hold answers that the member does not read.
+        """
+        if caller.worker == worker:
+            return
+        self._forget(caller)
+        mine = self._members.get(worker, [])
+        unread = sum(call.cut_off and call.writing is not None for call in mine)
+        if unread >= self._most:
+            raise Refused(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{worker!r} has {unread} calls with answers that it does not read: expected it to read or end them",
+            )
+        caller.worker = worker
+        self._members.setdefault(worker, []).append(caller)
+        going = [call for call in self._members[worker] if not call.cut_off]
+        for oldest in going[: max(0, len(going) + unread - self._most)]:
+            oldest.cancel()
 
-        def gone(done: "asyncio.Future[None]") -> None:
-            self.message_bytes -= self._unread.pop(caller)
-            if not done.cancelled():
-                # Retrieved so that asyncio does not log it: the wait was for the peer to go.
-                done.exception()
+    def _forget(self, caller: Caller) -> None:
+        if caller.worker:
+            mine = self._members[caller.worker]
+            mine.remove(caller)
+            if not mine:
+                del self._members[caller.worker]
+            caller.worker = ""
 
-        writing.add_done_callback(gone)
-
-    def set_message(self, caller: Caller, nbytes: int) -> None:
-        """Record the size of the call's present message; small ones are not counted."""
-        before = self._messages.pop(caller, 0)
-        if nbytes >= LARGE_MESSAGE:
-            self._messages[caller] = nbytes
-            self.message_bytes += nbytes
-        self.message_bytes -= before
-
-    @contextmanager
-    def first_message(self, caller: Caller) -> Iterator[None]:
-        """Await the call's first message inside the block, within a time limit."""
-        with self.unproven(caller), caller.within(FIRST_MESSAGE.value):
-            yield
+    def transferring(self) -> set[str]:
+        """Return the members of which a piece of a payload is on its way, in either direction."""
+        return {call.worker for call in self._calls if call.worker and call.deadline is not None}
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         now = running.now()
         late = [c for c in self._calls if c.deadline is not None and c.deadline < now]
         for caller in late:
-            self._calls.discard(caller)
+            # Once is enough.
+            caller.deadline = None
             caller.cancel()
         self._next = loop.call_later(LOOK_EVERY, self._look, loop)
-
-
-class MemberCalls:
-    """Authenticated payload calls by member. `most`: of one member. The loop's thread owns it."""
-
-    def __init__(self, watch: Watch, most: int = int(MEMBER_CALLS.value)) -> None:
-        self._most, self._watch = most, watch
-        self._of: dict[str, dict[Caller, None]] = {}
-        self._whose: dict[Caller, str] = {}
-        # Above this number of calls, finished ones are swept.
-        self._enough = 64
-
-    @property
-    def transferring(self) -> set[str]:
-        """Members of which a piece of a payload is on its way, in either direction."""
-        return {
-            worker
-            for caller, worker in self._whose.items()
-            if caller.deadline is not None and self._watch.is_active(caller)
-        }
-
-    def claim(self, worker: str, caller: Caller) -> None:
-        """Assign the call to a member. Beyond its limit the oldest are cut: a restarted worker leaves broken calls
-        behind.
-
-        Raises Refused if the excess calls are cut already but hold answers that the member does not read.
-        """
-        if self._whose.get(caller) == worker:
-            return
-        self._forget(list(self._of.get(worker, ())))
-        if len(self._whose) >= self._enough:
-            self._forget(list(self._whose))
-            self._enough = 64 + 2 * len(self._whose)
-        self._forget([caller] if caller in self._whose else [], also_standing=True)
-        mine, most = self._of.setdefault(worker, {}), self._most
-        unread = sum(map(self._watch.unread, mine))
-        if unread >= most:
-            raise Refused(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{worker!r} has {unread} calls with answers that it does not read: expected it to read or end them",
-            )
-        self._whose[caller] = worker
-        mine[caller] = None
-        going = [call for call in mine if not self._watch.unread(call)]
-        for oldest in going[: max(0, len(mine) - most)]:
-            oldest.cancel()
-
-    def _forget(self, callers: list[Caller], *, also_standing: bool = False) -> None:
-        """Forget calls that have ended."""
-        for caller in callers:
-            if self._watch.is_active(caller) and not also_standing:
-                continue
-            worker = self._whose.pop(caller)
-            self._of[worker].pop(caller, None)
-            if not self._of[worker]:
-                del self._of[worker]

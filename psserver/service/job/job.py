@@ -15,7 +15,6 @@ from psserver.coordinator.terms import Extent
 from psserver.policies import PolicyError
 from psserver.policies.succession import successor
 from psserver.service.errors import precondition
-from psserver.service.guard.limits import capacity
 from psserver.service.job.decider import Decider
 from psserver.service.job.joining import JobModel, Joining, resume
 from psserver.service.job.log_file import LogError
@@ -65,33 +64,6 @@ class SilentServers:
                 follower.give_up(f"waited {waited[2]:g} s for {waited[0]} (see its process and its log)")
 
 
-# Estimated bytes of a notice with a sentence.
-NOTICE_BYTES = 512
-
-
-class JobMemory:
-    """The job's part of its server's memory account. The loop's thread owns it; any thread may ask the account."""
-
-    def __init__(self, decider: Decider) -> None:
-        self._decider = decider
-        # Bytes of the log's tail and of unread notices, as last measured.
-        self._tail = self._notices = 0
-        ledger = decider.host.memory.ledger
-        ledger.watch(lambda: self._tail, "log tail")
-        ledger.watch(lambda: self._notices, "notices")
-        ledger.watch(lambda: self._names, "names")
-
-    def measure(self) -> None:
-        """Measure, from time to time."""
-        routes = self._decider.routes
-        self._tail = routes.tail.nbytes
-        self._notices = NOTICE_BYTES * sum(count for _, count in routes.outboxes.unread())
-
-    @property
-    def _names(self) -> int:
-        return self._decider.coordinator.state.roster.nbytes
-
-
 Seen = TypeVar("Seen")
 
 
@@ -106,13 +78,12 @@ class Job:
         self.decider, self.host, self.agreement = decider, decider.host, decider.agreement
         self.security = security
         self.routes, self.flushing = decider.routes, decider.flushing
-        self.capacity = capacity(self.host.memory.ledger.limit)
         self.servers = SilentServers(decider)
         self.evaluations = Evaluations(decider)
         self.epochs = Epochs(decider, self.evaluations)
         self._model = JobModel(decider, announce)
-        self.joining = Joining(decider, self._model, self.capacity)
-        self._memory, self.progress = JobMemory(decider), Progress()
+        self.joining = Joining(decider, self._model)
+        self.progress = Progress()
         # Transports by worker, as last reported; for people, no decision depends on them.
         self.carriers: dict[str, Sequence[str]] = {}
         # By worker, the numbers of variables that it does not reach.
@@ -251,7 +222,6 @@ class Job:
         present = self.coordinator.state.roster.present.values()
         self.routes.outboxes.end_others({(m.worker, m.incarnation) for m in present})
         self.joining.names.keep(self.coordinator.state.roster.present)
-        self._memory.measure()
         self._reserve_rows()
 
     def _reserve_rows(self) -> None:

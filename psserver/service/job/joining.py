@@ -9,14 +9,16 @@ import grpc
 from psserver.checkpoint import Checkpoint, CheckpointError, coordinator_of, name_of, plan_of, shards_of
 from psserver.codec_rules import check_rows
 from psserver.coordinator import Declined, Joined, Output, inputs
-from psserver.coordinator.roster import Member
+from psserver.coordinator.roster import MAX_NAME_BYTES, Member
 from psserver.coordinator.terms import Proposal
 from psserver.coordinator.units import WorkTerms
 from psserver.optimizers import Optimizer, OptimizerError, build
 from psserver.policies import PolicyError
 from psserver.policy_plan import check_measures
 from psserver.service.errors import Refused, precondition
-from psserver.service.guard.limits import Capacity
+from psserver.service.guard.limits import NAMES
+from psserver.service.guard.machine import DESCRIPTORS, most_workers
+from psserver.service.guard.memory import MIB
 from psserver.service.job.agreement import (
     Model,
     Named,
@@ -123,8 +125,8 @@ def resume(decider: Decider, model: JobModel, checkpoint: Checkpoint, found: Res
 class Joining:
     """Joins of one job. The loop's thread owns it."""
 
-    def __init__(self, decider: Decider, model: JobModel, capacity: Capacity) -> None:
-        self._decider, self._model, self._capacity = decider, model, capacity
+    def __init__(self, decider: Decider, model: JobModel) -> None:
+        self._decider, self._model, self._most = decider, model, most_workers()
         self._agreement = decider.agreement
         self.names = NamesInUse(self._agreement.terms.worker_timeout)
 
@@ -259,17 +261,24 @@ class Joining:
         """Raise Refused unless a new worker has descriptors, and memory of its own under some policies."""
         roster, memory = self._decider.coordinator.state.roster, self._decider.host.memory
         present = roster.present
-        if worker not in roster.tallies:
-            memory.admit_name(roster.nbytes)
+        if worker not in roster.tallies and roster.nbytes + MAX_NAME_BYTES > NAMES:
+            raise Refused(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"no memory for one more name: expected at most {NAMES / MIB:.1f} MiB for what is kept of all names "
+                f"that have ever joined, got {roster.nbytes / MIB:.1f} already; --max-workers says how many there may "
+                "be",
+            )
         if worker not in present:
-            if len(present) >= self._capacity.workers:
+            if len(present) >= self._most:
                 raise Refused(
                     grpc.StatusCode.RESOURCE_EXHAUSTED,
-                    f"server 0 has room for {self._capacity.workers} workers at once, and has them: "
-                    f"{self._capacity.why}",
+                    f"server 0 has room for {self._most} workers at once, and has them: each takes {DESCRIPTORS} "
+                    "descriptors (ulimit -n)",
                 )
             policy, deltas = self._agreement.policy, self._agreement.deltas
-            memory.admit_members(len(present) + 1, plan, optimizer, policy.tensors, deltas)
+            # As if every server had this one's limit.
+            largest = max(plan.shards, key=lambda shard: shard.nbytes)
+            memory.admit(largest, optimizer, policy.tensors, deltas, members=len(present) + 1)
 
     def _take_name(self, worker: str, rank: int | None, newcomer: Joiner) -> str:
         """Return who joins, for a worker that loses its name to it. Raises Refused while that one keeps the name."""

@@ -7,11 +7,10 @@ from collections.abc import Callable, Container
 import grpc
 
 from psserver.service.errors import Refused, precondition
+from psserver.service.guard.limits import OUTBOX
 from psserver.service.net.loop import settle, until
 from pswire import protocol
 
-# Most unread notices of a worker; beyond that it is cut.
-OUTBOX_LIMIT = 4096
 # What a session stream takes.
 Notice = protocol.Event | protocol.Ping
 # Notices that end an exchange's wait.
@@ -39,17 +38,12 @@ class Outbox:
     def put(self, notice: Notice) -> None:
         """Queue a notice for the stream. A peer that does not read is cut, so that its notices do not fill the
         memory."""
-        if len(self._notices) < OUTBOX_LIMIT:
+        if len(self._notices) < OUTBOX:
             self._notices.append(notice)
             self._wake()
         elif not self.full:
             self.full = True
             self.cut()
-
-    @property
-    def unread(self) -> int:
-        """Number of notices that have not been sent."""
-        return len(self._notices)
 
     async def take(self) -> list[Notice]:
         """Return the queued notices as soon as there are any; an empty list at the end."""
@@ -94,10 +88,6 @@ class Outboxes:
 
     def all(self) -> list[Outbox]:
         return list(self._open.values())
-
-    def unread(self) -> list[tuple[str, int]]:
-        """Return the number of unsent notices of each worker that has any."""
-        return [(worker, box.unread) for (worker, _), box in self._open.items() if box.unread]
 
     def open(self, worker: str, incarnation: int, outbox: Outbox) -> None:
         """Add the outbox of a new stream; end an older one of the same worker."""

@@ -137,8 +137,6 @@ class Routes:
 
 # Remembered entries, and the most in one reply.
 TAIL_ENTRIES, TAIL_REPLY = 8192, 1000
-# Entries sampled to estimate memory, and bytes of memory per byte of a line.
-SAMPLE, OBJECTS = 16, 4
 
 
 class LogTail:
@@ -157,15 +155,6 @@ class LogTail:
             return []
         skipped = max(first - self._records[0].index, 0)
         return list(islice(self._records, skipped, skipped + most))
-
-    @property
-    def nbytes(self) -> int:
-        """Estimated bytes of memory, from a sample."""
-        count = len(self._records)
-        if not count:
-            return 0
-        few = [self._records[count * part // SAMPLE] for part in range(SAMPLE)]
-        return OBJECTS * count * sum(map(len, lines(few))) // SAMPLE
 
 
 def lines(records: Sequence[Record]) -> list[str]:

@@ -12,8 +12,7 @@ from psserver.checkpoint.resumption import AUTO
 from psserver.checkpoint.rewind import Mark
 from psserver.receipts import new_secret
 from psserver.service.guard.authorization import Names
-from psserver.service.guard.ledger import default_limit
-from psserver.service.guard.limits import Capacity
+from psserver.service.guard.machine import default_limit, most_workers
 from psserver.service.job.agreement import Agreement
 from psserver.service.job.decider import Decider
 from psserver.service.job.follower import LOST, Follower
@@ -87,7 +86,7 @@ def make_job(
     agreement = Agreement(settings.terms, settings.policy, settings.optimizer)
     decider = Decider(agreement, host, run_log, settings.log_to_disk, wake)
     job = Job(decider, planned, settings.security)
-    _warn_of_room(settings, job.capacity)
+    _warn_of_room(settings)
     secret = new_secret()
     host.open(settings.terms.job, secret)
     job.routes.followers.extend(_followers(settings, hosts, secret, folder, lost, decider.executed))
@@ -114,12 +113,13 @@ def make_job(
     return job
 
 
-def _warn_of_room(settings: ServerSettings, capacity: Capacity) -> None:
-    if settings.terms.workers > capacity.workers:
+def _warn_of_room(settings: ServerSettings) -> None:
+    workers, room = settings.terms.workers, most_workers()
+    if workers > room:
         log.warning(
-            "%d workers are expected, and this server has room for %d at once: %s",
-            *(settings.terms.workers, capacity.workers, capacity.why),
-            extra=event("too_many_workers", workers=settings.terms.workers, room=capacity.workers),
+            "%d workers are expected, and this server has descriptors (ulimit -n) for %d at once",
+            *(workers, room),
+            extra=event("too_many_workers", workers=workers, room=room),
         )
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from psserver.service.guard.authorization import Authorizer
-from psserver.service.guard.limits import CALLS
 from psserver.service.job.job import Job
 from psserver.service.life.settings import ServerSettings
 from psserver.service.net.sockets import SocketListener
@@ -58,7 +57,6 @@ class Listeners:
             settings.credentials.server_contexts,
             authorizer.refused,
         )
-        host.memory.ledger.watch(lambda: self.sockets.received, "frames")
 
     def bind_grpc(self) -> tuple[grpc.aio.Server, Address]:
         """Listen for gRPC; return the server and its address with the real port. Within the loop. Raises BindError."""
@@ -66,7 +64,7 @@ class Listeners:
         options = SERVER_OPTIONS(
             settings.terms.worker_timeout, liveness=settings.task_index == 0 or settings.replicas > 1
         )
-        served = self.grpc = grpc.aio.server(options=options, maximum_concurrent_rpcs=int(CALLS.value))
+        served = self.grpc = grpc.aio.server(options=options)
         own = settings.hosts[settings.task_index]
         port = listen(served, Address(settings.bind, own.port), settings.credentials)
         return served, Address(own.host, port)

@@ -100,10 +100,10 @@ class Replicating:
             bodies,
             None if settings.host.transport == "grpc" else exchange.sockets,
         )
-        ledger = host.memory.ledger
-        logs.open(self.links, bodies, int(LOG_SHARE * ledger.limit))
+        logs.open(self.links, bodies, room := int(LOG_SHARE * host.memory.limit))
         self._shell = logs.own
-        ledger.watch(lambda: bodies.nbytes + bodies.spare, "replicated log")
+        # Nothing is held yet, so there is room.
+        host.memory.take(room)
         given, wake = (settings, host, self._shell), continuation.wake.set
         # The copy here: of part 0, with the coordinator, or of another part.
         self._copy: Copy | PartCopy

@@ -76,7 +76,7 @@ class Commits:
         outboxes = decider.routes.outboxes
         outbox, inline = outboxes.begin_inline(hello.worker, hello.incarnation, hello.session)
         try:
-            self._host.calls.claim(hello.worker, caller)
+            self._host.watch.claim(hello.worker, caller)
             if norm is None:
                 norm = self._norm(request)
             await decider.take(hello.worker, hello.incarnation, COMMITS.from_wire(request.commit), norm)

@@ -17,7 +17,8 @@ from psserver.policies import LocalRule, PolicyError
 from psserver.policies.policy import config_of
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.guard.authorization import Names, Peer
-from psserver.service.guard.rates import REJOIN_BURST, REJOINS_PER_SECOND, Buckets
+from psserver.service.guard.limits import BURST, JOIN, PER_SECOND
+from psserver.service.guard.pace import Pace
 from psserver.service.job.agreement import FROM_JOB, Model
 from psserver.service.job.job import Job
 from psserver.service.job.next_job import begin_next, join_the_next
@@ -69,7 +70,7 @@ SEEN = 1.0
 
 
 class CoordinatorRpc:
-    """The coordinator's unary methods. Its only state is how often each name and address came."""
+    """The coordinator's unary methods. Its only state is the pace of each member."""
 
     def __init__(
         self,
@@ -94,9 +95,9 @@ class CoordinatorRpc:
         self._addresses = addresses
         self._moves = moves
         self._moved = [str(each) if n in moved else "" for n, each in enumerate(addresses)] if moved else []
-        self._joins = Buckets(REJOINS_PER_SECOND, REJOIN_BURST)
+        self._pace = Pace(PER_SECOND, BURST)
         self._known: pb.JoinRequest | None = None
-        self.session = SessionRpc(job).serve
+        self.session = SessionRpc(job, self._pace).serve
         self.commits = Commits(job.decider, job.host)
         self.commit = self.commits.commit
 
@@ -143,7 +144,7 @@ class CoordinatorRpc:
         self._check_job(request)
         _check_name(request.worker)
         request.worker = self._name_of(request, call.caller.peer)
-        if not self._joins.allows(request.worker):
+        if self._pace.wait(request.worker):
             # A worker tries again later, as it does for its stream.
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"{request.worker!r} joins too often: wait")
         if not 1 <= len(request.session) <= NAME_LIMIT:
@@ -184,7 +185,7 @@ class CoordinatorRpc:
         except (PlanError, WireDtypeError, WorkError) as error:
             raise invalid(str(error)) from error
         await self._settled()
-        self._joins.spend(member.worker)
+        self._pace.spend(member.worker, JOIN)
         self._names.claim(call.caller.peer, member.worker)
         log.info(
             "%s joins (incarnation %d, task index %d%s)",
@@ -342,7 +343,7 @@ class CoordinatorRpc:
     async def status(self, request: pb.StatusRequest, call: Call) -> pb.StatusReply:
         job = self._job
         reply = report_to_wire(job.report())
-        transferring = job.host.calls.transferring
+        transferring = job.host.watch.transferring()
         for worker in reply.workers:
             if worker.state == "computing" and worker.seconds >= SEEN and worker.name in transferring:
                 worker.state = "transferring"
@@ -367,7 +368,7 @@ class CoordinatorRpc:
             state="ready",
             bytes=job.host.nbytes,
             executed=job.host.state.executed,
-            memory=memory_to_wire(job.host.memory_use(), job.host.table_figures()),
+            memory=memory_to_wire(job.host.memory, job.host.table_figures()),
         )
         for follower in job.routes.followers:
             follower.ask()

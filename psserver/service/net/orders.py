@@ -146,30 +146,21 @@ class Execution:
             ) from error
         self.next_entry = message.entries
 
-    def _read(self, store: Store, name: str, plan: Plan) -> ShardState:
-        """Read this server's part of a checkpoint. Raises CheckpointError, also for one that memory has no room for."""
-        server, ledger = self._host.server, self._host.memory.ledger
-        about = store.manifest(name)
-        nbytes = restore_bytes(about, needed_by(server, self._servers)(about))
-        refusal = ledger.take("rows of a checkpoint", nbytes)
-        if refusal is not None:
-            raise CheckpointError(refusal)
-        try:
-            return part_of(store, name, plan, server)
-        finally:
-            ledger.give("rows of a checkpoint", nbytes)
-
     async def _read_part(
         self, store: Store, name: str, plan: Plan, tell: Callable[[], Awaitable[None]]
     ) -> ShardState:
-        server, before = self._host.server, store.read
-        total = await asyncio.to_thread(nbytes_for, store, name, plan, server)
+        """Read this server's part. Raises CheckpointError, also for one whose rows memory has no room for."""
+        server, memory, before = self._host.server, self._host.memory, store.read
+        total, rows = await asyncio.to_thread(self._sizes, store, name, plan)
+        refusal = memory.take(rows)
+        if refusal is not None:
+            raise CheckpointError(refusal)
 
         def how_far() -> tuple[int, int]:
             return min(store.read - before, total), total
 
         self._reading = how_far
-        reading = asyncio.ensure_future(asyncio.to_thread(self._read, store, name, plan))
+        reading = asyncio.ensure_future(asyncio.to_thread(part_of, store, name, plan, server))
         try:
             with said(lambda: f"reading its part of {name}, {mib_of(*how_far())}"):
                 while not reading.done():
@@ -177,7 +168,14 @@ class Execution:
                     await tell()
             return reading.result()
         finally:
+            memory.give(rows)
             self._reading = lambda: (0, 0)
+
+    def _sizes(self, store: Store, name: str, plan: Plan) -> tuple[int, int]:
+        """Return the bytes to be read of a checkpoint, and those that its rows take meanwhile."""
+        server, about = self._host.server, store.manifest(name)
+        rows = restore_bytes(about, needed_by(server, self._servers)(about))
+        return nbytes_for(store, name, plan, server), rows
 
     def fresh(self, request: shard_pb2.FollowRequest) -> shard_pb2.FollowRequest:
         """Return the decisions of `request` that were not taken before: a stream that broke is begun again."""
@@ -216,7 +214,7 @@ class Execution:
         self._told = self._facts[-1].version if self._facts else self._told
         if running.now() - self._memory_reported_at >= MEMORY_EVERY:
             self._memory_reported_at = running.now()
-            reply.memory.CopyFrom(memory_to_wire(host.memory_use(), host.table_figures()))
+            reply.memory.CopyFrom(memory_to_wire(host.memory, host.table_figures()))
         return reply
 
 

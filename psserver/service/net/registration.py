@@ -14,9 +14,8 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from psserver.service.errors import Refused, invalid
-from psserver.service.guard.authorization import Authorizer, unproven
-from psserver.service.guard.calls import LARGE_MESSAGE, Caller, Watch
-from psserver.service.guard.limits import address_of
+from psserver.service.guard.authorization import Authorizer, address_of, unproven
+from psserver.service.guard.calls import Caller, Watch
 from pswire import running
 from pswire.bounds import LARGEST, MESSAGE_BYTES, BoundError, check
 from pswire.security.identity import fingerprint_of_pem
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
 
 MESSAGE_LIMIT = 2000
+# Bytes from which an answer may stay with the transport until its peer reads.
+LARGE_MESSAGE = 2**16
 
 
 class _NoLostPeers(logging.Filter):
@@ -100,8 +101,6 @@ class Call:
     patience: Callable[[int], float]
     most: int = MESSAGE_BYTES
     spoken: bool = False
-    # A message is being sent that the peer has not taken yet.
-    sending: bool = False
     # What the first message has to prove.
     challenge: Challenge | None = None
 
@@ -132,7 +131,6 @@ class Call:
         most = (most or self.most) + (0 if challenge is None else LENGTH)
         if len(data) > most:
             raise invalid(f"expected a message of at most {most} bytes, got {len(data)}")
-        self.watch.set_message(self.caller, len(data))
         if challenge is None:
             return data
         try:
@@ -165,16 +163,9 @@ class Call:
         self.caller.deadline = None
 
     async def _send_large(self, message: bytes) -> None:
-        self.watch.set_message(self.caller, len(message))
-        writing = asyncio.ensure_future(self.context.write(message))
-        self.sending = True
-        try:
-            await asyncio.shield(writing)
-        except asyncio.CancelledError:
-            self.watch.leave_unread(self.caller, len(message), writing)
-            raise
-        self.sending = False
-        self.watch.set_message(self.caller, 0)
+        self.caller.writing = writing = asyncio.ensure_future(self.context.write(message))
+        await asyncio.shield(writing)
+        self.caller.writing = None
 
     async def reply(self, message: Message) -> None:
         await self.send((message.SerializeToString(),))
@@ -251,7 +242,7 @@ class Registration:
         except Refused as refused:
             return refused.afresh()
         except asyncio.CancelledError:
-            if call.sending or not call.caller.cut_off:
+            if call.caller.writing is not None or not call.caller.cut_off:
                 # The peer has gone or does not read, so it would not get the reason either. A call that ends
                 # without one makes the transport free what it holds for it.
                 raise

@@ -9,7 +9,7 @@ import numpy as np
 
 from psserver.service.errors import Refused, invalid
 from psserver.service.guard.calls import Caller
-from psserver.service.guard.room import MORE_ROOM
+from psserver.service.guard.memory import MORE_ROOM
 from psserver.service.store.host import ShardHost
 from psserver.shard import Shard
 from psserver.shard.staging import Slot
@@ -23,12 +23,8 @@ from pswire.v1 import shard_pb2
 
 NextChunk = Callable[[], Awaitable[frames.ChunkView]]
 """Waits for the next chunk of a message. Raises Refused."""
-# Kind of memory of rows that are being received.
-KIND = "rows being received"
 # Bytes of a row's place in slots, masks and what the search remembers.
 _READING_BYTES = 64
-# Kind of memory of rows that are being read and sent.
-READ_KIND = "rows being read"
 
 
 @dataclass(slots=True)
@@ -82,7 +78,7 @@ class RowsBehind:
     ) -> tuple[Rows, WantedRows]:
         """Return rows and wanted keys, checked, from `chunk` and what follows it. Raises Refused."""
         total, memory = self.format.nbytes, self.host.memory
-        refusal = memory.ledger.take(KIND, total)
+        refusal = memory.take(total)
         if refusal is not None:
             raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"no memory for rows: {refusal}; {MORE_ROOM}")
         try:
@@ -104,7 +100,7 @@ class RowsBehind:
                 received, chunk = received + size, None
             return await self.host.heavy.run(total, lambda: self._decoded(data))
         finally:
-            memory.ledger.give(KIND, total)
+            memory.give(total)
 
     def _decoded(self, data: memoryview) -> tuple[Rows, WantedRows]:
         rows, ahead = self.format.decode(data)
@@ -166,11 +162,11 @@ async def read_rows(
     """
     tables = tuple(table.spec for table in shard.tables.tables)
     format = RowFormat(tables, codec, tuple(keys.size for keys in wanted))
-    nbytes, ledger = reading_bytes(format), host.memory.ledger
-    refusal = ledger.take(READ_KIND, nbytes)
+    nbytes = reading_bytes(format)
+    refusal = host.memory.take(nbytes)
     if refusal is not None:
         raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"no memory for rows: {refusal}; {MORE_ROOM}")
-    given = partial(ledger.give, READ_KIND, nbytes)
+    given = partial(host.memory.give, nbytes)
     try:
         return RowsAhead(*await _read(host, shard, format, wanted, ticket, version), given)
     except BaseException:

@@ -7,7 +7,8 @@ import grpc
 
 from psserver.coordinator.terms import Extent
 from psserver.service.errors import Refused, invalid, precondition
-from psserver.service.guard.rates import REJOIN_BURST, REJOINS_PER_SECOND, Buckets, TokenBucket
+from psserver.service.guard.limits import JOIN
+from psserver.service.guard.pace import Pace
 from psserver.service.job.job import Job
 from psserver.service.job.outbox import Outbox
 from psserver.service.net.registration import Call, bounded, parsed
@@ -19,16 +20,11 @@ from pswire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger("ps-server")
 
-# Rate of a session's messages but for one `ready` of each ticket: each costs the loop's time, and most leave entries in
-# the decision log.
-IDLE_MESSAGES_PER_SECOND, IDLE_MESSAGES = 100.0, 1000
 
-
-class MessagePace:
-    """The pace at which a session is read: one `ready` for each ticket is free, all else spends a bucket."""
+class FreeMessages:
+    """The messages of a session that spend nothing of its member's pace: one `ready` for each of its tickets."""
 
     def __init__(self) -> None:
-        self._bucket = TokenBucket(IDLE_MESSAGES_PER_SECOND, IDLE_MESSAGES)
         # The first `ready` comes before any grant.
         self._newest, self._free = 0, 1
 
@@ -37,21 +33,18 @@ class MessagePace:
         if ticket > self._newest:
             self._newest, self._free = ticket, self._free + 1
 
-    def taken(self, kind: str | None) -> float:
-        """Count a message; return the seconds until the next one may be read."""
-        if kind == "ready" and self._free:
-            self._free -= 1
-            return 0.0
-        self._bucket.spend()
-        return self._bucket.wait()
+    def take(self, kind: str | None) -> bool:
+        """Count a message; return whether it is free."""
+        free = kind == "ready" and self._free > 0
+        self._free -= free
+        return free
 
 
 class SessionRpc:
-    """The method Session. Its only state is how often each name came."""
+    """The method Session. `pace`: of members."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._streams = Buckets(REJOINS_PER_SECOND, REJOIN_BURST)
+    def __init__(self, job: Job, pace: Pace) -> None:
+        self._job, self._pace = job, pace
 
     async def serve(self, call: Call) -> None:
         """Send notices in this task, and read the worker's messages in a second one."""
@@ -63,7 +56,7 @@ class SessionRpc:
         if hello.job != self._job.terms.job:
             raise precondition(f"expected job {self._job.terms.job!r}, got {hello.job!r}; join again")
 
-        if not self._streams.allows(hello.worker):
+        if self._pace.wait(hello.worker):
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"too many streams of {hello.worker!r}: wait")
 
         def cut() -> None:
@@ -72,17 +65,17 @@ class SessionRpc:
             call.caller.cancel()
 
         outbox = self._job.attach(hello.worker, hello.incarnation, hello.session, cut)
-        self._streams.spend(hello.worker)
-        pace = MessagePace()
-        reader = asyncio.create_task(self._listen(call, hello, outbox, pace))
+        self._pace.spend(hello.worker, JOIN)
+        free = FreeMessages()
+        reader = asyncio.create_task(self._listen(call, hello, outbox, free))
         try:
             await call.reply(pb.SessionReply(events=[pb.SessionEvent(welcome=pb.Welcome())]))
-            await self._reply(call, outbox, pace)
+            await self._reply(call, outbox, free)
         finally:
             reader.cancel()
             self._job.detach(hello.worker, hello.incarnation, outbox)
 
-    async def _reply(self, call: Call, outbox: Outbox, pace: MessagePace) -> None:
+    async def _reply(self, call: Call, outbox: Outbox, free: FreeMessages) -> None:
         """Send notices, all that are ready in one message, until a fatal refusal or the end of the stream."""
         while notices := await outbox.take():
             if not await self._job.flushing.written():
@@ -92,7 +85,7 @@ class SessionRpc:
                 reply = pb.SessionReply()
                 for notice in notices:
                     if isinstance(notice, protocol.Grant):
-                        pace.granted(notice.ticket)
+                        free.granted(notice.ticket)
                     if isinstance(notice, protocol.Ping):
                         reply.events.add().ping.number = notice.number
                     else:
@@ -101,14 +94,16 @@ class SessionRpc:
             if any(isinstance(n, protocol.Refusal) and n.fatal for n in notices):
                 return
 
-    async def _listen(self, call: Call, hello: pb.Hello, outbox: Outbox, pace: MessagePace) -> None:
+    async def _listen(self, call: Call, hello: pb.Hello, outbox: Outbox, free: FreeMessages) -> None:
         try:
             while (data := await call.receive()) is not None:
                 # A field beyond its bound costs a worker that message, but not its session.
                 request = parsed(pb.SessionRequest, data)
                 self._take(request, hello, outbox)
-                # Further messages wait at their sender.
-                await outbox.ended(pace.taken(request.WhichOneof("message")))
+                if not free.take(request.WhichOneof("message")):
+                    self._pace.spend(hello.worker)
+                    # Further messages wait at their sender.
+                    await outbox.ended(self._pace.wait(hello.worker))
         except Refused as refused:
             outbox.put(protocol.Refusal(refused.message, fatal=True))
         except (grpc.aio.BaseError, grpc.RpcError) as error:

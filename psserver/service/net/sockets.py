@@ -14,7 +14,7 @@ import grpc
 from psserver.service.errors import Refused
 from psserver.service.guard.calls import Watch
 from psserver.service.guard.limits import CONNECTIONS, UNPROVEN, Unproven
-from psserver.service.guard.rates import TokenBucket
+from psserver.service.guard.pace import Pace
 from psserver.service.net import bulk
 from psserver.service.net.connection import Connection
 from psserver.service.net.loop import HeavyWork, Owner
@@ -96,9 +96,9 @@ class SocketListener:
         self._listening: list[socket.socket] = []
         self._tokens: dict[bytes, SocketToken] = {}
         self._connections: dict[Connection, None] = {}
-        self._unauthenticated: Unproven[Connection] = Unproven(int(UNPROVEN.value))
+        self._unauthenticated: Unproven[Connection] = Unproven(UNPROVEN)
         self._refused: Counter[str] = Counter() if refused is None else refused
-        self._handshake_lines = TokenBucket(1 / MINUTE, 1)
+        self._handshake_lines = Pace(1 / MINUTE, 1)
         # A warning that nothing can be accepted was logged, and nothing was accepted since.
         self._pausing = False
         self._ending = False
@@ -130,11 +130,6 @@ class SocketListener:
     def connections(self) -> list[Connection]:
         """Connections that have presented their token."""
         return list(self._connections)
-
-    @property
-    def received(self) -> int:
-        """Bytes of all buffers for large frames."""
-        return self._buffers.taken
 
     @property
     def unauthenticated(self) -> int:
@@ -288,7 +283,7 @@ class SocketListener:
                 return None
         frame = await connection.receive()
         token = None if frame is None else self._tokens.get(bytes(frame))
-        room = connection in self._unauthenticated and len(self._connections) < CONNECTIONS.value
+        room = connection in self._unauthenticated and len(self._connections) < CONNECTIONS
         if not room or token is None or not token.fits(connection):
             return None
         connection.expect(most=framed_socket.FRAME_BYTES)
@@ -300,7 +295,7 @@ class SocketListener:
     def _refuse(self, address: str, error: Exception) -> None:
         """Count a refused connection; log one per minute."""
         self._refused["handshake"] += 1
-        if self._handshake_lines.take():
+        if self._handshake_lines.take(""):
             log.warning(
                 "a connection of %s to the data port was refused: %s; %d in all",
                 *(address, error, self._refused["handshake"]),

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from psserver.coordinator.progress import JobProgress
 from psserver.coordinator.status import JobReport
-from psserver.service.guard.ledger import MemoryUse
+from psserver.service.guard.memory import Memory
 from pswire.messages import REASON, MessageCodec
 from pswire.model.table_figures import TableFigures
 from pswire.table_messages import table_to_wire
@@ -24,7 +24,9 @@ def report_to_wire(report: JobReport) -> pb.StatusReply:
     return reply
 
 
-def memory_to_wire(use: MemoryUse, tables: Iterable[TableFigures]) -> memory_pb2.Memory:
+def memory_to_wire(memory: Memory, tables: Iterable[TableFigures]) -> memory_pb2.Memory:
     """Convert the memory of a server, and what its tables hold."""
-    parts = [memory_pb2.MemoryPart(kind=kind, bytes=nbytes) for kind, nbytes in use.parts.items()]
-    return memory_pb2.Memory(limit=use.limit, total=use.total, parts=parts, tables=map(table_to_wire, tables))
+    largest = sorted(memory.parts().items(), key=lambda part: -part[1])
+    parts = [memory_pb2.MemoryPart(kind=kind, bytes=nbytes) for kind, nbytes in largest if nbytes]
+    total = sum(part.bytes for part in parts)
+    return memory_pb2.Memory(limit=memory.limit, total=total, parts=parts, tables=map(table_to_wire, tables))

@@ -56,11 +56,6 @@ class Bodies:
         self._probe: segments.Segment | None = None
         self._reads = True
 
-    @property
-    def spare(self) -> int:
-        """The bytes of buffers that wait to be used again."""
-        return sum(each.nbytes for each in self._free)
-
     def __getitem__(self, item: Item) -> Body:
         return self._bodies[item]
 

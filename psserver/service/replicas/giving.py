@@ -21,8 +21,6 @@ from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
 
-# Kind of memory of a copy under way.
-KIND = "copy for a server"
 # Seconds between two looks at whether it was taken up.
 LOOK = 0.02
 
@@ -68,7 +66,7 @@ class Capture:
             return
         state = shard.views()
         nbytes = state.nbytes + shard.tables.saved_bytes
-        self._refusal = self._host.memory.ledger.take(KIND, nbytes) or ""
+        self._refusal = self._host.memory.take(nbytes) or ""
         if not self._refusal:
             self._state, self._nbytes, self._held = state, nbytes, True
             self._rows = shard.tables.snapshot(remember=False)
@@ -117,7 +115,7 @@ class Capture:
         self._release()
         self._drop()
         self._lent = None
-        self._host.memory.ledger.give(KIND, self._nbytes)
+        self._host.memory.give(self._nbytes)
         self._nbytes = 0
 
 

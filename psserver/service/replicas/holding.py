@@ -58,7 +58,7 @@ class Holding(ABC):
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._activated: Config | None = None
         self._more = asyncio.Event()
-        self._arrival = Arrival(host.memory.ledger)
+        self._arrival = Arrival(host.memory)
         self._giving = Giving(shell.links.links, settings, lambda to: shell.give(Broke(to)), self._takes)
         self.comparing = Comparing(host, shell)
         self._saving = Saving(host, shell)

@@ -1,19 +1,16 @@
 """A server without a copy is given one, and takes it up."""
 
-from psserver.service.guard.ledger import MemoryLedger
+from psserver.service.guard.memory import Memory
 from psserver.service.replicas.transfer import Arriving, CopyError, Whole, digest_of, first_difference
 from psserver.shard import Shard, ShardState
 from pswire.v1 import shard_pb2
-
-# Kind of memory of a copy that arrives.
-KIND = "copy that arrives"
 
 
 class Arrival:
     """The copy under way to this server. The loop's thread owns it. `here`: whether all of it has come."""
 
-    def __init__(self, memory: MemoryLedger) -> None:
-        self._memory = memory
+    def __init__(self, memory: Memory) -> None:
+        self._memory, self._taken = memory, 0
         self._arriving: Arriving | None = None
         self.here = False
 
@@ -27,10 +24,10 @@ class Arrival:
         follow, and CopyError if there is no memory for the copy and its arrays."""
         if not piece.offset:
             self.end()
-            refusal = self._memory.take(KIND, 2 * piece.bytes)
+            refusal = self._memory.take(2 * piece.bytes)
             if refusal is not None:
                 raise CopyError(f"there is no memory for a copy: {refusal}")
-            self._arriving = Arriving(piece)
+            self._taken, self._arriving = 2 * piece.bytes, Arriving(piece)
         if self._arriving is not None:
             self.here = self._arriving.take(piece)
 
@@ -42,7 +39,8 @@ class Arrival:
     def end(self) -> None:
         """Keep nothing of it."""
         self._arriving, self.here = None, False
-        self._memory.put(KIND, 0)
+        self._memory.give(self._taken)
+        self._taken = 0
 
 
 def restore(shard: Shard, whole: Whole) -> None:

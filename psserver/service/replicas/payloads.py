@@ -104,7 +104,7 @@ class ReplicatedHost(ShardHost):
     def serve(self, serves: Callable[[], bool], forward: Callable[[list[Body]], None]) -> None:
         """Serve workers while `serves` says so. `forward`: takes the parts of each complete payload."""
         self.pushes = ForwardedPushes(self, serves, forward)
-        self.claims = claims = ServedClaims(self.state, self.calls, self.server, self.options.patience)
+        self.claims = claims = ServedClaims(self.state, self.watch, self.server, self.options.patience)
         claims.serves = serves
 
     async def receipt(self, slot: Slot) -> bytes:

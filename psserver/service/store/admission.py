@@ -4,8 +4,8 @@ import grpc
 
 from psserver.receipts import Claim
 from psserver.service.errors import MembershipOver, Refused, invalid, precondition
-from psserver.service.guard.calls import Caller, MemberCalls
-from psserver.service.guard.room import ShardMemory
+from psserver.service.guard.calls import Caller, Watch
+from psserver.service.guard.memory import Memory
 from psserver.service.store.shared_memory import SLOTS
 from psserver.service.store.state import SharedShard
 from psserver.shard import Shard
@@ -20,8 +20,8 @@ class Claims:
     `patience`: seconds that a call waits for the log.
     """
 
-    def __init__(self, state: SharedShard, calls: MemberCalls, server: int, patience: float) -> None:
-        self._state, self._calls, self._server = state, calls, server
+    def __init__(self, state: SharedShard, watch: Watch, server: int, patience: float) -> None:
+        self._state, self._watch, self._server = state, watch, server
         self.patience = patience
 
     async def admit(self, claim: Claim, plan: str, after: int, caller: Caller) -> Shard:
@@ -37,7 +37,7 @@ class Claims:
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"expected the membership token that {claim.worker!r} was given when it joined, got another one",
             )
-        self._calls.claim(claim.worker, caller)
+        self._watch.claim(claim.worker, caller)
         return await self.admit_member(claim.worker, claim.incarnation, plan, after)
 
     async def admit_member(self, worker: str, incarnation: int, plan: str, after: int) -> Shard:
@@ -94,7 +94,7 @@ class PushSlots:
     """Staging slots for pushes. `patience`: seconds that an earlier push of a ticket may take to end. The loop's
     thread owns it."""
 
-    def __init__(self, state: SharedShard, memory: ShardMemory, server: int, patience: float) -> None:
+    def __init__(self, state: SharedShard, memory: Memory, server: int, patience: float) -> None:
         self._state, self._memory = state, memory
         self._server, self._patience = server, patience
 
@@ -116,7 +116,7 @@ class PushSlots:
             raise Refused(grpc.StatusCode.ABORTED, refusal)
         staging = shard.staging
         free = staging.incoming(ticket) is None and staging.admits(ticket)
-        return free and self._memory.admits(ticket)
+        return free and self._memory.admits_payload(ticket)
 
     async def _enter(self, shard: Shard, ticket: int, worker: str) -> None:
         deadline = running.now() + self._patience
@@ -169,11 +169,11 @@ class Attachments:
     """Shared memory attached by members, one stream each. `patience`: seconds that a member's older stream may take
     to release it. The loop's thread owns it."""
 
-    def __init__(self, state: SharedShard, memory: ShardMemory, server: int, patience: float) -> None:
+    def __init__(self, state: SharedShard, memory: Memory, server: int, patience: float) -> None:
         self._state, self._memory = state, memory
         self._server, self._patience = server, patience
-        # The stream on which each member has attached memory.
-        self._attached: dict[str, Caller] = {}
+        # The stream on which each member has attached memory, and the bytes of that.
+        self._attached: dict[str, tuple[Caller, int]] = {}
 
     async def begin(self, worker: str, caller: Caller) -> str | None:
         """Reserve memory for `worker` on its stream `caller`; return why there is none, or None.
@@ -182,21 +182,24 @@ class Attachments:
         """
         before = self._attached.get(worker)
         if before is not None:
-            before.cancel()
+            before[0].cancel()
             gone = await self._state.wait_for(
                 lambda: worker not in self._attached, self._patience, self._server
             )
             if not gone:
                 return f"{worker} shares memory on another stream already"
-        refusal = self._memory.take_slots(worker, SLOTS)
+        shard = self._state.shard
+        if shard is None:
+            return "there is no model yet"
+        nbytes = SLOTS * shard.layout.nbytes
+        refusal = self._memory.take(nbytes)
         if refusal is None:
-            self._attached[worker] = caller
+            self._attached[worker] = caller, nbytes
         return refusal
 
     def end(self, worker: str, caller: Caller) -> None:
         """Release what was attached on the stream."""
-        if self._attached.get(worker) is caller:
-            del self._attached[worker]
-            self._memory.give_slots(worker)
+        if worker in self._attached and self._attached[worker][0] is caller:
+            self._memory.give(self._attached.pop(worker)[1])
             self._state.admission.freed()
             self._state.changes.notify()

@@ -9,9 +9,9 @@ from psserver.fast import Backend, not_kept
 from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.receipts import receipt
-from psserver.service.guard.calls import MemberCalls, Watch
-from psserver.service.guard.ledger import MemoryUse, default_limit
-from psserver.service.guard.room import ShardMemory
+from psserver.service.guard.calls import Watch
+from psserver.service.guard.machine import default_limit
+from psserver.service.guard.memory import Memory
 from psserver.service.net.loop import HeavyWork, Owner
 from psserver.service.store.admission import Attachments, Claims, PushSlots
 from psserver.service.store.executor import Executor
@@ -67,20 +67,17 @@ class ShardHost:
         )
         self._backend = Backend(options.threads)
         self.sharing = Sharing(options.transport)
-        self.memory = ShardMemory(server, options.arena_versions, options.memory_limit or default_limit())
+        self.memory = Memory(options.memory_limit or default_limit(), options.arena_versions)
         self.pushes = PushSlots(self.state, self.memory, server, options.patience)
         self.reading = Reading(
             self.state, self.orders, self.memory, self.sharing, server, options.patience, options.read_limit
         )
         self.attachments = Attachments(self.state, self.memory, server, options.patience)
-        self.saver = PartSaver(owner, server, self.memory.ledger, self._saved, self.orders.copied)
-        self.memory.release = self.saver.release
+        self.saver = PartSaver(owner, server, self.memory, self._saved, self.orders.copied)
         self.orders.save = lambda entry, shard: self.saver.save(entry, self.job, shard)
         self.orders.installed = self.saver.prepare
         self.watch = Watch()
-        self.calls = MemberCalls(self.watch)
-        self.claims = Claims(self.state, self.calls, server, options.patience)
-        self.memory.ledger.watch(lambda: self.watch.message_bytes, "messages")
+        self.claims = Claims(self.state, self.watch, server, options.patience)
 
     # The job
 
@@ -115,8 +112,8 @@ class ShardHost:
         Raises Refused or MemoryError.
         """
         self.saver.periodic = checkpoints
-        self.memory.admit(plan, optimizer, tensors, deltas)
-        self.state.shard = self.memory.shard = Shard(
+        self.memory.admit(plan.shards[self.server], optimizer, tensors, deltas)
+        shard = self.state.shard = Shard(
             plan,
             self.server,
             optimizer,
@@ -128,6 +125,7 @@ class ShardHost:
             allocate=self.sharing.allocate,
             measures=measures,
         )
+        self.memory.serve(shard)
         self._compile()
 
     def _compile(self) -> None:
@@ -202,10 +200,6 @@ class ShardHost:
         self.state.executed = entries
         # Former members must join anew.
         self.state.changes.notify()
-
-    def memory_use(self) -> MemoryUse:
-        """Return what is held here, and for whom."""
-        return self.memory.ledger.use()
 
     def table_figures(self) -> list[TableFigures]:
         """Return what each table holds here and how its rows are used."""

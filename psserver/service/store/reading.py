@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.guard.calls import Caller
 from psserver.service.guard.limits import READS
-from psserver.service.guard.room import ShardMemory
+from psserver.service.guard.memory import Memory
 from psserver.service.store.executor import Executor, Question
 from psserver.service.store.shared_memory import ControlWord, Sharing
 from psserver.service.store.state import SharedShard
@@ -38,7 +38,7 @@ class Reads:
     def begin(self, worker: str, version: Version, caller: Caller | None) -> Read:
         """Add a read. Beyond the limit of its worker, the worker's oldest is cut."""
         mine = [read for read in self._under_way if read.worker == worker and _going(read)]
-        if len(mine) >= READS.value:
+        if len(mine) >= READS:
             _cut(mine[0])
         read = Read(worker, version, caller)
         self._under_way[read] = None
@@ -85,7 +85,7 @@ class Reading:
         self,
         state: SharedShard,
         orders: Executor,
-        memory: ShardMemory,
+        memory: Memory,
         sharing: Sharing,
         server: int,
         patience: float,
@@ -167,7 +167,7 @@ class Reading:
             )
         copy = self._copies.get(what)
         if copy is None:
-            refusal = self._memory.take_copy(taken := nbytes(shard))
+            refusal = self._memory.take(taken := nbytes(shard))
             if refusal is None:
                 copy = self._copies[what] = _Copy(taken)
                 refusal = await self._copy(what, copy, nbytes, look)
@@ -213,7 +213,7 @@ class Reading:
 
     def _leave(self, what: str, copy: _Copy) -> None:
         del self._copies[what]
-        self._memory.give_copy(copy.nbytes)
+        self._memory.give(copy.nbytes)
         self._state.changes.notify()
 
     def in_place(
@@ -253,9 +253,10 @@ class Reading:
 
     def end_beyond(self) -> None:
         """End reads of superseded versions, as far as these exceed the memory limit."""
-        shard = self._state.shard
-        if shard is not None and shard.arena.being_read:
-            self._reads.cut(shard.arena.being_read, self._memory.versions_beyond)
+        shard, memory = self._state.shard, self._memory
+        if shard is not None and shard.layout.nbytes and shard.arena.being_read:
+            beyond = max(0, memory.total - memory.limit)
+            self._reads.cut(shard.arena.being_read, -(-beyond // shard.layout.nbytes))
 
 
 def check_reader(shard: Shard, ticket: int, worker: str) -> None:

@@ -32,7 +32,7 @@ from psserver.checkpoint.rewind import (
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy
-from psserver.service.guard.ledger import MIB
+from psserver.service.guard.memory import MIB
 from psserver.service.life.settings import ServerSettings
 from psserver.service.store.slow import said
 from pswire.generations import Generation

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from psserver.checkpoint import CheckpointError, FileFacts, Store, name_of, save_shard, settled
 from psserver.checkpoint.increments import RowFiles, save_rows, usable
-from psserver.service.guard.ledger import MemoryLedger
+from psserver.service.guard.memory import Memory
 from psserver.service.net.loop import LARGE_PASS, Owner
 from psserver.shard import Shard, ShardState, copied
 from psserver.shard.tables import TABLE_KINDS, Tables
@@ -27,8 +27,6 @@ from pswire.logs.events import event
 log = logging.getLogger("ps-server")
 
 Floats = NDArray[np.float32]
-# Kind of memory that is reserved but unused.
-SPARE_KIND = "checkpoint, spare"
 # Elements that are touched at once; other threads run in between.
 PIECE = 1 << 22
 # One element in this many is touched: a page is no smaller.
@@ -63,6 +61,10 @@ class PrefaultedArrays:
         finally:
             self._ended.set()
 
+    @property
+    def nbytes(self) -> int:
+        return sum(values.nbytes for values in self.arrays)
+
     def pieces(self) -> Iterator[Floats]:
         """Yield all arrays in small pieces."""
         for values in self.arrays:
@@ -82,26 +84,26 @@ class PrefaultedArrays:
 class SpareArrays:
     """Unused float32 arrays, kept for the next copy and accounted for in `memory`. The loop's thread owns it."""
 
-    def __init__(self, memory: MemoryLedger, threads: Executor) -> None:
+    def __init__(self, memory: Memory, threads: Executor) -> None:
         self._memory, self._threads = memory, threads
         self._held: PrefaultedArrays | None = None
 
     def prepare(self, sizes: Collection[int]) -> Future[None] | None:
         """Prepare arrays of those sizes on another thread, if memory has room. Returns None if there are some, or
         no room."""
-        if self._held is not None or self._memory.take(SPARE_KIND, 4 * sum(sizes)) is not None:
+        if self._held is not None or self._memory.take(4 * sum(sizes)) is not None:
             return None
         try:
             self._held = PrefaultedArrays([np.empty(size, np.float32) for size in sizes])
         except MemoryError:
-            self._memory.put(SPARE_KIND, 0)
+            self._memory.give(4 * sum(sizes))
             return None
         return self._threads.submit(self._held.run)
 
     def keep(self, arrays: Iterable[Floats]) -> None:
         """Keep the arrays for the next copy, if memory has room."""
         kept = list(arrays)
-        if self._held is None and self._memory.take(SPARE_KIND, sum(a.nbytes for a in kept)) is None:
+        if self._held is None and self._memory.take(sum(a.nbytes for a in kept)) is None:
             self._held = PrefaultedArrays.before(kept)
 
     def take(self) -> PrefaultedArrays | None:
@@ -109,12 +111,10 @@ class SpareArrays:
         held, self._held = self._held, None
         if held is not None:
             held.stop()
-            self._memory.put(SPARE_KIND, 0)
+            self._memory.give(held.nbytes)
         return held
 
 
-# Kind of memory of a copy.
-KIND = "checkpoint"
 # Number of remembered parts.
 REMEMBERED = 4
 
@@ -163,14 +163,14 @@ class PartSaver:
     every new outcome, `copied` when the shard may be written to again. One thread copies while another one writes a
     part, rows of tables included. A copy is accounted for in `memory` until it is written or replaced; without room
     there is no part. If `periodic`, the job takes checkpoints while it trains: memory for a copy is prepared and kept,
-    as far as there is room, until `release`.
+    as far as there is room.
     """
 
     def __init__(
         self,
         owner: Owner,
         server: int,
-        memory: MemoryLedger,
+        memory: Memory,
         changed: Callable[[], object],
         copied: Callable[[], object],
     ) -> None:
@@ -236,11 +236,7 @@ class PartSaver:
         # Rows are copied in pieces, of which a few are held at once.
         nbytes = state.nbytes + min(rows, 4 * PIECE_BYTES)
         spare = self._spare.take()
-        refusal = self._memory.take(KIND, nbytes)
-        if refusal is not None:
-            # Free buffers that are kept for coming payloads.
-            shard.staging.trim()
-            refusal = self._memory.take(KIND, nbytes)
+        refusal = self._memory.take(nbytes)
         if refusal is not None:
             self.note(
                 Part(entry, error=f"server {self._server} has no room for a copy of what it holds: {refusal}")
@@ -352,11 +348,7 @@ class PartSaver:
     def _end(self, copy: Copy) -> None:
         """Free what is held for a copy, which is written, or will not be."""
         copy.tables.drop(copy.rows)
-        self._memory.give(KIND, copy.nbytes)
-
-    def release(self) -> None:
-        """Release the memory that is kept for the next part."""
-        self._spare.take()
+        self._memory.give(copy.nbytes)
 
     def _tell(self, part: Part) -> None:
         self.parts[part.entry] = part
