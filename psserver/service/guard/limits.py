@@ -9,6 +9,8 @@ from typing import Final, Generic, TypeVar
 
 from pswire.patience import CHUNK_SECONDS
 
+# Calls at once: a worker has two, each takes some 30 kB; beyond that one is refused rather than left waiting.
+CALLS: Final = 32_768
 # Connections to the data port: each takes a descriptor; beyond that one is refused, and its worker uses gRPC.
 CONNECTIONS: Final = 16_384
 # Calls without a first message or of gRPC's own services, and as many connections without a token: each may hold a
@@ -20,10 +22,9 @@ METRICS_CONNECTIONS: Final = 16
 FIRST_MESSAGE: Final = 10.0 + CHUNK_SECONDS
 # Bytes that are kept of all names that ever joined, to the job's end: some 40,000.
 NAMES: Final = 64 * 2**20
-# Payload calls of one member: two are in use, others are left of broken connections. Beyond that the oldest is cut.
+# Payload calls of one member, each with one read at a time: two are in use, others are left of broken connections.
+# Beyond that the oldest is cut.
 MEMBER_CALLS: Final = 4
-# Reads of one member at once: the present version, the next, and repeated reads after a break.
-READS: Final = 4
 # Notices that a session leaves unread, each of some 512 bytes; beyond that it is cut.
 OUTBOX: Final = 4096
 # The pace of a member: what it spends at once, and per second. A message of its session that belongs to no ticket

@@ -68,7 +68,6 @@ def default_limit() -> int:
 
 def _cgroup_limits() -> Iterator[Path]:
     """Yield files that may hold a limit of this process: of its cgroup and all parents, in version 1 and 2."""
-    yield from (_CGROUPS / "memory.max", _CGROUPS / "memory" / "memory.limit_in_bytes")
     for line in _text(Path("/proc/self/cgroup")).splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers not in ("", "memory"):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from psserver.service.guard.authorization import Authorizer
+from psserver.service.guard.limits import CALLS
 from psserver.service.job.job import Job
 from psserver.service.life.settings import ServerSettings
 from psserver.service.net.sockets import SocketListener
@@ -64,7 +65,7 @@ class Listeners:
         options = SERVER_OPTIONS(
             settings.terms.worker_timeout, liveness=settings.task_index == 0 or settings.replicas > 1
         )
-        served = self.grpc = grpc.aio.server(options=options)
+        served = self.grpc = grpc.aio.server(options=options, maximum_concurrent_rpcs=CALLS)
         own = settings.hosts[settings.task_index]
         port = listen(served, Address(settings.bind, own.port), settings.credentials)
         return served, Address(own.host, port)

@@ -66,12 +66,10 @@ class Outgoing:
             raise invalid("expected a pull without rows of tables: Exchange reads them")
         if request.slots:
             codec = _weights_codec(request.dtype)
-            read = await host.reading.start_slots(shard, request.version, request.worker, caller)
+            read = await host.reading.start_slots(shard, request.version, caller)
             return cls(host, shard, 0, codec, read, _pace(host, caller))
         if request.table:
-            read = await host.reading.start_table(
-                shard, request.table - 1, request.version, request.worker, caller
-            )
+            read = await host.reading.start_table(shard, request.table - 1, request.version, caller)
             return cls(host, shard, 0, OCTETS, read, _pace(host, caller))
         # A PullReply cannot say that it holds changes.
         return await cls.of(host, wanted_by(shard, request)._replace(base=None), caller)

@@ -1,6 +1,6 @@
 """Reads of versions, which a ticket holds or not, sent or in shared memory; and of what has no versions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.guard.calls import Caller
-from psserver.service.guard.limits import READS
 from psserver.service.guard.memory import Memory
 from psserver.service.store.executor import Executor, Question
 from psserver.service.store.shared_memory import ControlWord, Sharing
@@ -21,47 +20,10 @@ from pswire.transport.segments import Place
 
 @dataclass(slots=True, eq=False)
 class Read:
-    """A read under way. `caller`: the call to cut if it holds too much; None: never cut."""
+    """A read under way. `caller`: the call to cut if it holds too much, which has one read at a time."""
 
-    worker: str
     version: Version
-    caller: Caller | None
-
-
-class Reads:
-    """Reads under way. The loop's thread owns it."""
-
-    def __init__(self) -> None:
-        # Oldest first.
-        self._under_way: dict[Read, None] = {}
-
-    def begin(self, worker: str, version: Version, caller: Caller | None) -> Read:
-        """Add a read. Beyond the limit of its worker, the worker's oldest is cut."""
-        mine = [read for read in self._under_way if read.worker == worker and _going(read)]
-        if len(mine) >= READS:
-            _cut(mine[0])
-        read = Read(worker, version, caller)
-        self._under_way[read] = None
-        return read
-
-    def end(self, read: Read) -> None:
-        del self._under_way[read]
-
-    def cut(self, versions: Sequence[Version], most: int) -> None:
-        """Cut the oldest reads of up to `most` of these versions."""
-        for version in versions[:most]:
-            for read in self._under_way:
-                if read.version is version:
-                    _cut(read)
-
-
-def _going(read: Read) -> bool:
-    return read.caller is not None and not read.caller.cut_off
-
-
-def _cut(read: Read) -> None:
-    if read.caller is not None:
-        read.caller.cancel()
+    caller: Caller
 
 
 # Copies something of a shard; returns the version, and the copy.
@@ -93,13 +55,15 @@ class Reading:
     ) -> None:
         self._state, self._orders, self._memory, self._sharing = state, orders, memory, sharing
         self._server, self._patience, self._read_limit = server, patience, read_limit
-        self._reads = Reads()
+        self._under_way: set[Read] = set()
         # By what was copied.
         self._copies: dict[str, _Copy] = {}
 
-    async def start(
-        self, shard: Shard, ticket: int, version: int, worker: str, caller: Caller | None = None
-    ) -> Read:
+    def _begin(self, version: Version, caller: Caller) -> Read:
+        self._under_way.add(read := Read(version, caller))
+        return read
+
+    async def start(self, shard: Shard, ticket: int, version: int, worker: str, caller: Caller) -> Read:
         """Begin a read of the version, which is kept until `end`. `caller` is cut if it holds too much.
 
         Raises Refused (ABORTED) if the version is gone, or the ticket is another worker's.
@@ -118,9 +82,9 @@ class Reading:
                 f"is settled); the newest is {newest}: ask for a new grant",
             )
         self._state.served += 1
-        return self._reads.begin(worker, found, caller)
+        return self._begin(found, caller)
 
-    async def start_slots(self, shard: Shard, version: int, worker: str, caller: Caller) -> Read:
+    async def start_slots(self, shard: Shard, version: int, caller: Caller) -> Read:
         """Begin a read of the optimizer's state at `version` or later. `end` must follow. Raises Refused."""
         if shard.optimizer.per_worker:
             raise precondition(
@@ -131,9 +95,9 @@ class Reading:
             return 4 * len(shard.optimizer.slots) * shard.layout.trainable
 
         copied = self._copied("what the optimizer remembers", shard, nbytes, Shard.copied_slots, version)
-        return self._reads.begin(worker, await copied, caller)
+        return self._begin(await copied, caller)
 
-    async def start_table(self, shard: Shard, number: int, version: int, worker: str, caller: Caller) -> Read:
+    async def start_table(self, shard: Shard, number: int, version: int, caller: Caller) -> Read:
         """Begin a read of all rows of table `number`, at `version` or later. `end` must follow. Raises Refused."""
         tables = shard.tables.tables
         if number >= len(tables):
@@ -147,7 +111,7 @@ class Reading:
             return table.count * table.row_octets
 
         copied = self._copied(f"table {table.spec.name!r}", shard, nbytes, octets, version)
-        return self._reads.begin(worker, await copied, caller)
+        return self._begin(await copied, caller)
 
     async def _copied(
         self, what: str, shard: Shard, nbytes: Callable[[Shard], int], look: Look, version: int
@@ -236,7 +200,7 @@ class Reading:
 
     def end(self, shard: Shard, ticket: int, read: Read, *, complete: bool) -> None:
         """End a read; if complete, its ticket has read its version."""
-        self._reads.end(read)
+        self._under_way.remove(read)
         for what, copy in self._copies.items():
             if copy.version is read.version:
                 copy.readers -= 1
@@ -254,9 +218,13 @@ class Reading:
     def end_beyond(self) -> None:
         """End reads of superseded versions, as far as these exceed the memory limit."""
         shard, memory = self._state.shard, self._memory
-        if shard is not None and shard.layout.nbytes and shard.arena.being_read:
-            beyond = max(0, memory.total - memory.limit)
-            self._reads.cut(shard.arena.being_read, -(-beyond // shard.layout.nbytes))
+        if shard is None or not shard.layout.nbytes or not shard.arena.being_read:
+            return
+        most = max(0, -(-(memory.total - memory.limit) // shard.layout.nbytes))
+        ending = {id(version) for version in shard.arena.being_read[:most]}
+        for read in self._under_way:
+            if id(read.version) in ending:
+                read.caller.cancel()
 
 
 def check_reader(shard: Shard, ticket: int, worker: str) -> None:
