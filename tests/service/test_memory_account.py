@@ -227,10 +227,11 @@ def test_the_account_is_what_the_allocator_says(name: str) -> None:
 
 @pytest.mark.parametrize("seed", list(seeds(5, soak=100)))
 @pytest.mark.parametrize("name", ["sums", "sums in an order"])
-def test_a_small_limit_is_kept_and_nobody_waits_for_ever(name: str, seed: int) -> None:
-    """With room for one payload beside the model's, every ticket that its worker commits comes to its end."""
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_small_limit_is_kept_and_nobody_waits_for_ever(name: str, seed: int, more: int) -> None:
+    """With room for no payload beside the model's, or for one, every ticket that is committed comes to its end."""
     roomy = Job(random.Random(0), name)
-    limit = roomy.memory.total + roomy.nbytes
+    limit = roomy.memory.total + more * roomy.nbytes
     job = Job(random.Random(f"{name}/{seed}/small"), name, limit)
     for _ in range(300):
         # Reads are bounded by `psserver.service.store.reading`.

@@ -102,7 +102,7 @@ class Memory:
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"server {layout.server} has no memory for {whom}: its part has {layout.nbytes / MIB:.1f} MiB, which "
                 f"takes {model / MIB:.1f} MiB at least ({_listing(needs)}), and {member / MIB:.1f} for each worker "
-                f"({_listing(each)}), and --memory-limit is {self.limit / MIB:.1f} MiB",
+                f"({_listing(each)}), and --memory-limit is {self.limit / MIB:.1f} MiB: raise it, or use more servers",
             )
 
     def serve(self, shard: Shard) -> None:
@@ -149,17 +149,17 @@ class Memory:
     def admits_payload(self, ticket: int) -> bool:
         """Return whether one more payload fits, for this open ticket. One always does: its room is part of the model's.
 
-        Others leave room for the one that is to be summed next, so that all of them come to their end.
+        Others leave room for the sum and for the one that is to be summed next, so that all of them come to their end.
         """
         shard = self._shard
         assert shard is not None
         staging, nbytes = shard.staging, shard.layout.nbytes
         if staging.is_next(ticket):
             return True
-        coming = 1 if staging.next_is_held() else 2
-        buffers = staging.own + max(0, coming - staging.free)
+        summed = max(self._payloads - nbytes, (staging.own - staging.held - staging.free) * nbytes)
+        wanted = summed + (staging.held + (1 if staging.next_is_held() else 2)) * nbytes
         present = max(self._payloads, staging.own * nbytes)
-        return self.total - present + max(self._payloads, buffers * nbytes) <= self.limit
+        return wanted <= present or self.total - present + wanted <= self.limit
 
     def refuses_rows(self, rows: Rows) -> str | None:
         """Return why there is no room for an update with a payload's rows, and with all others that wait, or None."""
