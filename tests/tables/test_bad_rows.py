@@ -191,3 +191,20 @@ def test_a_pull_by_its_own_call_reads_no_rows(cluster: Cluster) -> None:
     request = shard_pb2.PullRequest(job="x", rows=[1])
     with pytest.raises(grpc.RpcError):
         list(cluster.shards[0].Pull(request, timeout=20))
+
+
+def test_a_large_payload_that_waits_keeps_out_no_small_one() -> None:
+    wide = TableSpec("wide", 256)
+    with (
+        serving(memory_limit=24 << 20) as served,
+        psworker.connect(served.hosts, VARIABLES, name="a", tables=[wide]) as greedy,
+        psworker.connect(served.hosts, VARIABLES, name="b", tables=[wide]) as honest,
+    ):
+        grant, memory = granted(greedy), served.servers[0].probe.host.memory
+        [table] = served.servers[0].probe.shard.tables.tables
+        most = (memory.limit - memory.total) // (table.row_bytes + table.update_bytes)
+        large = np.arange(most * 95 // 100)
+        greedy.push(grant, {}, rows={"wide": (large, np.ones((large.size, 256)))})
+        small = granted(honest)
+        honest.push(small, {}, rows={"wide": (np.arange(8), np.ones((8, 256)))})
+        honest.commit(small, samples=1)

@@ -166,6 +166,9 @@ class Memory:
         shard = self._shard
         assert shard is not None
         tables, room, demand = shard.tables, self.limit - self.total, 0
+        if tables.demand(rows, exact=False) <= room // max(1, len(shard.members)):
+            # An even share of what is free is let in always, so that large payloads keep out no small ones.
+            return None
         several = [rows, *shard.staging.all_rows(), *(each for each, _ in tables.added)]
         # Which rows are new has to be looked up, so first all are taken for new.
         for exact in (False, True):
