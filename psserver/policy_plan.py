@@ -34,7 +34,8 @@ def _planned(experiment: Experiment, policy: Policy) -> Iterator[Planned]:
     name, knobs = policy.name, dict(policy.knobs)
     for change in experiment.policy.then:
         name, knobs = (change.name, change.knobs) if change.name else (name, knobs | change.knobs)
-        yield Planned(name, knobs, change.versions, change.percent, change.why, change.rate or None)
+        due = change.due
+        yield Planned(name, knobs, int(due.of("versions")), due.of("%"), change.why, change.rate or None)
 
 
 def adapt_of(experiment: Experiment, policy: Policy, optimizer: Optimizer | None) -> dict[str, object]:

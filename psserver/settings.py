@@ -24,7 +24,7 @@ from pswire.command.task import chosen_task_index, cluster_from_tf_config
 from pswire.config.experiment import Experiment, load_experiment
 from pswire.config.flags import SERVER
 from pswire.config.run_sections import RECOVER
-from pswire.config.units import Every, parse_every, parse_size
+from pswire.config.units import parse_size
 from pswire.environment import warn_of_misspelt
 from pswire.extras import how_to_install
 from pswire.security.credentials import Credentials
@@ -78,10 +78,10 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
     hosts, index, workers = _cluster(options, tf_config)
     experiment = _experiment(options, len(hosts), workers)
     cluster, run = experiment.cluster, experiment.run
-    every = parse_every(run.checkpoint_every)
+    saves = run.checkpoints
     if options.resume is not None and options.out is None:
         raise SettingsError("--resume continues in the folder of a run: expected --out RUN as well")
-    if options.no_out and (every.versions or every.seconds or run.rescue):
+    if options.no_out and (saves is not None or run.rescue):
         asked = "--rescue" if run.rescue else "--checkpoint-every"
         raise SettingsError(
             f"{asked} keeps what a run made, and --no-out keeps nothing: expected one of the two"
@@ -117,8 +117,8 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
             max_workers=cluster.max_workers,
             allowed=tuple(cluster.allowed_workers),
             versions=run.versions,
-            checkpoint_versions=every.versions,
-            checkpoint_seconds=every.seconds,
+            checkpoint_versions=int(saves.of("versions")) if saves else 0,
+            checkpoint_seconds=saves.of("s") if saves else 0.0,
             nonfinite_limit=cluster.nonfinite_limit,
             allow_missing=cluster.allow_missing,
             ticket_timeout=None if cluster.ticket_timeout == "auto" else cluster.ticket_timeout,
@@ -138,9 +138,9 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
         process=options,
         metrics_port=_metrics_port(options.metrics_port, experiment),
         out=options.out,
-        keep=run.keep if every != Every() else 0,
+        keep=run.keep if saves else 0,
         rescue=Path(run.rescue) if run.rescue else None,
-        recover=_recover(cluster.recover_timeout, taken=every != Every() and options.out is not None),
+        recover=_recover(cluster.recover_timeout, taken=saves is not None and options.out is not None),
         resume=options.resume if index == 0 or cluster.replicas > 1 else None,
         log_to_disk=options.log_flush == "disk",
         credentials=credentials,

@@ -4,7 +4,6 @@ early end."""
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pswire import running
+from pswire.config.units import Interval
 from psworker.engine import Grant
 from psworker.errors import SessionError
 from psworker.local import ReadRows, evaluated
@@ -94,22 +94,6 @@ class Plateau:
         return lower if lower < rate else None
 
 
-@dataclass(frozen=True, slots=True)
-class Every:
-    """How often to evaluate: in epochs of worker 0's data, versions, or seconds."""
-
-    amount: float
-    unit: str
-
-    @classmethod
-    def parse(cls, text: str) -> Every:
-        """Parse "1 epoch", "200 versions" or "30 s". Raises ValueError."""
-        found = re.fullmatch(r"(\d{1,9})\s*(epoch|version|s)s?", text.strip())
-        if found is None or int(found[1]) < 1:
-            raise ValueError(f'expected "1 epoch", "200 versions" or "30 s", got {text!r}')
-        return cls(int(found[1]), found[2])
-
-
 Floats = NDArray[np.float32]
 
 
@@ -123,7 +107,7 @@ class Evaluations:
 
     def __init__(
         self,
-        every: Every,
+        every: Interval,
         watched: Watched,
         trainer: Any,
         report: Callable[[int, Mapping[str, float]], object],
@@ -189,9 +173,9 @@ class Evaluations:
 
     def _now(self, version: int, grant: Grant | None) -> float:
         match self.every.unit:
-            case "version":
+            case "versions":
                 return version
-            case "epoch":
+            case "epochs":
                 dealt = grant.part if grant is not None else None
                 return dealt.epoch if dealt is not None else int(getattr(self._trainer, "epoch", 0))
             case _:

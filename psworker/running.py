@@ -25,7 +25,7 @@ from psworker.backends import computes
 from psworker.connecting import connect
 from psworker.engine import Disposition
 from psworker.errors import Diverged, JobOver, Refused, SessionError, Unreachable, Untrusted
-from psworker.evaluating import Evaluations, Every, MonitorError, Plateau, Watched
+from psworker.evaluating import Evaluations, MonitorError, Plateau, Watched
 from psworker.job import JobError
 from psworker.local import tables_of
 from psworker.loop import Outcome, no_pause, train
@@ -252,7 +252,8 @@ def _evaluations(
 ) -> Evaluations | None:
     """Return the evaluations of worker 0, if the job asks for any. Raises MonitorError, on every worker."""
     section = experiment.job
-    if not section.evaluate_every:
+    every = section.evaluations
+    if every is None:
         return None
     watched = Watched(section.monitor, section.patience)
     _check_before_the_first_step(experiment, session, trainer, watched)
@@ -272,7 +273,7 @@ def _evaluations(
 
     plateau = Plateau(section.plateau, section.plateau_factor, section.plateau_minimum)
     return Evaluations(
-        Every.parse(section.evaluate_every),
+        every,
         watched,
         trainer,
         report_metrics,

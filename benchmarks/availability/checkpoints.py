@@ -70,7 +70,7 @@ def measured(folder: Path, megabytes: float, steps: int, compute: float) -> tupl
     """What a server's first checkpoint costs, and its second; seconds until a server without one could be joined, and
     with one to restore."""
     period = WARM_UP + steps
-    every = ("--policy", "async", "--checkpoint-every", f"{period}v", "--keep", "2")
+    every = ("--policy", "async", "--checkpoint-every", f"{period} versions", "--keep", "2")
     began = time.monotonic()
     with Servers(folder, 1, every) as servers:
         plain = time.monotonic() - began

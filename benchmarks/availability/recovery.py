@@ -119,7 +119,7 @@ def recover(cluster: Cluster, role: str) -> tuple[float, int]:
 
 @click.command(context_settings=CONTEXT)
 @number_option("--kills", 1, 5, "Of each role.")
-@click.option("--every", default="10v", show_default=True, help="Between checkpoints.")
+@click.option("--every", default="10 versions", show_default=True, help="Between checkpoints.")
 @click.option("--megabytes", type=float, default=4.0, show_default=True, help="Of the model.")
 @click.option("--worker", is_flag=True, hidden=True)
 @click.option("--hosts", hidden=True, default="")

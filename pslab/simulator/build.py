@@ -27,7 +27,6 @@ from psserver.policy_plan import adapt_of, check_measures, plan_of
 from pswire.config.distributions import LARGEST, Delay, DelayError, Draw, parse, stream
 from pswire.config.experiment import Experiment
 from pswire.config.sections import Fault, Join
-from pswire.config.units import parse_every
 from pswire.model.plan import make_plan
 from pswire.records import to_plain
 from pswire.transport.wire import wire_named
@@ -126,7 +125,7 @@ def _numbers(experiment: Experiment) -> list[int]:
 def _terms(experiment: Experiment) -> JobTerms:
     cluster, run = experiment.cluster, experiment.run
     # Without arrays there is nothing to save.
-    every = parse_every(run.checkpoint_every if _problem(experiment) != "none" else "")
+    saves = run.checkpoints if _problem(experiment) != "none" else None
     return JobTerms(
         job=f"simulated-{run.name}",
         servers=cluster.servers,
@@ -136,8 +135,8 @@ def _terms(experiment: Experiment) -> JobTerms:
         worker_timeout=cluster.worker_timeout,
         idle_timeout=cluster.idle_timeout,
         versions=run.versions,
-        checkpoint_versions=every.versions,
-        checkpoint_seconds=every.seconds,
+        checkpoint_versions=int(saves.of("versions")) if saves else 0,
+        checkpoint_seconds=saves.of("s") if saves else 0.0,
         nonfinite_limit=cluster.nonfinite_limit,
         # Virtual time advances in leaps, so only an explicit limit is used.
         ticket_timeout=0.0 if cluster.ticket_timeout == "auto" else cluster.ticket_timeout,

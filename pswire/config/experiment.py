@@ -141,7 +141,7 @@ class Experiment(Section):
             (self.cluster.recover_timeout not in ("auto", 0), "cluster.recover_timeout"),
         ):
             if unwanted:
-                needs = '{key}: needs run.checkpoint_every, for example "60s"'
+                needs = '{key}: needs run.checkpoint_every, for example "60 s"'
                 raise PydanticCustomError("unused", needs, {"key": key})
 
     def _check_members(self) -> None:

@@ -90,7 +90,7 @@ def _describe(
         return f"{'.'.join(path)}: missing"
     if not path:
         return finding["msg"]
-    if kind in ("delay", "every", "size", "wire_dtype"):
+    if kind in ("delay", "interval", "size", "wire_dtype"):
         return f"{'.'.join(path)}: {finding['msg']}"  # quotes what it got
     if kind in _RANGES and (numbers := ranges(path)):
         expected = f"expected {numbers}"

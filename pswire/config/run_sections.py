@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from pswire.config.flags import CONNECTING, LISTENING, RUN, SERVER, WORKER, Flag
 from pswire.config.sections import LARGEST, DelayText, PlaceSection, Section, Time
-from pswire.config.units import EveryError, parse_every
+from pswire.config.units import Interval, IntervalError, parse_interval
 from pswire.model.plan import MAX_SERVERS, parts_of
 
 Name = Annotated[str, Field(min_length=1)]
@@ -24,12 +24,18 @@ _MODULE = re.compile(r".+:[A-Za-z_][A-Za-z0-9_]*")
 _DEVICE = re.compile(r"auto|cpu|gpu:[0-9]{1,4}")
 
 
-def _every(text: str) -> str:
-    try:
-        parse_every(text)
-    except EveryError as error:
-        raise PydanticCustomError("every", "{problem}", {"problem": str(error)}) from error
-    return text
+def _interval(*units: str) -> AfterValidator:
+    """Return a validator of texts that are empty or an interval in one of `units`."""
+
+    def check(text: str) -> str:
+        try:
+            if text:
+                parse_interval(text, units)
+        except IntervalError as error:
+            raise PydanticCustomError("interval", "{problem}", {"problem": str(error)}) from error
+        return text
+
+    return AfterValidator(check)
 
 
 def _like(pattern: str, expected: str) -> AfterValidator:
@@ -51,8 +57,10 @@ def _folder_name(name: str) -> str:
     return name
 
 
-# Read by pswire.config.units.
-EveryText = Annotated[str, AfterValidator(_every)]
+# The units of each interval.
+SAVES: Final = ("versions", "s")
+EVALUATES: Final = ("epochs", "versions", "s")
+CHANGES: Final = ("%", "versions")
 
 
 class RunSection(Section):
@@ -75,9 +83,9 @@ class RunSection(Section):
     """each worker computes on one thread, with TensorFlow's deterministic operations: the run repeats (under a barrier)
     and replays to the bit, without using further cores. A simulated run is always deterministic"""
 
-    checkpoint_every: Annotated[EveryText, Flag((SERVER,), metavar="1000v|60s")] = ""
-    """take a checkpoint into the run folder every so many versions (`"1000v"`) or seconds (`"60s"`), and at the end;
-    `""`: none. Must be the same for all servers"""
+    checkpoint_every: Annotated[str, _interval(*SAVES), Flag((SERVER,), metavar="N UNIT")] = ""
+    """take a checkpoint into the run folder every `500 versions` or `60 s`, and at the end; empty: none. Must be the
+    same for all servers"""
 
     keep: Annotated[int, Field(ge=1, le=LARGEST), Flag((SERVER,))] = 3
     """number of complete checkpoints to keep, the newest ones; older ones are removed, and more if the disk has no room
@@ -86,6 +94,11 @@ class RunSection(Section):
     rescue: Annotated[str, Flag((SERVER,), metavar="DIR")] = ""
     """folder for the final weights if they cannot be written to the run folder, for example because the disk is full;
     `""`: the system's temporary folder"""
+
+    @property
+    def checkpoints(self) -> Interval | None:
+        """The time between two checkpoints, in versions or seconds; None if none are taken."""
+        return parse_interval(self.checkpoint_every, SAVES) if self.checkpoint_every else None
 
 
 class ClusterSection(Section):
@@ -198,11 +211,7 @@ class PolicyChange(Section):
 
     model_config = ConfigDict(extra="allow")
 
-    after: Annotated[
-        str,
-        Field(min_length=1),
-        _like(r"[0-9]{1,2}(\.[0-9]{1,3})? ?%|[1-9][0-9]{0,8} ?versions?", "25 %, 500 versions or the like"),
-    ]
+    after: Annotated[str, Field(min_length=1), _interval(*CHANGES)]
     """when: a share of the job's work, as `25 %`, or a number of versions, as `500 versions`"""
 
     name: Annotated[str, Field(max_length=64)] = ""
@@ -215,14 +224,9 @@ class PolicyChange(Section):
     """factor of the job's learning rate from then on; 0: as it is"""
 
     @property
-    def versions(self) -> int:
-        """The number of versions; 0 for a share."""
-        return 0 if "%" in self.after else int(self.after.split("v")[0])
-
-    @property
-    def percent(self) -> float:
-        """The share of the work; 0 for a number of versions."""
-        return float(self.after.rstrip("% ")) if "%" in self.after else 0.0
+    def due(self) -> Interval:
+        """When the change is due, in versions or percent of the work."""
+        return parse_interval(self.after, CHANGES)
 
     @property
     def knobs(self) -> dict[str, Any]:
@@ -304,11 +308,7 @@ class JobSection(Section):
     epochs: Annotated[int, Field(ge=1, le=2**20), Flag((WORKER, RUN), metavar="N")] = 1
     """passes over the data"""
 
-    evaluate_every: Annotated[
-        str,
-        _like(r"[1-9][0-9]{0,8} ?(epochs?|versions?|s)", "1 epoch, 200 versions, 30 s or the like"),
-        Flag((WORKER,), metavar="N UNIT"),
-    ] = ""
+    evaluate_every: Annotated[str, _interval(*EVALUATES), Flag((WORKER,), metavar="N UNIT")] = ""
     """evaluate on held-out data while training: every `1 epoch`, `200 versions` or `30 s`; empty: at the end only.
     Worker 0 evaluates between two steps and writes to metrics.jsonl; under a barrier the others wait. Real runs only"""
 
@@ -348,6 +348,11 @@ class JobSection(Section):
 
     arguments: list[str] = Field(default_factory=list)
     """the script's command line"""
+
+    @property
+    def evaluations(self) -> Interval | None:
+        """The time between two evaluations; None if there is only one, at the end."""
+        return parse_interval(self.evaluate_every, EVALUATES) if self.evaluate_every else None
 
     @field_validator("module")
     @classmethod

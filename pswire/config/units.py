@@ -1,6 +1,7 @@
-"""Texts with units: sizes of memory ("1GiB"), and intervals between checkpoints ("1000v" versions, "60s" seconds)."""
+"""Texts with units: sizes of memory ("1GiB"), and intervals ("500 versions", "2 epochs", "30 s", "25 %")."""
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,28 +22,40 @@ def parse_size(text: str) -> int:
     return size
 
 
-_FORM = re.compile(r"([0-9]{1,15})v|([0-9]{1,9}(?:\.[0-9]{1,6})?)s")
+# Each unit of an interval: the spelling of its number, and an example.
+_NUMBERS: Final = {
+    "versions": ("[0-9]{1,15}", '"500 versions"'),
+    "epochs": ("[0-9]{1,9}", '"1 epoch"'),
+    "s": (r"[0-9]{1,9}(?:\.[0-9]{1,6})?", '"30 s"'),
+    "%": (r"[0-9]{1,2}(?:\.[0-9]{1,3})?", '"25 %"'),
+}
 
 
-class EveryError(ValueError):
-    """A text that is no interval."""
+class IntervalError(ValueError):
+    """A text that is no interval in one of the expected units."""
 
 
 @dataclass(frozen=True, slots=True)
-class Every:
-    """An interval in versions, in seconds, or both. 0: not by this measure; both 0: never."""
+class Interval:
+    """A number of versions, epochs or seconds, or a share of the work. `unit`: "versions", "epochs", "s" or "%"."""
 
-    versions: int = 0
-    seconds: float = 0.0
+    amount: float
+    unit: str
+
+    def of(self, unit: str) -> float:
+        """Return the amount if it is in this unit, else 0."""
+        return self.amount if self.unit == unit else 0
 
 
-def parse_every(text: str) -> Every:
-    """Parse an interval; an empty text means never. Raises EveryError."""
-    if not text:
-        return Every()
-    found = _FORM.fullmatch(text)
-    versions, seconds = found.groups() if found else (None, None)
-    every = Every(int(versions or 0), float(seconds or 0))
-    if every == Every():
-        raise EveryError(f'expected versions such as "1000v" or seconds such as "60s", got {text!r}')
-    return every
+def parse_interval(text: str, units: Collection[str]) -> Interval:
+    """Parse a number above 0 and one of `units`, with or without a space between them.
+
+    Raises IntervalError, which gives an example for each unit.
+    """
+    for unit in units:
+        singular = unit.rstrip("s") or unit
+        found = re.fullmatch(rf"({_NUMBERS[unit][0]}) ?(?:{unit}|{singular})", text)
+        if found is not None and float(found[1]) > 0:
+            return Interval(float(found[1]) if unit in ("s", "%") else int(found[1]), unit)
+    *first, last = (_NUMBERS[unit][1] for unit in units)
+    raise IntervalError(f"expected {', '.join(first)} or {last}, or another number, got {text!r}")

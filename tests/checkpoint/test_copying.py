@@ -18,9 +18,9 @@ from tests.service.serving import PATIENCE, Cluster, serving, wait_until
 SIZE = 400_000
 # Enough for the model and one worker.
 LITTLE = 12 << 20
-ADAM = ("optimizer.name=adam", "optimizer.learning_rate=0.1", "run.checkpoint_every=1v", "run.keep=99")
+ADAM = ("optimizer.name=adam", "optimizer.learning_rate=0.1", "run.checkpoint_every=1 version", "run.keep=99")
 # The first is taken behind the last step of these tests.
-LATE = "run.checkpoint_every=99v"
+LATE = "run.checkpoint_every=99 versions"
 
 
 class Held:

@@ -45,7 +45,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     faults = {"crashes": times(draw, "crashes"), "disconnects": times(draw, "disconnects")}
     network = draw(st.booleans())
     faults |= {"loss": 0.1, "duplicate": 0.1} if network else {}
-    every = draw(st.sampled_from(["1v", "2v", "5v", "3s"]))
+    every = draw(st.sampled_from(["1 version", "2 versions", "5 versions", "3 s"]))
     run = {"checkpoint_every": every, "keep": draw(st.integers(1, 3)), "seed": draw(st.integers(0, 99))}
     return document(
         policy,
@@ -99,7 +99,7 @@ def test_whatever_crashes_and_breaks(
 @given(lives=st.lists(life(), min_size=1, max_size=3), last=st.integers(1, 3))
 def test_a_barrier_ends_with_the_bits_of_a_run_that_was_left_alone(lives: list[Life], last: int) -> None:
     """And with the same batches, whenever the servers die, on whatever number of servers they come back."""
-    job = document("sync", {}, run={"checkpoint_every": "2v"}, cluster={"workers": WORKERS})
+    job = document("sync", {}, run={"checkpoint_every": "2 versions"}, cluster={"workers": WORKERS})
     root = Path(tempfile.mkdtemp(prefix="lives-"))
     try:
         whole, _ = live(job, [Life(servers=2)], root / "whole", 0)

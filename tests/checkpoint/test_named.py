@@ -14,7 +14,7 @@ from psserver.options import Options
 from tests.service.peer import Peer
 from tests.service.serving import Served, serving, wait_until
 
-EVERY = ["run.checkpoint_every=1v", "optimizer.name=adam", "optimizer.learning_rate=0.1"]
+EVERY = ["run.checkpoint_every=1 version", "optimizer.name=adam", "optimizer.learning_rate=0.1"]
 
 
 def trained(out: Path, steps: int, *, resume: str | None = None, servers: int = 2, keep: int = 99) -> Run:

@@ -68,7 +68,7 @@ def test_a_checkpoint_whose_part_a_newer_one_replaced_is_left_out(
     monkeypatch.setattr(checkpoints, "save_coordinator", coordinator)
     monkeypatch.setattr(Store, "complete", completed)
     out = tmp_path / "run"
-    every = ["run.checkpoint_every=1v"]
+    every = ["run.checkpoint_every=1 version"]
     with serving(1 + slow, out=out, shared=True, overrides=every) as cluster, Peer(cluster, "w0") as peer:
         peer.step()
         wait_until(lambda: begun == [1], "server 0 to begin with version 1")
@@ -105,7 +105,7 @@ def test_a_part_that_failed_or_that_failed_ones_replaced_is_not_waited_for(entry
 
 def test_what_a_resume_passes_over_is_announced(tmp_path: Path) -> None:
     """ps-lab run shows it, whose users do not read the servers' logs."""
-    out, every = tmp_path / "run", ("run.checkpoint_every=1v",)
+    out, every = tmp_path / "run", ("run.checkpoint_every=1 version",)
     with serving(1, out=out, overrides=every) as cluster:
         peer = Peer(cluster, "w0")
         for _ in range(3):
@@ -117,7 +117,7 @@ def test_what_a_resume_passes_over_is_announced(tmp_path: Path) -> None:
 
 
 def test_with_copies_too(tmp_path: Path) -> None:
-    out, every = tmp_path / "run", "run.checkpoint_every=1v"
+    out, every = tmp_path / "run", "run.checkpoint_every=1 version"
     with copies(2, out, every) as (_, session):
         train(session, 3)
         wait_until(lambda: len(Store(out / "checkpoints").names()) > 1, "two checkpoints")

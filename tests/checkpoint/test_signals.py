@@ -17,7 +17,7 @@ from tests.service.peer import Peer, join_request
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, refused, serving
 
 # None is due before the end: what is saved is saved for the signal.
-RARELY = ["run.checkpoint_every=1000000v", "optimizer.name=adam", "optimizer.learning_rate=0.1"]
+RARELY = ["run.checkpoint_every=1000000 versions", "optimizer.name=adam", "optimizer.learning_rate=0.1"]
 CODES = {SIGINT: ExitCode.INTERRUPTED, SIGTERM: ExitCode.TERMINATED}
 
 

@@ -23,7 +23,7 @@ from tests.replay.simulated import document
 
 # Policies whose workers remember something between two contributions.
 REMEMBERING = {"dana-slim", "diloco", "easgd"}
-EVERY = {"checkpoint_every": "4v", "seed": 3, "name": "test", "keep": 99}
+EVERY = {"checkpoint_every": "4 versions", "seed": 3, "name": "test", "keep": 99}
 
 
 def play(folder: Path, policy: str, resume_from: str | None = None, **sections: Any) -> Run:
@@ -105,7 +105,7 @@ def test_a_barrier_that_is_cut_off_ends_with_the_bits_of_an_uninterrupted_one(
 def test_every_policy_goes_on_in_order(tmp_path: Path, policy: str) -> None:
     """The log passes the check, and is replayed to the bit across the resume."""
     alone: Mapping[str, Any] = {"cluster": {"servers": 1}} if policy == "krum" else {}
-    often = {"run": {**EVERY, "checkpoint_every": "1v"}}
+    often = {"run": {**EVERY, "checkpoint_every": "1 version"}}
     run = play(tmp_path / "whole", policy, **often, **alone)
     again = play(
         cut_off(run, tmp_path / "again", 0.9 if policy == "diloco" else 0.6),

@@ -9,7 +9,7 @@ from tests.cluster.cluster import Cluster, entries_of, wait_until
 BATCHES, GATE = 16, 8
 # A job in which two servers die has a second gate, and as many batches behind it.
 LATER, MORE = 16, 24
-SAVING = "--checkpoint-every", "3v"
+SAVING = "--checkpoint-every", "3 versions"
 
 
 def options(cluster: Cluster, policy: str, *knobs: str) -> tuple[str, ...]:

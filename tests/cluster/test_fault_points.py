@@ -52,7 +52,7 @@ def run(folder: Path, points: tuple[str, ...]) -> FinishedRun:
     ]
     experiment = parse_experiment(
         {
-            "run": {"name": "points", "checkpoint_every": "2v"},
+            "run": {"name": "points", "checkpoint_every": "2 versions"},
             "cluster": {"servers": 2, "workers": 2, "worker_timeout": LONG, "recover_timeout": LONG},
             "policy": {"name": "sync"},
             "optimizer": {"name": "adam", "learning_rate": 0.05},
@@ -89,7 +89,7 @@ def serve(cluster: Cluster, point: str, *flags: str) -> Process:
     folder = cluster.folder
     points = ("tests.cluster.fault_points", str(folder), point)
     options = ("--ps-hosts", "127.0.0.1:0", "--task-index", "0", "--json", "--out", str(cluster.out))
-    saves = ("--policy", "sync", "--worker-timeout", str(LONG), "--checkpoint-every", "2v", *flags)
+    saves = ("--policy", "sync", "--worker-timeout", str(LONG), "--checkpoint-every", "2 versions", *flags)
     server = cluster.launch(f"server{len(cluster.servers)}", "-m", *points, *options, *saves)
     cluster.servers.append(server)
     cluster.addresses = [server.wait_event("ready")["address"]]

@@ -32,7 +32,7 @@ def run(folder: Path, moment: str, restarts: int, resume_from: str | None = None
     """Each batch of two workers makes one version."""
     experiment = parse_experiment(
         {
-            "run": {"name": "end", "checkpoint_every": "3v"},
+            "run": {"name": "end", "checkpoint_every": "3 versions"},
             "cluster": {"servers": 2, "workers": 2, "worker_timeout": 10.0},
             "policy": {"name": "sync"},
             "optimizer": {"name": "adam", "learning_rate": 0.05},

@@ -163,7 +163,15 @@ def test_a_run_of_ps_lab_goes_on_from_its_checkpoint_when_all_copies_are_killed(
     expected, killed = run_alone(tmp_path / "alone"), tmp_path / "killed"
     killed.mkdir()
     out = killed / "run"
-    options = ("--quiet", "--replicas", "2", "--set", "cluster.servers=3", "--set", "run.checkpoint_every=3v")
+    options = (
+        "--quiet",
+        "--replicas",
+        "2",
+        "--set",
+        "cluster.servers=3",
+        "--set",
+        "run.checkpoint_every=3 versions",
+    )
     with run(killed, *options) as launcher:
         try:
             wait_until(lambda: whole(out, GATES[0]), "the first gate")

@@ -167,7 +167,7 @@ def test_a_run_is_resumed_on_other_numbers_of_servers(tmp_path: Path, before: in
 
 def copies(number: int) -> tuple[str, ...]:
     replicas = ("--replicas", "2") if number > 1 else ()
-    return ("--quiet", *replicas, f"--set=cluster.servers={number}", "--set=run.checkpoint_every=3v")
+    return ("--quiet", *replicas, f"--set=cluster.servers={number}", "--set=run.checkpoint_every=3 versions")
 
 
 def at_gate(out: Path, version: int) -> bool:

@@ -28,7 +28,7 @@ SECRET = {"PS_JOB_SECRET": "known to the servers"}
 
 def start_servers(cluster: Cluster, servers: int, flags: tuple[str, ...] = SYNC) -> None:
     """Which share the run folder. `flags`: of server 0."""
-    every = ("--out", str(cluster.out), "--resume", "auto", "--checkpoint-every", "5v")
+    every = ("--out", str(cluster.out), "--resume", "auto", "--checkpoint-every", "5 versions")
     cluster.start_servers(servers, *flags, every=every, **SECRET)
 
 
@@ -58,7 +58,7 @@ def again(cluster: Cluster, index: int, at: str = "", first: tuple[str, ...] = S
     cluster.servers[index].close()
     addresses = [at if at and n == index else address for n, address in enumerate(cluster.addresses)]
     hosts = ("--ps-hosts", ",".join(addresses), "--task-index", str(index))
-    every = ("--out", str(cluster.out), "--resume", "auto", "--checkpoint-every", "5v")
+    every = ("--out", str(cluster.out), "--resume", "auto", "--checkpoint-every", "5 versions")
     flags = (*hosts, "--json", "--worker-timeout", "10", *every, *(first if index == 0 else ()))
     cluster.servers[index] = cluster.launch(f"server-{index}-again", "-m", "psserver", *flags, **SECRET)
     return cluster.servers[index]
@@ -135,7 +135,7 @@ def test_a_server_that_comes_back_elsewhere(cluster: Cluster, undisturbed: str |
 
 
 def test_a_server_that_does_not_come_back_ends_the_job(cluster: Cluster) -> None:
-    every = ("--out", str(cluster.out), "--checkpoint-every", "5v", "--recover-timeout", "1")
+    every = ("--out", str(cluster.out), "--checkpoint-every", "5 versions", "--recover-timeout", "1")
     cluster.start_servers(2, *SYNC, every=every)
     for index in range(2):
         # One that does not meet server 0 between the loss and the end looks for it for so long.

@@ -125,7 +125,9 @@ def test_a_copy_that_stood_still_is_made_anew_and_leads(
 @promise("With two copies of each part, the loss of one server rolls nothing back.")
 @pytest.mark.parametrize(
     ("more", "loss"),
-    usually([((), "end the job")], soak=[(("--checkpoint-every", "3v"), "go back to the checkpoint")]),
+    usually(
+        [((), "end the job")], soak=[(("--checkpoint-every", "3 versions"), "go back to the checkpoint")]
+    ),
 )
 def test_the_other_copy_is_killed_and_training_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], loss: str

@@ -21,7 +21,7 @@ def start(
 ) -> None:
     """Servers that share the run folder, and two workers with those options."""
     cluster.start_servers(
-        servers, *SYNC, "--checkpoint-every", "5v", *flags, every=("--out", str(cluster.out))
+        servers, *SYNC, "--checkpoint-every", "5 versions", *flags, every=("--out", str(cluster.out))
     )
     for index in range(2):
         cluster.start_worker("--batches", str(batches), "--task-index", str(index), *workers)
@@ -62,7 +62,7 @@ def test_killed_servers_go_on_with_the_same_bits_on_other_numbers_of_servers(tmp
 
 def test_a_folder_that_takes_no_checkpoint_ends_no_training(cluster: Cluster) -> None:
     """Server 1 has no folder."""
-    cluster.start_servers(2, *SYNC, "--checkpoint-every", "5v")
+    cluster.start_servers(2, *SYNC, "--checkpoint-every", "5 versions")
     for index in range(2):
         cluster.start_worker("--batches", str(BATCHES), "--task-index", str(index))
     run = cluster.wait_end(worker_codes=[0, 0])

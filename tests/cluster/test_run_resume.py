@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 BATCHES = 60
 EXPERIMENT = f"""
 [run]
-checkpoint_every = "5v"
+checkpoint_every = "5 versions"
 [cluster]
 servers = 2
 workers = 2
@@ -136,7 +136,7 @@ def check_same_end(out: Path, whole: Run) -> Run:
 
 def test_ctrl_c_saves_the_last_version_and_a_resume_goes_on_from_it(tmp_path: Path, whole: Run) -> None:
     """On all servers, though every process is told to end at once. No other checkpoint is due."""
-    out, rarely = tmp_path / "run", ("--set", "run.checkpoint_every=1000000v")
+    out, rarely = tmp_path / "run", ("--set", "run.checkpoint_every=1000000 versions")
 
     def gated() -> bool:
         log = out / "decisions.jsonl"

@@ -195,7 +195,7 @@ def test_a_batch_job_runs_the_experiment_and_status_finds_it(place: Site, tmp_pa
 @SLURM_ALONE
 def test_a_batch_job_that_is_requeued_goes_on_from_its_newest_checkpoint(place: Site, tmp_path: Path) -> None:
     folder, log = tmp_path / "run", tmp_path / "run" / "decisions.jsonl"
-    job = submitted(place, endless(tmp_path), folder, "--set", "run.checkpoint_every='20v'")
+    job = submitted(place, endless(tmp_path), folder, "--set", "run.checkpoint_every='20 versions'")
     for life in range(1, REQUEUES + 1):
         until(lambda life=life: log.is_file() and len(entries_of(Run(folder), "restore")) == life - 1)
         until(lambda: bool(Store(folder / "checkpoints").names()))

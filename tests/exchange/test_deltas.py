@@ -448,7 +448,7 @@ def test_a_simulated_reader_is_sent_changes_where_they_are_shorter() -> None:
 
 def stepped(out: Path, seeds: range, *, servers: int, resume: str | None = None) -> str:
     """Train a step for each seed, with a checkpoint each; return the digest of the last version."""
-    overrides = ["run.checkpoint_every=1v", "optimizer.name=adam", "optimizer.learning_rate=0.1"]
+    overrides = ["run.checkpoint_every=1 version", "optimizer.name=adam", "optimizer.learning_rate=0.1"]
     last = Store(out / "checkpoints")
     with serving(servers, out=out, shared=True, resume=resume, overrides=overrides) as cluster:
         with psworker.connect(

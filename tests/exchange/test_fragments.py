@@ -186,7 +186,7 @@ def test_a_job_that_resumes_on_other_servers_is_replayed_to_the_bit(tmp_path: Pa
     settings = {
         "cluster": {"wire_dtype": wire},
         "knobs": {"steps": 2, "fragments": 3, "learning_rate": 0.01},
-        "run": {**EVERY, "checkpoint_every": "1v"},
+        "run": {**EVERY, "checkpoint_every": "1 version"},
         "optimizer": NESTEROV,
         "simulation": {"problem": "mlp"},
     }

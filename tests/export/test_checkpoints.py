@@ -14,7 +14,7 @@ from tests.export.test_export import arrays_of
 from tests.replay.command import ps_lab
 from tests.replay.simulated import simulate
 
-RUN = {"checkpoint_every": "3v", "keep": 99, "seed": 3, "name": "test"}
+RUN = {"checkpoint_every": "3 versions", "keep": 99, "seed": 3, "name": "test"}
 
 
 def test_its_weights_are_those_of_its_version(tmp_path: Path) -> None:

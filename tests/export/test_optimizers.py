@@ -25,7 +25,7 @@ from tests.export.regression import BATCHES, OwnOptimizer, dataset, model  # noq
 from tests.optimizers.test_printed import NOT_IN_KERAS  # noqa: E402
 
 EPOCHS, MORE = 2, 10
-RUN = {"name": "test", "checkpoint_every": "7v", "keep": 99}
+RUN = {"name": "test", "checkpoint_every": "7 versions", "keep": 99}
 ONE = {"servers": 1, "workers": 1}
 SGD = keras.optimizers.SGD
 OPTIMIZERS: dict[str, tuple[dict[str, Any], Any]] = {

@@ -65,7 +65,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Run:
             "max_staleness": 4,
             "then": [{"after": "5 versions", "name": "async"}, {"after": "10 versions", "name": "sync"}],
         },
-        run={"versions": 20, "checkpoint_every": "4v"},
+        run={"versions": 20, "checkpoint_every": "4 versions"},
         faults={"crashes": [{"worker": 1, "at": 2.0, "restart": 1.0}]},
     )
 

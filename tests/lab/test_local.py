@@ -231,7 +231,7 @@ def test_an_interrupted_run_leaves_no_process(
 @pytest.mark.cluster
 def test_servers_that_save_what_there_is_have_more_time_for_it(tmp_path: Path) -> None:
     """Here more than it takes until a worker that does not end is killed."""
-    with driven(tmp_path / "run", "saving", "stubborn", "9v") as (process, pids):
+    with driven(tmp_path / "run", "saving", "stubborn", "9 versions") as (process, pids):
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=PATIENCE)
     said = [json.loads(line).get("said", {}).get("event") for line in output.splitlines()]

@@ -25,7 +25,7 @@ HOSTS = ",".join(f"{name}:7070" for name in NAMES)
 SPARE, WORKERS = 2, 3
 BATCHES, GATE = 24, 12
 WAYS = {
-    "checkpoints": ("--resume", "auto", "--checkpoint-every", "4v"),
+    "checkpoints": ("--resume", "auto", "--checkpoint-every", "4 versions"),
     "copies": ("--replicas", "2"),
 }
 

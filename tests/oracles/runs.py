@@ -153,7 +153,7 @@ def rough() -> dict[str, Value]:
         found[name] = simulated({"name": name}, **ROUGH)
         found[f"{name}, work units"] = simulated({"name": name}, job={"epochs": 3}, simulation=UNITS, **ROUGH)
     for name in ("sync", "async"):
-        found[f"{name}, checkpoints"] = simulated({"name": name}, run={"checkpoint_every": "20v"})
+        found[f"{name}, checkpoints"] = simulated({"name": name}, run={"checkpoint_every": "20 versions"})
         found[f"{name}, phases"] = [_schedule(name, seed) for seed in range(4)]
     return found
 

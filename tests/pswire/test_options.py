@@ -122,7 +122,7 @@ def test_help_shows_examples_by_their_files() -> None:
 
 
 def test_a_server_says_which_of_its_options_server_0_decides() -> None:
-    given = ("policy.name=async", "cluster.workers=2", "run.checkpoint_every=9v", "run.seed=1")
+    given = ("policy.name=async", "cluster.workers=2", "run.checkpoint_every=9 versions", "run.seed=1")
     typed = {
         "policy.name": "--policy",
         "cluster.workers": "--workers",

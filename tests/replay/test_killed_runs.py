@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(6
 
 EXPERIMENT = """
 [run]
-checkpoint_every = "5v"
+checkpoint_every = "5 versions"
 seed = 8
 deterministic = true
 [cluster]

@@ -65,7 +65,7 @@ def cluster(tmp_path: Path, identities: Identities) -> Iterator[ProtectedCluster
 @promise("A finished run has left no secret anywhere.")
 def test_a_finished_run_has_no_secret_anywhere(cluster: ProtectedCluster, planted: list[str]) -> None:
     """Acceptance 10."""
-    cluster.start_servers(2, "--checkpoint-every", "2v", PS_JOB_SECRET=planted[0])
+    cluster.start_servers(2, "--checkpoint-every", "2 versions", PS_JOB_SECRET=planted[0])
     worker = cluster.start_worker("--batches", "4", "--hold", "computing@1")
     worker.wait_event("held")
     lines = [command_line(process) for process in (*cluster.servers, worker)]

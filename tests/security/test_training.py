@@ -74,7 +74,7 @@ def test_a_killed_worker_comes_back(cluster: ProtectedCluster) -> None:
 
 def test_a_lost_server_comes_back(cluster: ProtectedCluster) -> None:
     """Server 1 is killed and started again: the job goes on from its checkpoint, and the worker joins again."""
-    every = ("--out", str(cluster.out), "--resume", "auto", "--checkpoint-every", "5v")
+    every = ("--out", str(cluster.out), "--resume", "auto", "--checkpoint-every", "5 versions")
     cluster.start_servers(2, every=every)
     end = cluster.folder / "end"
     worker = cluster.start_worker("--until", str(end), "--seconds", "0.01")

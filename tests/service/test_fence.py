@@ -76,7 +76,7 @@ def test_the_server_of_before_ends_and_the_log_is_the_next_ones(
 ) -> None:
     """As on a disk whose locks do not hold: the file of the lock is another one."""
     out = tmp_path / "run"
-    every = ("run.checkpoint_every=1v",)
+    every = ("run.checkpoint_every=1 version",)
     with serving(out=out, overrides=every) as before, Peer(before, "w0") as stale:
         stale.step()
         stale.step()

@@ -21,7 +21,7 @@ from tests.service.proving import LOCATE, prove
 from tests.service.serving import PATIENCE, Options, Served, refused, serving, wait_until
 
 SECRET = "known to the servers"
-SAVES = ("run.checkpoint_every=5v", "cluster.recover_timeout=30")
+SAVES = ("run.checkpoint_every=5 versions", "cluster.recover_timeout=30")
 ELSEWHERE = "localhost:4242"
 
 

@@ -175,7 +175,10 @@ def test_the_follower_saves_a_part_or_its_primary_if_that_is_alone(
         return save(saver, entry, job, shard)
 
     monkeypatch.setattr(PartSaver, "save", noted)
-    with copies(5, tmp_path / "run", "run.checkpoint_every=3v", job_secret="shared") as (cluster, session):
+    with copies(5, tmp_path / "run", "run.checkpoint_every=3 versions", job_secret="shared") as (
+        cluster,
+        session,
+    ):
         train(session, 1)
         if alone:
             cluster.servers[3].probe.leave_out()

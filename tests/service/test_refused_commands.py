@@ -115,13 +115,13 @@ USAGE: dict[str, tuple[list[str], list[str]]] = {
     ),
     "now and then": (
         [*ALONE, "--checkpoint-every", "5m"],
-        ['--checkpoint-every: expected versions such as "1000v" or seconds such as "60s", got \'5m\'\n'],
+        ['--checkpoint-every: expected "500 versions" or "30 s", or another number, got \'5m\'\n'],
     ),
     "resumed nowhere": ([*ALONE, "--resume", "latest"], ["--resume", "expected --out RUN"]),
     "one buffer": ([*ALONE, "--arena-versions", "1"], ["--arena-versions", "2"]),
     "a folder and none": ([*ALONE, "--no-out", "--out", "x"], ["--out and --no-out exclude each other"]),
     "versions and no folder": (
-        [*ALONE, "--no-out", "--checkpoint-every", "10v"],
+        [*ALONE, "--no-out", "--checkpoint-every", "10 versions"],
         ["--checkpoint-every keeps what a run made"],
     ),
     "seconds and no folder": (
@@ -231,7 +231,7 @@ def test_a_former_run_is_never_overwritten(tmp_path: Path, sentences: Recorder) 
     write(Store(saved / "checkpoints"), 10)
     given = (
         in_folder(run),
-        in_folder(saved, "--checkpoint-every", "5v"),
+        in_folder(saved, "--checkpoint-every", "5 versions"),
         in_folder(tmp_path / "x", "--resume", "latest"),
     )
     (code, _, held), (code_2, _, former), (code_3, _, missing) = say(given)

@@ -17,7 +17,7 @@ from tests.service.replicated import REPLICATED, begun_again, state_of, train
 from tests.service.serving import ONES, PATIENCE, Cluster, serving, wait_until
 
 REJOINS = repetitions(3, soak=200, fast=2)
-EVERY_VERSION = ("run.checkpoint_every=1v", "run.keep=100000")
+EVERY_VERSION = ("run.checkpoint_every=1 version", "run.keep=100000")
 
 
 def rejoin(cluster: Cluster, run: Path, session: psworker.Session, number: int) -> None:

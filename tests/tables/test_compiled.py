@@ -79,7 +79,7 @@ def compilation(monkeypatch: pytest.MonkeyPatch) -> Compilation:
 def test_a_job_with_tables_that_resumes_compiles_beside_the_loop(
     compilation: Compilation, tmp_path: Path, servers: int, wire: str
 ) -> None:
-    overrides = ["run.checkpoint_every=1v", "optimizer.name=adagrad", "optimizer.learning_rate=0.5"]
+    overrides = ["run.checkpoint_every=1 version", "optimizer.name=adagrad", "optimizer.learning_rate=0.5"]
     with serving(servers, out=tmp_path, shared=True, overrides=overrides) as cluster:
         with connect(cluster, wire_dtype=wire) as session:
             assert step(session, 1)

@@ -19,7 +19,7 @@ ASKED = np.array([[0, 5, -7], [5, 2**62, 39]])
 @promise("Where no server runs, a model reads its rows in a checkpoint.")
 @pytest.mark.parametrize("servers", [1, 3])
 def test_rows_of_a_checkpoint_are_those_that_servers_had(tmp_path: Path, servers: int) -> None:
-    overrides = ["run.checkpoint_every=1v", "optimizer.name=adagrad", "optimizer.learning_rate=0.5"]
+    overrides = ["run.checkpoint_every=1 version", "optimizer.name=adagrad", "optimizer.learning_rate=0.5"]
     store, expected = Store(tmp_path / "checkpoints"), {}
     with serving(servers, out=tmp_path, shared=True, overrides=overrides) as cluster:
         with connect(cluster) as session:

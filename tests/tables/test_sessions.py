@@ -236,7 +236,7 @@ def test_gradients_that_are_not_finite_or_fit_no_key_are_refused_and_change_noth
 
 def stepped(out: Path, seeds: range, servers: int, resume: str | None = None) -> str | None:
     """Train a step for each seed, with a checkpoint each; return the digest of the last version."""
-    overrides = ["run.checkpoint_every=1v", "optimizer.name=adagrad", "optimizer.learning_rate=0.5"]
+    overrides = ["run.checkpoint_every=1 version", "optimizer.name=adagrad", "optimizer.learning_rate=0.5"]
     last = Store(out / "checkpoints")
     with serving(servers, out=out, shared=True, resume=resume, overrides=overrides) as cluster:
         with connect(cluster) as session:

@@ -7,29 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pswire.config.units import Interval
 from psworker.engine import Grant
-from psworker.evaluating import Evaluations, Every, MonitorError, Plateau, Watched
+from psworker.evaluating import Evaluations, MonitorError, Plateau, Watched
 from tests.sentences import Recorder
-
-
-@pytest.mark.parametrize(
-    ("text", "every"),
-    [
-        ("1 epoch", Every(1, "epoch")),
-        ("2 epochs", Every(2, "epoch")),
-        ("200 versions", Every(200, "version")),
-        ("30s", Every(30, "s")),
-    ],
-)
-def test_how_often(text: str, every: Every) -> None:
-    assert Every.parse(text) == every
-
-
-@pytest.mark.parametrize("text", ["", "0 epochs", "epoch", "1 hour", "-1 s", "1.5 s"])
-def test_what_says_no_how_often(text: str, sentences: Recorder) -> None:
-    with pytest.raises(ValueError) as refused:
-        Every.parse(text)
-    sentences.check(refused)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +81,7 @@ def weights(value: float) -> list[np.ndarray[Any, Any]]:
     return [np.full(2, value, np.float16)]
 
 
-def made(every: Every, **more: Any) -> tuple[Evaluations, list[int], Trainer]:
+def made(every: Interval, **more: Any) -> tuple[Evaluations, list[int], Trainer]:
     reported: list[int] = []
 
     def report(version: int, metrics: Mapping[str, float]) -> None:
@@ -116,19 +97,19 @@ def go(evaluations: Evaluations, version: int, value: float = 1.0) -> None:
 
 
 def test_by_versions_whatever_versions_this_worker_is_granted() -> None:
-    evaluations, reported, _ = made(Every(3, "version"))
+    evaluations, reported, _ = made(Interval(3, "versions"))
     for version in (0, 1, 4, 5, 6, 7, 20, 21):
         go(evaluations, version)
     assert reported == [4, 7, 20]
 
 
 def test_by_epochs_of_the_trainers_data_and_by_seconds() -> None:
-    evaluations, reported, trainer = made(Every(1, "epoch"))
+    evaluations, reported, trainer = made(Interval(1, "epochs"))
     for version, trainer.epoch in enumerate([0, 0, 1, 1, 2]):
         go(evaluations, version)
     assert reported == [2, 4]
     times = iter([0.0, 10.0, 31.0, 40.0, 62.0])
-    evaluations, reported, _ = made(Every(30, "s"), clock=lambda: next(times))
+    evaluations, reported, _ = made(Interval(30, "s"), clock=lambda: next(times))
     for version in range(4):
         go(evaluations, version)
     assert reported == [1, 3]
@@ -136,7 +117,7 @@ def test_by_epochs_of_the_trainers_data_and_by_seconds() -> None:
 
 def test_what_is_kept_is_a_copy_of_the_best() -> None:
     kept: list[float] = []
-    evaluations, _, _ = made(Every(1, "version"), keep=lambda flats: kept.append(float(flats[0][0])))
+    evaluations, _, _ = made(Interval(1, "versions"), keep=lambda flats: kept.append(float(flats[0][0])))
     shared = weights(0.0)
     for version, value in enumerate([3.0, 2.0, 2.5, 1.0], start=1):
         shared[0][:] = value
@@ -151,7 +132,7 @@ def test_what_is_kept_is_a_copy_of_the_best() -> None:
 def test_what_follows_from_a_plateau_goes_along_with_contributions_until_one_counts() -> None:
     present, lowered = [0.4], list[tuple[int, float]]()
     evaluations, _, _ = made(
-        Every(1, "version"),
+        Interval(1, "versions"),
         plateau=Plateau(patience=1, factor=0.5),
         rate=lambda: present[0],
         lowered=lambda version, rate: lowered.append((version, rate)),
@@ -178,11 +159,11 @@ def test_what_follows_from_a_plateau_goes_along_with_contributions_until_one_cou
 
 
 def test_no_rate_is_set_where_none_can_be_or_the_job_ends() -> None:
-    evaluations, _, _ = made(Every(1, "version"), plateau=Plateau(patience=1), rate=lambda: None)
+    evaluations, _, _ = made(Interval(1, "versions"), plateau=Plateau(patience=1), rate=lambda: None)
     for version, loss in enumerate([1.0, 2.0, 3.0], start=1):
         go(evaluations, version, loss)
         assert evaluations.learning_rate is None
-    evaluations, _, _ = made(Every(1, "version"), plateau=Plateau(patience=1), rate=lambda: 0.1)
+    evaluations, _, _ = made(Interval(1, "versions"), plateau=Plateau(patience=1), rate=lambda: 0.1)
     evaluations.watched.patience = 1
     for version, loss in enumerate([1.0, 2.0], start=1):
         go(evaluations, version, loss)
