@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pslab.authority import Authority, Certificate, described
 from pswire.addresses import Address, AddressError, parse_address
-from pswire.security.authority import Authority, Certificate, described
 from pswire.security.files import TlsFiles, read_file, write_file
 from pswire.security.names import IdentityError, Role
 from pswire.security.secret import Secret

@@ -16,6 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from pslab.experiment import Experiment
 from pslab.replay.execution import Replayed
 from pslab.replay.run_folder import replay_of
 from pslab.replay.schedule import model_of
@@ -29,7 +30,6 @@ from psserver.checkpoint.store import entry_of
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.weights_file import WeightsFileError
-from pswire.config.experiment import parse_experiment
 from pswire.decisions import entries
 from pswire.model.variables import WholeTables
 from psworker.job.job import OptimizerState
@@ -311,7 +311,7 @@ def exported_checkpoint(folder: Path, path: Path, job: str | None = None) -> tup
 
 def _model(run: Run | None, job: str | None) -> Any:
     if run is None or job is not None:
-        return load_trainer(parse_experiment({"job": {"module": job}}), "cpu")
+        return load_trainer(Experiment.parse({"job": {"module": job}}), "cpu")
     if not (run.path / EXPERIMENT).is_file():
         raise RunError(
             f"{run.path / EXPERIMENT}: is missing, which names the job and so the model: name it by --job FILE:CLASS, "

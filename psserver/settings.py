@@ -21,7 +21,7 @@ from psserver.shard.fragments import check_fragments
 from pswire.addresses import Address, parse_hosts
 from pswire.command.options import chosen_keys, read_options, typed_options
 from pswire.command.task import chosen_task_index, cluster_from_tf_config
-from pswire.config.experiment import Experiment, load_experiment
+from pswire.config.experiment import Experiment
 from pswire.config.flags import SERVER
 from pswire.config.run_sections import RECOVER
 from pswire.config.units import parse_size
@@ -225,7 +225,7 @@ def _cluster(options: Options, tf_config: str | None) -> tuple[tuple[Address, ..
 
 def _experiment(options: Options, servers: int, workers: int | None) -> Experiment:
     if options.config is not None:
-        experiment = load_experiment(options.config, options.overrides, options.typed)
+        experiment = Experiment.load(options.config, options.overrides, options.typed)
         if experiment.cluster.servers != servers:
             raise SettingsError(
                 f"{options.config} says cluster.servers = {experiment.cluster.servers}, but there are {servers} "
@@ -233,7 +233,7 @@ def _experiment(options: Options, servers: int, workers: int | None) -> Experime
             )
         return experiment
     known = {"servers": servers} if workers is None else {"servers": servers, "workers": workers}
-    return load_experiment(None, options.overrides, options.typed, {"cluster": known})
+    return Experiment.load(None, options.overrides, options.typed, {"cluster": known})
 
 
 def _metrics_port(asked: int | None, experiment: Experiment) -> int | None:

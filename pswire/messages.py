@@ -1,4 +1,4 @@
-"""The messages of the protocol's values: requests and events of workers, orders to shards, variables.
+"""The messages of the protocol's values: requests and events of workers, variables.
 
 `MessageCodec` and `OneofCodec` convert values (small dataclasses and named tuples) to protobuf messages and back,
 compiled by field name. A value and its message have fields of the same names. A field of a value holds one of: a
@@ -17,11 +17,10 @@ from google.protobuf import message_factory
 from google.protobuf.message import Message
 
 from pswire import protocol
-from pswire.decisions import orders
 from pswire.logs.lines import escaped
 from pswire.model.variables import PlanError, VariableSpec
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import model_pb2, shard_pb2
+from pswire.v1 import model_pb2
 
 V = TypeVar("V")
 M = TypeVar("M", bound=Message)
@@ -181,7 +180,6 @@ COMMITS: Final = MessageCodec(protocol.Commit, pb.Commit)
 EVENTS: Final = OneofCodec[protocol.Event, pb.SessionEvent](
     protocol.Event, pb.SessionEvent, sent=REASON, taken=REASON
 )
-ORDERS: Final = OneofCodec[orders.Order, shard_pb2.Decision](orders.Order, shard_pb2.Decision)
 SPECS: Final = MessageCodec(VariableSpec, model_pb2.VariableSpec)
 
 

@@ -30,7 +30,7 @@ from pswire.command.options import (
 )
 from pswire.command.process import die_with, exit_on_sigterm, keep_large_blocks
 from pswire.command.task import chosen_task_index
-from pswire.config.experiment import Experiment, ExperimentError, load_experiment
+from pswire.config.experiment import Experiment, ExperimentError
 from pswire.config.flags import WORKER
 from pswire.exits import ExitCode, exit_codes_text
 from pswire.logs.events import event, set_up
@@ -73,8 +73,8 @@ def find_place(ps_hosts: str | None, task_index: int | None, tf_config: str | No
 def read_experiment(
     config: Path | None, overrides: Sequence[str], place: Place, typed: Mapping[str, str]
 ) -> Experiment:
-    """Load an experiment with a job. `typed`: as for `load_experiment`. Raises ExperimentError, UsageError."""
-    experiment = load_experiment(config, overrides, typed, {"cluster": {"servers": len(place.hosts)}})
+    """Load an experiment with a job. `typed`: as for `Experiment.load`. Raises ExperimentError, UsageError."""
+    experiment = Experiment.load(config, overrides, typed, {"cluster": {"servers": len(place.hosts)}})
     if experiment.job.module:
         return experiment
     if config is None:

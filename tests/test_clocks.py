@@ -37,7 +37,7 @@ ALLOWED = {
     ("pswire/logs/events.py", ".created"): "the time of a log line, for people",
     ("pswire/logs/events.py", "time.gmtime"): "the time of a log line, for people",
     ("pswire/logs/events.py", "time.strftime"): "the time of a log line, for people",
-    ("pswire/security/authority.py", "datetime.now"): CERTIFICATES,
+    ("pslab/authority.py", "datetime.now"): CERTIFICATES,
     ("pswire/security/files.py", ".st_mtime_ns"): CHANGED,
     ("pslab/certificates.py", "datetime.now"): CERTIFICATES,
     ("pslab/commands/certs.py", "datetime.now"): CERTIFICATES,

@@ -57,8 +57,6 @@ RULES = (
         "pswire",
         only=(
             *(*STDLIB, "pswire", "numpy", "ml_dtypes", "grpc", "google.protobuf", *PYDANTIC),
-            # An extra, of one module only: see the next rule.
-            "cryptography",
             # Options that several commands have.
             "click",
             # Compiled when a job uses a codec with blocks.
@@ -81,7 +79,7 @@ RULES = (
     ),
     Rule("pswire", never=("click",), but=("pswire.command.options",)),
     # TLS itself is Python's and gRPC's; to make certificates is an extra.
-    *(Rule(package, never=("cryptography",), but=("pswire.security.authority",)) for package in PACKAGES),
+    *(Rule(package, never=("cryptography",), but=("pslab.authority",)) for package in PACKAGES),
     Rule(
         "pswire",
         never=PYDANTIC,
@@ -97,7 +95,7 @@ RULES = (
         ),
     ),
     *(Rule(module, only=(*STDLIB, *KNOBS), never=IMPURE) for module in KNOBS),
-    Rule("psserver", never=(*TENSORFLOW, "psworker", "pslab", "examples")),
+    Rule("psserver", never=(*TENSORFLOW, "psworker", "examples")),
     Rule(
         "psserver.policies",
         only=(*STDLIB, "psserver.policies", "pswire.records", "pswire.values", *KNOBS),
@@ -152,7 +150,11 @@ RULES = (
     ),
     # An extra: a server without metrics does not load it.
     Rule("psserver", never=("prometheus_client",), but=("psserver.metrics",)),
-    Rule("psworker", never=("psserver", "pslab", "examples")),
+    # The decision log is the servers' and the laboratory's.
+    Rule("psworker", never=("psserver", "pslab", "examples", "pswire.decisions")),
+    Rule("pswire", never=("pswire.decisions",), but=("pswire.decisions",)),
+    # What only the laboratory reads of an experiment file, and how certificates are made, stand in it.
+    *(Rule(package, never=("pslab",)) for package in ("pswire", "psserver")),
     Rule(
         "psworker",
         never=TENSORFLOW,
@@ -200,7 +202,7 @@ RULES = (
     Rule("pslab", never=("pandas",), but=("pslab.runs.frames", "pslab.compare.charts")),
     Rule("pslab", never=("tensorboardX",), but=("pslab.observe.tensorboard",)),
     # Extras: `ps-lab` starts without them.
-    Rule("pslab.manifests", only=(*STDLIB, "pslab.manifests", "pswire"), never=IMPURE),
+    Rule("pslab.manifests", only=(*STDLIB, "pslab.manifests", "pslab.experiment", "pswire"), never=IMPURE),
     Rule("pslab", never=("ray",), but=("pslab.launch.engines.ray",)),
     # An extra: everything but the page does without it.
     Rule(

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pswire.security.authority import Authority
+from pslab.authority import Authority
 from pswire.security.files import TlsFiles
 from pswire.security.names import Role
 

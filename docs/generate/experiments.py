@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from docs.generate.docstrings import escaped
 from docs.generate.table import code, table, toml
-from pswire.config.experiment import Experiment
+from pslab.experiment import Experiment
 from pswire.config.flags import bounds_of, meanings_of
 
 _ASKED = re.compile(r"^<!-- keys: ([\w.]+) -->$", re.M)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from docs.generate.table import code, table
 from pswire.decisions.entries import KINDS, Part
 from pswire.decisions.records import Record, declared
-from pswire.logs.events import BOTH, EVENTS
+from pswire.logs.events import BOTH, EVENTS, SERVER, Event
 
 INTRODUCTION = """# Log events
 
@@ -33,6 +33,16 @@ HEAD = (
 )
 
 
+def all_events() -> dict[str, Event]:
+    """Return the events of the table and those of entries that a server also logs, by name."""
+    found = dict(EVENTS)
+    for kind in KINDS.values():
+        if kind.event:
+            meaning = inspect.cleandoc(kind.__doc__ or "").split("\n")[0].rstrip(".")
+            found[kind.event] = Event(SERVER, tuple(each.name for each in declared(kind)), meaning)
+    return found
+
+
 def pages() -> dict[str, str]:
     rows = [
         (
@@ -41,7 +51,7 @@ def pages() -> dict[str, str]:
             ", ".join(map(code, each.fields)),
             each.meaning,
         )
-        for name, each in EVENTS.items()
+        for name, each in all_events().items()
     ]
     entries = [ENTRIES, table(("key", "type", "meaning"), HEAD)]
     for kind in (*KINDS.values(), Part):

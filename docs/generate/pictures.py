@@ -4,11 +4,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from pslab.experiment import Experiment
 from pslab.launch.simulated import run_simulated
 from pslab.runs.folder import Run
 from pslab.runs.work import COMPUTING, WAITING, WASTED, WorkFold
 from psserver.policies.builtin import BUILTIN, PolicySpec
-from pswire.config.experiment import parse_experiment
 from pswire.decisions import entries as facts
 from pswire.knobs import knobs_of
 
@@ -45,7 +45,7 @@ def _run(spec: type[PolicySpec], folder: Path) -> Run:
             "seconds": RUN,
         },
     }
-    run_simulated(parse_experiment(document), out=folder, quiet=True)
+    run_simulated(Experiment.parse(document), out=folder, quiet=True)
     return Run(folder)
 
 

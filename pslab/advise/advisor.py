@@ -18,9 +18,9 @@ from pslab.advise.shelf import Candidate
 from pslab.advise.source import CONTRIBUTIONS, AdviceError, Question
 from pslab.compare.groups import Goals, measured
 from pslab.compare.halving import halving, result_of
+from pslab.experiment import Experiment
 from pslab.launch.simulated import SharedTrainers, run_simulated
 from pslab.runs.folder import Run
-from pswire.config.experiment import Experiment
 from pswire.exits import ExitCode
 
 # A play ends at this multiple of the shortest time to the goal under its seed: it cannot be first any more. `sync` goes

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from pslab.advise.judge import Judged
 from pslab.compare.groups import Goals
-from pswire.config.experiment import Experiment
+from pslab.experiment import Experiment
 
 HEAD = ("choice", "plays", "seconds", "P(best)", "ratio to sync", "80 % interval", "wasted", "least worker")
 

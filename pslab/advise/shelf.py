@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pslab.experiment import Experiment
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
-from pswire.config.experiment import Experiment
 
 # Multiples of the experiment's own learning rate.
 RATES = (0.3, 1.0, 3.0)

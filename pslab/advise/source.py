@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
+from pslab.experiment import Experiment
 from pslab.predict.steps import StepTimes, factors_of, step_times_of
 from pslab.runs.folder import Run
+from pslab.sections import Crash, FaultsSection, LinksSection
 from pswire.config.distributions import stream
-from pswire.config.experiment import Experiment, load_experiment
-from pswire.config.sections import Crash, FaultsSection, LinksSection
 from pswire.decisions import entries
 
 # Steps of each worker below which its pace is not known.
@@ -95,9 +95,9 @@ def load_source(path: Path, folder: Path, cluster: Path | None, *, any_pace: boo
     elif any_pace:
         raise AdviceError(f"--any-pace: expected a RUN, got {path}, which declares the pace itself")
     else:
-        experiment = load_experiment(path)
+        experiment = Experiment.load(path)
     if cluster is not None:
-        other = load_experiment(cluster)
+        other = Experiment.load(cluster)
         simulation = experiment.simulation.model_copy(update={"factors": other.simulation.factors})
         experiment = experiment.model_copy(
             update={

@@ -19,12 +19,13 @@ from pslab.display.progress import print_json
 from pslab.display.status import SampleRate, status_json, status_line, status_view
 from pslab.display.tables import figures_of, hot_sentences, tables_view
 from pslab.display.watch import History, watch_view
+from pslab.experiment import Experiment
 from pslab.launch.security import options_for
 from pslab.launch.status_client import INTERVAL, StatusClient, StatusError
 from pslab.runs.folder import EXPERIMENT, RunError, address_of, job_of, secret_of
 from pswire.addresses import Address, AddressError, parse_hosts
 from pswire.command.options import security_options
-from pswire.config.experiment import ExperimentError, load_experiment
+from pswire.config.experiment import ExperimentError
 from pswire.config.run_sections import SecuritySection
 from pswire.exits import ExitCode
 from pswire.security.credentials import Credentials
@@ -99,7 +100,7 @@ def servers_of(target: str) -> tuple[list[Address], Path | None]:
 def _section_of(run: Path, trusted: bool) -> SecuritySection | None:
     """Return [security] of a run's experiment; None if unreadable or not to be trusted."""
     try:
-        section = load_experiment(run / EXPERIMENT).security
+        section = Experiment.load(run / EXPERIMENT).security
     except ExperimentError:
         return None
     if trusted or not (section.ca or section.cert or section.key):

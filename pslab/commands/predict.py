@@ -11,6 +11,7 @@ from pslab.commands.failure import EPILOG, console, failures, say_unfinished, tr
 from pslab.compare.groups import grouped
 from pslab.compare.sweep import SweepError, cells
 from pslab.display.progress import print_json
+from pslab.experiment import Experiment
 from pslab.predict.prediction import Prediction, forecast, predict
 from pslab.predict.simulation import REPEAT
 from pslab.predict.steps import StepTimes, step_times_of
@@ -20,7 +21,7 @@ from pslab.simulator import SimulationError
 from psserver.policies import PolicyError, check_trusted
 from pswire.command.options import overrides_option
 from pswire.config.distributions import DelayError
-from pswire.config.experiment import Experiment, ExperimentError, load_experiment
+from pswire.config.experiment import ExperimentError
 from psworker.job.errors import JobError
 
 # Errors whose own text says which input cannot be used.
@@ -110,7 +111,7 @@ def predict_command(
 
 def _pace(source: Path, trust: bool) -> Experiment | StepTimes:
     if not source.is_dir():
-        return load_experiment(source)
+        return Experiment.load(source)
     run = Run(source)
     check_trusted(run.experiment.policy.name, trust)
     return step_times_of(run)

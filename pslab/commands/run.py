@@ -11,6 +11,7 @@ from pslab.commands.failure import EPILOG, Failure, console, failures
 from pslab.commands.run_options import RunOptions
 from pslab.display.outcome import outcome_json, outcome_text
 from pslab.display.progress import print_json
+from pslab.experiment import Experiment
 from pslab.export import check_target, exported, needs_model
 from pslab.launch.engines.launcher import EngineError
 from pslab.launch.engines.registry import ENGINES, Options, engine_named, engines_text
@@ -28,7 +29,7 @@ from pswire.command.options import (
     overrides_option,
     typed_options,
 )
-from pswire.config.experiment import Experiment, ExperimentError, load_experiment
+from pswire.config.experiment import ExperimentError
 from pswire.config.flags import RUN
 from psworker.job.errors import JobError
 
@@ -185,7 +186,7 @@ def _experiment(arguments: Sequence[str], overrides: Sequence[str], typed: Mappi
             f"expected one EXPERIMENT, got also {arguments[1]!r}; arguments of a script need --script"
         )
     path = Path(arguments[0])
-    loaded = with_job(load_experiment(path, overrides, typed), path)
+    loaded = with_job(Experiment.load(path, overrides, typed), path)
     if engine_named(loaded.run.engine).make is not None:
         run_options.advise(checked(loaded, path))
     return loaded

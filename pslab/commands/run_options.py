@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from pslab.display.progress import choose
+from pslab.experiment import Experiment
 from pslab.launch.engines.registry import Options, check, engine_named, launcher_for
 from pslab.launch.experiments import FinishedRun, run_real
 from pslab.launch.simulated import run_simulated
@@ -15,7 +16,7 @@ from pslab.observe.tensorboard import EventSink
 from pslab.observe.trackers import Sink, TrackerSink, load_trackers
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import advice
-from pswire.config.experiment import FROM_JOB, Experiment, ExperimentError
+from pswire.config.experiment import FROM_JOB, ExperimentError
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,12 @@ from pslab.compare.groups import measured
 from pslab.compare.halving import Budget, Result, halving, result_of, score
 from pslab.compare.sweep import Cell, Outcome, SweepError, cells, left_out_text, sweep
 from pslab.display.progress import print_json
+from pslab.experiment import Experiment
 from pslab.launch.engines.launcher import EngineError
 from pslab.launch.engines.registry import Options
 from pslab.runs.folder import Run, RunError
 from pswire.command.options import number_option, overrides_option
-from pswire.config.experiment import ExperimentError, load_experiment
+from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
 from psworker.job.errors import JobError
 
@@ -77,7 +78,7 @@ def sweep_command(
         how = comparison_of(**options)
         if engine is not None:
             overrides = (*overrides, f"run.engine={json.dumps(engine)}")
-        base = load_experiment(experiment, overrides)
+        base = Experiment.load(experiment, overrides)
         folder = out or Path("runs") / f"{base.run.name}-sweep"
         running = _Sweep(experiment, folder, how)
         if halve is None:

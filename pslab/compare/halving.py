@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pslab.compare.groups import Goals, Measured, goal_of
 from pslab.compare.sweep import SweepError
-from pswire.config.experiment import Experiment
+from pslab.experiment import Experiment
 from pswire.config.toml import parse_value
 
 Setting = TypeVar("Setting")

@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 
 from pslab.display.progress import Quiet
+from pslab.experiment import Experiment
 from pslab.launch.engines.registry import Options, engine_named, launcher_for
 from pslab.launch.experiments import FinishedRun, checked, run_real
 from pslab.launch.job_place import with_job
@@ -19,7 +20,7 @@ from psserver.optimizers.registry import names as optimizers
 from psserver.policies import PolicyError
 from psserver.policies import build as build_policy
 from psserver.policies.builtin import BUILTIN
-from pswire.config.experiment import Experiment, ExperimentError, load_experiment
+from pswire.config.experiment import ExperimentError
 from pswire.config.toml import parse_value, read_toml
 from pswire.exits import ExitCode
 from pswire.knobs import knobs_of
@@ -92,14 +93,14 @@ def cells(path: Path, overrides: Sequence[str], varied: Sequence[str], repeat: i
     policy. Where the name of a policy or optimizer varies, knobs of the file that it does not have are left out.
     """
     axes = [vary(text) for text in varied]
-    base = load_experiment(path, overrides)
+    base = Experiment.load(path, overrides)
     found = []
     for chosen in product(*axes):
         for number in range(repeat):
             seed = base.run.seed + number
             all_overrides = (*overrides, *chosen, f"run.seed={seed}")
             name = _name([*chosen, f"run.seed={seed}"])
-            experiment, left_out = _fitted(load_experiment(path, all_overrides), chosen, all_overrides)
+            experiment, left_out = _fitted(Experiment.load(path, all_overrides), chosen, all_overrides)
             _check_policy(experiment)
             found.append(Cell(name, chosen, experiment, left_out))
     return found

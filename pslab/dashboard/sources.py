@@ -11,10 +11,11 @@ from pslab.dashboard.observer import Observer
 from pslab.dashboard.playground.pool import Pool
 from pslab.dashboard.playground.settings import NOTHING, Own, SettingsError, experiment_of
 from pslab.dashboard.runs import RunPages
+from pslab.experiment import Experiment
 from pslab.launch.status_client import StatusClient, StatusError, StatusUntrusted
 from pslab.runs.folder import RunError, address_of, job_of
 from pswire.addresses import AddressError, parse_hosts
-from pswire.config.experiment import ExperimentError, load_experiment
+from pswire.config.experiment import ExperimentError
 from pswire.config.toml import apply_overrides, read_toml
 from pswire.security.credentials import NO_TLS, Credentials
 
@@ -119,7 +120,7 @@ def _checked(own: Own) -> Own:
 
 
 def _simulated(path: Path, overrides: Sequence[str], own: Own) -> Source:
-    experiment = load_experiment(path, overrides)
+    experiment = Experiment.load(path, overrides)
     named = experiment.own_code
     own = Own(
         tuple(dict.fromkeys([*own.policies, *_named(named, "policy.name")])),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pslab.display.progress import Display
+from pslab.experiment import Experiment
 from pslab.launch.engines.launcher import Launcher
 from pslab.launch.exits import RunResult, Verdict
 from pslab.launch.run import RealRun
@@ -21,13 +22,7 @@ from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
 from psserver.policy_plan import adapt_of, plan_of
 from psserver.shard.fragments import check_fragments
-from pswire.config.experiment import (
-    FROM_JOB,
-    Experiment,
-    ExperimentError,
-    load_experiment,
-    parse_experiment,
-)
+from pswire.config.experiment import FROM_JOB, ExperimentError
 from pswire.config.toml import OverrideError, apply_overrides
 from pswire.exits import ExitCode
 from pswire.transport.wire import wire_named
@@ -51,7 +46,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
 
     Raises ExperimentError.
     """
-    return checked(load_experiment(path, overrides), path)
+    return checked(Experiment.load(path, overrides), path)
 
 
 def checked(experiment: Experiment, path: Path) -> Experiment:
@@ -77,7 +72,7 @@ def of_script(script: Path, arguments: Sequence[str], overrides: Sequence[str]) 
         apply_overrides(document, overrides)
     except OverrideError as error:
         raise ExperimentError(str(error)) from error
-    experiment = parse_experiment(document, str(script))
+    experiment = Experiment.parse(document, str(script))
     _try_out(experiment, str(script))
     return experiment
 

@@ -5,7 +5,8 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from pswire.config.experiment import Experiment, ExperimentError
+from pslab.experiment import Experiment
+from pswire.config.experiment import ExperimentError
 from pswire.nearest import did_you_mean
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from queue import Empty
 
 from pslab.display.progress import Display
+from pslab.experiment import Experiment
 from pslab.launch.engines.launcher import Launcher, PlaceError, Process, Task
 from pslab.launch.events import (
     Event,
@@ -32,7 +33,6 @@ from pslab.launch.status_client import StatusPoller
 from pslab.launch.tasks import Daemons, Tasks
 from pslab.runs.folder import EXPERIMENT, LOGS, forget_secret, job_of, later_jobs
 from psserver.checkpoint.resumption import AUTO
-from pswire.config.experiment import Experiment
 from pswire.config.run_sections import RECOVER
 from pswire.exits import ExitCode
 from pswire.own_files import write_file

@@ -24,11 +24,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
+from pslab.authority import Authority
+from pslab.experiment import Experiment
 from pslab.launch.engines.launcher import EngineError, Task
 from pslab.launch.remote.spawn import file
-from pswire.config.experiment import Experiment
 from pswire.config.run_sections import SecuritySection
-from pswire.security.authority import Authority
 from pswire.security.credentials import NO_TLS, Credentials, LiveIdentity
 from pswire.security.files import TlsFiles
 from pswire.security.identity import Identity

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from pslab.experiment import Experiment
 from pslab.launch.exits import RunResult, Verdict
 from pslab.launch.experiments import FinishedRun
 from pslab.observe.trackers import Observing, RunInfo, Sink
@@ -27,7 +28,7 @@ from pslab.simulator.checkpoints import Resumed, Saver, resume
 from psserver.checkpoint import CheckpointError, FolderLock
 from psserver.checkpoint.resumption import AUTO, LATEST
 from psserver.checkpoint.rewind import RewindError
-from pswire.config.experiment import Experiment, ExperimentError
+from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
 from pswire.model.plan import Plan, VariableSpec, make_plan
 from pswire.own_files import write_file

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pslab.experiment import Experiment
 from pslab.launch.engines.launcher import Resources, Task, Wanted
 from pslab.launch.remote.spawn import BIND, FOLDER, OWN, PARENT, file
 from pslab.launch.security import Protection
 from pslab.runs.folder import EXPERIMENT
-from pswire.config.experiment import Experiment
 from pswire.security.names import Role
 
 

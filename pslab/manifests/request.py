@@ -11,7 +11,7 @@ from importlib.resources import files
 from string import Template
 from textwrap import indent
 
-from pswire.config.experiment import Experiment
+from pslab.experiment import Experiment
 from pswire.exits import ExitCode
 
 # The spaces before the specification of a Job, by kind.

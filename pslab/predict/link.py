@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from pslab.experiment import Experiment
 from pslab.predict.simulation import BATCH, seconds_of
 from pslab.theory.measured import Claim
 from psserver.codec_rules import check_codec
@@ -11,7 +12,7 @@ from psserver.optimizers import build as build_optimizer
 from psserver.policies import Policy, facts
 from psserver.policies import build as build_policy
 from psserver.shard.fragments import check_fragments
-from pswire.config.experiment import FROM_JOB, Experiment
+from pswire.config.experiment import FROM_JOB
 from pswire.model.groups import Groups
 from pswire.model.plan import Plan, ShardLayout
 from pswire.transport.wire import wire_named

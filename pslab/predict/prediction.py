@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pslab.compare.groups import Group, Spread, spread
+from pslab.experiment import Experiment
 from pslab.launch.simulated import model_plan
 from pslab.predict.link import link_laws
 from pslab.predict.simulation import VERSIONS, Numbers, Straggler, numbers_of, play
@@ -18,7 +19,6 @@ from pslab.theory.measured import Claim, claims_of
 from psserver.optimizers import OptimizerError
 from psserver.policies import PolicyError
 from psserver.policies import build as build_policy
-from pswire.config.experiment import Experiment
 from pswire.decisions import entries as facts
 from pswire.model.plan import Plan
 

@@ -15,17 +15,17 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final
 
+from pslab.experiment import Experiment
 from pslab.predict.steps import StepTimes, factors_of
 from pslab.runs.folder import SUMMARY, Summary
+from pslab.sections import FaultsSection, LinksSection, SimulationSection
 from pslab.simulator import SimulationError, build
 from pslab.simulator.store import SizedStore
 from pslab.simulator.worker import Worker
 from pslab.theory.measured import LARGEST
 from psserver.policies import build as build_policy
 from pswire.config.distributions import parse
-from pswire.config.experiment import Experiment
 from pswire.config.run_sections import JobSection
-from pswire.config.sections import FaultsSection, LinksSection, SimulationSection
 from pswire.model.plan import Plan
 from pswire.transport.wire import wire_named
 

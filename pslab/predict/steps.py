@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from statistics import fmean
 
+from pslab.experiment import Experiment
 from pslab.runs.fold import Fold
 from pslab.runs.folder import Run, RunError
 from psserver.policies import build as build_policy
 from pswire.config.distributions import Draw, parse, stream
-from pswire.config.experiment import Experiment
 from pswire.decisions import entries as facts
 from psworker.local import Rule
 from psworker.local import build as build_local

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pslab.experiment import Experiment
 from pslab.replay.execution import Replay
 from pslab.replay.schedule import job_of, model_of, read_records, servers_of
 from pslab.runs.folder import EXPERIMENT, SIMULATED, WEIGHTS, Run, RunError
@@ -20,7 +21,7 @@ from psserver.coordinator import Record
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.weights_file import WeightsFileError
-from pswire.config.experiment import FROM_JOB, Experiment
+from pswire.config.experiment import FROM_JOB
 from pswire.decisions.entries import Job
 from psworker.local import Trainer, evaluated
 from psworker.trainers import leave_clipping, load_trainer

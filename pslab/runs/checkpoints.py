@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from pslab.experiment import Experiment
 from pslab.runs.folder import CHECKPOINTS, DECISIONS, EXPERIMENT
 from psserver.checkpoint import (
     Checkpoint,
@@ -27,7 +28,7 @@ from psserver.policies import PolicyError, check_trusted
 from psserver.policies import build as build_policy
 from psserver.policies import names as policy_names
 from psserver.shard import Shard
-from pswire.config.experiment import FROM_JOB, Experiment, load_experiment
+from pswire.config.experiment import FROM_JOB
 from pswire.records import StateError
 from pswire.transport.codecs import WireDtypeError
 from pswire.transport.wire import deltas_named
@@ -181,7 +182,7 @@ def _refusal(run: Path | None, trusted: bool) -> Refusal:
     if run is None or not (run / EXPERIMENT).is_file():
         return lambda _: None
     try:
-        return _against(load_experiment(run / EXPERIMENT), trusted)
+        return _against(Experiment.load(run / EXPERIMENT), trusted)
     except ValueError as error:
         # ExperimentError, PolicyError or OptimizerError.
         reason = str(error)

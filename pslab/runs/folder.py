@@ -24,10 +24,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+from pslab.experiment import Experiment
 from pslab.runs.fold import Fold, mean_of
 from pslab.runs.growing import Problem, count_lines, end_of
 from pslab.runs.log import Line, Malformed, loads, printable, read_log
-from pswire.config.experiment import Experiment, load_experiment
 from pswire.decisions.entries import Grant
 from pswire.domains import in_range
 from pswire.model.table_figures import TableFigures
@@ -261,7 +261,7 @@ class Run:
 
     @cached_property
     def experiment(self) -> Experiment:
-        return load_experiment(self._file(EXPERIMENT))
+        return Experiment.load(self._file(EXPERIMENT))
 
     @property
     def stopped(self) -> bool:

@@ -7,6 +7,8 @@ from functools import partial
 from itertools import count, repeat
 from typing import Any
 
+from pslab.experiment import Experiment
+from pslab.sections import Fault, Join
 from pslab.simulator.cluster import Cluster
 from pslab.simulator.faults import schedule_faults
 from pslab.simulator.network import EventQueue, LinkFaults, Network
@@ -25,8 +27,6 @@ from psserver.policies import build as build_policy
 from psserver.policies.controllers import CONTROLLERS
 from psserver.policy_plan import adapt_of, check_measures, plan_of
 from pswire.config.distributions import LARGEST, Delay, DelayError, Draw, parse, stream
-from pswire.config.experiment import Experiment
-from pswire.config.sections import Fault, Join
 from pswire.model.plan import make_plan
 from pswire.records import to_plain
 from pswire.transport.wire import wire_named

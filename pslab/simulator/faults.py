@@ -2,9 +2,9 @@
 
 from functools import partial
 
+from pslab.sections import Crash, Disconnect, FaultsSection
 from pslab.simulator.cluster import Cluster
 from pslab.simulator.worker import Worker
-from pswire.config.sections import Crash, Disconnect, FaultsSection
 
 
 def schedule_faults(cluster: Cluster, faults: FaultsSection, *, start: bool = True) -> None:

@@ -23,10 +23,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pslab.experiment import Experiment
+from pslab.sections import LinksSection
 from psserver.policies import Facts, PolicyError, facts
 from pswire.config.distributions import Delay, parse
-from pswire.config.experiment import Experiment
-from pswire.config.sections import LinksSection
 
 
 def harmonic(n: int) -> float:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from pydantic import ValidationError
 
-from pswire.config.experiment import Experiment
+from pswire.config.experiment import OF_THE_LAB, Experiment
 from pswire.config.flags import (
     CONNECTING,
     LISTENING,
@@ -215,6 +215,8 @@ def chosen_keys(
 
 def _readers(key: str) -> list[str]:
     """Return the commands that read a key; none for a key that no experiment has."""
+    if any(f"{key}.".startswith(f"{name}.") for name in OF_THE_LAB):
+        return [RUN]
     section, _, name = key.partition(".")
     found = Experiment.model_fields.get(section)
     model: Any = None if found is None else found.annotation

@@ -8,9 +8,9 @@ from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar, Self, get_args
 
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from pswire.config.problems import describe_problems
@@ -19,35 +19,21 @@ from pswire.config.run_sections import (
     ClusterSection,
     JobSection,
     OptimizerSection,
-    PolicyAdapt,
-    PolicyChange,
     PolicySection,
     RunSection,
     SecuritySection,
     WorkerSection,
 )
-from pswire.config.sections import (
-    Crash,
-    Disconnect,
-    FaultsSection,
-    Join,
-    Leave,
-    LinksSection,
-    PlaceSection,
-    Section,
-    ServerPlace,
-    SimulationSection,
-    TrackersSection,
-    WorkerPlace,
-    keyed_by_number,
-)
-from pswire.config.toml import OverrideError, TooLong, apply_overrides, read_text, read_toml, toml_text
+from pswire.config.sections import Section, keyed_by_number
+from pswire.config.toml import OverrideError, TooLong, apply_overrides, read_text, read_toml
 from pswire.model.plan import MAX_VOTERS
 
 # The limit of an experiment file.
 MAX_CHARACTERS = 2**20
 # Take the optimizer, with its settings, from the first worker.
 FROM_JOB = "from-job"
+# Sections and keys that only `ps-lab` reads. Daemons pass over them.
+OF_THE_LAB = ("links", "faults", "simulation", "trackers", "cluster.hosts", "cluster.place")
 
 
 class ExperimentError(ValueError):
@@ -55,7 +41,10 @@ class ExperimentError(ValueError):
 
 
 class Experiment(Section):
-    """A whole experiment. Every section has defaults, so that daemons can run without a file."""
+    """What daemons read of an experiment. Every section has defaults, so that they can run without a file."""
+
+    # The dotted names of what is passed over.
+    unread: ClassVar[tuple[str, ...]] = OF_THE_LAB
 
     run: RunSection = RunSection()
     cluster: ClusterSection = ClusterSection()
@@ -64,10 +53,6 @@ class Experiment(Section):
     job: JobSection = JobSection()
     security: SecuritySection = SecuritySection()
     workers: dict[int, WorkerSection] = Field(default_factory=dict)
-    links: LinksSection = LinksSection()
-    faults: FaultsSection = FaultsSection()
-    simulation: SimulationSection = SimulationSection()
-    trackers: TrackersSection = TrackersSection()
 
     @field_validator("workers", mode="before")
     @classmethod
@@ -207,68 +192,54 @@ class Experiment(Section):
                 context = {"key": key, "instead": instead}
                 raise PydanticCustomError("unused", "{key}: not with job.script: {instead}", context)
 
-    @property
-    def own_code(self) -> dict[str, str]:
-        """The keys that name code of the user's for the simulation, and their values."""
-        named = {"policy.name": self.policy.name, "simulation.problem": self.simulation.problem}
-        return {key: value for key, value in named.items() if ":" in value}
+    @classmethod
+    def load(
+        cls,
+        path: str | Path | None,
+        overrides: Sequence[str] = (),
+        typed: Mapping[str, str] = MappingProxyType({}),
+        beneath: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Self:
+        """Read an experiment file and apply `overrides` such as "policy.max_staleness=2".
 
-    def to_toml(self) -> str:
-        """Return the resolved experiment, with defaults; `load_experiment` reads it back to an equal one."""
-        tables: dict[str, dict[str, object]] = {
-            "run": self.run.model_dump(),
-            "cluster": self.cluster.written,
-            "policy": self.policy.written,
-            "optimizer": self.optimizer.model_dump(),
-        }
-        if self.optimizer.name == FROM_JOB:
-            tables["optimizer"] = {"name": FROM_JOB}
-        if self.job != JobSection():
-            tables["job"] = self.job.named
-        for number, worker in sorted(self.workers.items()):
-            tables[f"workers.{number}"] = worker.model_dump()
-        # Sections that no daemon reads are written only if the file uses them.
-        for name in sorted(self.model_fields_set & {"security", "links", "faults", "simulation", "trackers"}):
-            tables[name] = getattr(self, name).model_dump()
-        return toml_text(tables)
+        Without a path the document is `beneath`. `typed`: by key, the option that set it, for error messages. The value
+        of an override is TOML; a bare word is a string.
 
+        Raises ExperimentError listing every problem: a file that cannot be read or is not TOML, unknown keys with the
+        nearest known one, wrong types and values. Knobs of policies and optimizers are not checked here.
+        """
+        document = _read(Path(path)) if path is not None else deepcopy(dict(beneath))
+        try:
+            apply_overrides(document, overrides)
+        except OverrideError as error:
+            raise ExperimentError(str(error)) from error
+        by_set = {key: f"--set {key}" for key in (text.partition("=")[0].strip() for text in overrides)}
+        return cls.parse(document, "options" if path is None else str(path), by_set | dict(typed))
 
-def load_experiment(
-    path: str | Path | None,
-    overrides: Sequence[str] = (),
-    typed: Mapping[str, str] = MappingProxyType({}),
-    beneath: Mapping[str, Any] = MappingProxyType({}),
-) -> Experiment:
-    """Read an experiment file and apply `overrides` such as "policy.max_staleness=2".
-
-    Without a path the document is `beneath`. `typed`: by key, the option that set it, for error messages. The value of
-    an override is TOML; a bare word is a string.
-
-    Raises ExperimentError listing every problem: a file that cannot be read or is not TOML, unknown keys with the
-    nearest known one, wrong types and values. Knobs of policies and optimizers are not checked here.
-    """
-    document = _read(Path(path)) if path is not None else deepcopy(dict(beneath))
-    try:
-        apply_overrides(document, overrides)
-    except OverrideError as error:
-        raise ExperimentError(str(error)) from error
-    by_set = {key: f"--set {key}" for key in (text.partition("=")[0].strip() for text in overrides)}
-    return parse_experiment(document, "options" if path is None else str(path), by_set | dict(typed))
+    @classmethod
+    def parse(
+        cls,
+        document: Mapping[str, Any],
+        source: str = "experiment",
+        typed: Mapping[str, str] = MappingProxyType({}),
+    ) -> Self:
+        """Validate a document in memory. Raises ExperimentError, naming `source` or the option that was `typed`."""
+        try:
+            return cls.model_validate(_without(document, cls.unread))
+        except ValidationError as error:
+            problems = describe_problems(error, _known_keys(cls), typed, partial(range_of, cls))
+        if len(problems) == 1:
+            raise ExperimentError(problems[0] if problems[0].startswith("--") else f"{source}: {problems[0]}")
+        raise ExperimentError("\n  ".join([f"{source}: {len(problems)} problems", *problems]))
 
 
-def parse_experiment(
-    document: Mapping[str, Any],
-    source: str = "experiment",
-    typed: Mapping[str, str] = MappingProxyType({}),
-) -> Experiment:
-    """Validate a document in memory. Raises ExperimentError, naming `source` or the option that was `typed`."""
-    try:
-        return Experiment.model_validate(document)
-    except ValidationError as error:
-        problems = describe_problems(error, _known_keys(), typed, partial(range_of, Experiment))
-    if len(problems) == 1:
-        raise ExperimentError(problems[0] if problems[0].startswith("--") else f"{source}: {problems[0]}")
-    raise ExperimentError("\n  ".join([f"{source}: {len(problems)} problems", *problems]))
+def _without(document: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return the document without these sections and keys of sections."""
+    kept = {section: table for section, table in document.items() if section not in names}
+    for section, _, key in (name.partition(".") for name in names):
+        if isinstance(table := kept.get(section), Mapping) and key in table:
+            kept[section] = {each: value for each, value in table.items() if each != key}
+    return kept
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -285,30 +256,13 @@ def _read(path: Path) -> dict[str, Any]:
         raise ExperimentError(f"{path}: expected TOML: {error}") from error
 
 
-def _known_keys() -> dict[str, list[str]]:
-    """Return the key names of each section; "" has the names of the sections."""
-    sections: dict[str, type[BaseModel]] = {
-        "run": RunSection,
-        "cluster": ClusterSection,
-        "policy": PolicySection,
-        "optimizer": OptimizerSection,
-        "job": JobSection,
-        "security": SecuritySection,
-        "workers": WorkerSection,
-        "links": LinksSection,
-        "faults": FaultsSection,
-        "simulation": SimulationSection,
-    }
-    entries: dict[str, type[BaseModel]] = {
-        "cluster.place": PlaceSection,
-        "cluster.place.servers": ServerPlace,
-        "cluster.place.workers": WorkerPlace,
-        "policy.then": PolicyChange,
-        "policy.adapt": PolicyAdapt,
-        "faults.crashes": Crash,
-        "faults.leaves": Leave,
-        "faults.joins": Join,
-        "faults.disconnects": Disconnect,
-    }
-    known = {name: list(section.model_fields) for name, section in (sections | entries).items()}
-    return {"": list(sections), **known}
+def _known_keys(model: type[Experiment]) -> dict[str, list[str]]:
+    """Return the key names of each section and table in it, by dotted name; "" has the names of the sections."""
+    found = {"": [*model.model_fields, *(name for name in model.unread if "." not in name)]}
+    tables: list[tuple[str, Any]] = [(name, field.annotation) for name, field in model.model_fields.items()]
+    for name, kind in tables:
+        for each in (kind, *get_args(kind)):
+            if isinstance(each, type) and issubclass(each, Section):
+                found[name] = list(each.model_fields)
+                tables += [(f"{name}.{key}", field.annotation) for key, field in each.model_fields.items()]
+    return found

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from pswire.config.flags import CONNECTING, LISTENING, RUN, SERVER, WORKER, Flag
-from pswire.config.sections import LARGEST, DelayText, PlaceSection, Section, Time
+from pswire.config.sections import LARGEST, DelayText, Section, Time
 from pswire.config.units import Interval, IntervalError, parse_interval
 from pswire.model.plan import MAX_SERVERS, parts_of
 
@@ -166,13 +166,6 @@ class ClusterSection(Section):
     """the only worker names that may join; empty: any. Names are proved by certificates; without these, a
     name does not prove who uses it"""
 
-    hosts: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
-    """engine `ssh`: machines, `NAME` for one worker or `NAME:N` for N; the servers run on the first, those with
-    replicas on one each"""
-
-    place: PlaceSection = PlaceSection()
-    """resources of each process on its node"""
-
     @field_validator("wire_dtype")
     @classmethod
     def _known_codec(cls, name: str) -> str:
@@ -184,16 +177,6 @@ class ClusterSection(Section):
             return wire_named(name).name
         except WireDtypeError as error:
             raise PydanticCustomError("wire_dtype", "{error}", {"error": str(error)}) from None
-
-    @property
-    def written(self) -> dict[str, Any]:
-        """The keys of a resolved file; `hosts`, `place` and `replicas` are left out at their defaults."""
-        unsaid = {
-            name
-            for name in ("hosts", "place", "replicas")
-            if getattr(self, name) == getattr(ClusterSection(), name)
-        }
-        return self.model_dump(exclude=unsaid)
 
     @property
     def parts(self) -> int:
@@ -266,12 +249,6 @@ class PolicySection(Section):
     def knobs(self) -> dict[str, Any]:
         """The policy's own keys, for `psserver.policies.build`."""
         return dict(self.model_extra or {})
-
-    @property
-    def written(self) -> dict[str, Any]:
-        """The keys that a file needs."""
-        unsaid = {name for name in ("then", "adapt") if not getattr(self, name)}
-        return self.model_dump(exclude=unsaid)
 
 
 class OptimizerSection(Section):
@@ -360,14 +337,6 @@ class JobSection(Section):
         if value and not _MODULE.fullmatch(value):
             raise PydanticCustomError("shape", "expected package.module:attribute or path/file.py:attribute")
         return value
-
-    @property
-    def named(self) -> dict[str, Any]:
-        """The keys that apply: those of a module, those of a script, or only the epochs."""
-        ours = {"script", "arguments"}
-        if self.module:
-            return self.model_dump(exclude=ours)
-        return self.model_dump(include=ours if self.script else {"epochs"})
 
 
 class SecuritySection(Section):

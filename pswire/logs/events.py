@@ -1,22 +1,20 @@
 """Logging: plain lines for people, or one JSON object per line with a stable event name.
 
 Every logging call names its event, `log.info("%s is back", worker, extra=event("connection_back", worker=worker))`, and
-`EVENTS` lists them all; a test compares the two. Texts may change between releases; names of events and fields do not.
+`EVENTS` lists them; a test compares the two. A server also logs entries of the decision log, which name their events
+themselves. Texts may change between releases; names of events and fields do not.
 """
 
-import inspect
 import json
 import logging
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
 
-from pswire.decisions.entries import KINDS, Entry
-from pswire.decisions.records import declared
 from pswire.logs.lines import LONGEST, MAX_LINES, BoundedHandler
 
 FORMATS: Final = ("text", "json")
@@ -258,25 +256,9 @@ EVENTS: Final[dict[str, Event]] = {
 }
 
 
-def _of_entries() -> Iterator[tuple[str, Event]]:
-    """Yield an event for each kind of entry that a server's own log has, with the entry's fields."""
-    for kind in KINDS.values():
-        if kind.event:
-            meaning = inspect.cleandoc(kind.__doc__ or "").split("\n")[0].rstrip(".")
-            yield kind.event, Event(SERVER, tuple(each.name for each in declared(kind)), meaning)
-
-
-EVENTS.update(_of_entries())
-
-
 def event(name: str, **fields: object) -> dict[str, object]:
     """Return the `extra` of a log call."""
     return {"event": name, "fields": fields}
-
-
-def entry_event(entry: Entry) -> dict[str, object]:
-    """Return the `extra` of a log call about an entry of the decision log."""
-    return event(entry.event, **{each.name: getattr(entry, each.name) for each in declared(type(entry))})
 
 
 class JsonFormatter(logging.Formatter):

@@ -11,6 +11,7 @@ from unittest import mock
 
 from pslab.check.checker import check_run
 from pslab.display.progress import choose
+from pslab.experiment import Experiment
 from pslab.launch.engines.launcher import Task
 from pslab.launch.engines.local import LocalLauncher
 from pslab.launch.exits import RunResult
@@ -24,7 +25,6 @@ from pslab.runs.folder import CHECKPOINTS, Run
 from pslab.runs.making import make_folder
 from psserver.checkpoint import Store
 from pswire.addresses import parse_address
-from pswire.config.experiment import Experiment
 from tests.chaos import copies, one_history
 from tests.chaos.campaign import Campaign, Disturbance, Kind, Outcome, Progress, Role, disturbances
 from tests.cluster.cluster import entries_of

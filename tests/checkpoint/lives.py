@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from pslab.check.checker import check_run
+from pslab.experiment import Experiment
 from pslab.runs.folder import DECISIONS, EXPERIMENT, METRICS, Run
 from pslab.simulator import Folder, build
 from pslab.simulator.checkpoints import FOLDER, Saver, resume
 from psserver.checkpoint import CheckpointError, Store
 from psserver.checkpoint.rewind import LogIndex, Mark
 from psserver.coordinator.outputs import Record
-from pswire.config.experiment import Experiment, parse_experiment
 from pswire.decisions import entries as e
 from tests.checkpoint.fake_disk import FakeDisk, PowerLoss
 
@@ -89,7 +89,7 @@ def live(document: dict[str, Any], lives: Sequence[Life], folder: Path, seed: in
         if life.flip and any(node is not None and node.data for node in disk.live.values()):
             disk.flip()
             trusted, told.faults["flip"] = False, told.faults["flip"] + 1
-        experiment = parse_experiment(
+        experiment = Experiment.parse(
             {**document, "cluster": {**document["cluster"], "servers": life.servers}}
         )
         (folder / EXPERIMENT).write_text(experiment.to_toml())

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from pslab.check.checker import check_run
+from pslab.experiment import Experiment
 from pslab.launch.simulated import run_simulated
 from pslab.runs.folder import Run
 from psserver.checkpoint import Store
 from psserver.optimizers import build
 from psserver.optimizers import names as optimizer_names
 from psserver.policies import names as policy_names
-from pswire.config.experiment import parse_experiment
 from pswire.decisions import entries as e
 from tests.repetitions import usually
 from tests.replay.command import ps_lab
@@ -29,7 +29,7 @@ EVERY = {"checkpoint_every": "4 versions", "seed": 3, "name": "test", "keep": 99
 def play(folder: Path, policy: str, resume_from: str | None = None, **sections: Any) -> Run:
     knobs = sections.pop("knobs", {})
     sections = {"run": EVERY, **sections}
-    experiment = parse_experiment(document(policy, knobs, **sections), "test")
+    experiment = Experiment.parse(document(policy, knobs, **sections), "test")
     finished = run_simulated(experiment, out=folder, quiet=True, resume_from=resume_from)
     assert finished.result.ok, finished.result
     assert finished.result.warnings == ()

@@ -16,9 +16,9 @@ import keras
 import numpy as np
 from safetensors.numpy import save_file
 
+from pslab.experiment import Experiment
 from pslab.runs.folder import EXPERIMENT
 from psserver.optimizers import build
-from pswire.config.experiment import Experiment, load_experiment
 from pswire.model.plan import make_plan
 from psworker.job import load_job
 from psworker.tensorflow import Trainer
@@ -73,7 +73,7 @@ def epochs_of(job: object, seed: int, epochs: int) -> Iterator[tuple[np.ndarray,
 
 
 def main(run: Path) -> None:
-    experiment = load_experiment(run / EXPERIMENT)
+    experiment = Experiment.load(run / EXPERIMENT)
     workers, size = experiment.cluster.workers, int(experiment.job.options["batch_size"])
     save_file(trained(experiment, workers, size), run / "reference-ranks.safetensors")
     save_file(trained(experiment, 1, workers * size), run / "reference-combined.safetensors")

@@ -9,12 +9,12 @@ import pytest
 
 from pslab.check.checker import check_run
 from pslab.display.progress import JsonLines
+from pslab.experiment import Experiment
 from pslab.launch.engines.local import LocalLauncher
 from pslab.launch.experiments import FinishedRun, run_real
 from pslab.launch.tasks import Daemons
 from pslab.runs.folder import Run
 from psserver.checkpoint import Store
-from pswire.config.experiment import parse_experiment
 from pswire.exits import ExitCode
 from tests.cluster.cluster import PATIENCE, Cluster, Process, entries_of, wait_until
 from tests.cluster.fault_points import marker
@@ -50,7 +50,7 @@ def run(folder: Path, points: tuple[str, ...]) -> FinishedRun:
         "--server-timeout",
         str(LONG),
     ]
-    experiment = parse_experiment(
+    experiment = Experiment.parse(
         {
             "run": {"name": "points", "checkpoint_every": "2 versions"},
             "cluster": {"servers": 2, "workers": 2, "worker_timeout": LONG, "recover_timeout": LONG},

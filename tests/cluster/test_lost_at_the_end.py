@@ -8,11 +8,11 @@ import pytest
 
 from pslab.check.checker import check_run
 from pslab.display.progress import JsonLines
+from pslab.experiment import Experiment
 from pslab.launch.engines.local import LocalLauncher
 from pslab.launch.experiments import FinishedRun, run_real
 from pslab.launch.tasks import Daemons
 from pslab.runs.folder import Run
-from pswire.config.experiment import parse_experiment
 from pswire.exits import ExitCode
 from tests.cluster.cluster import entries_of
 from tests.cluster.dying_server import COORDINATOR, SHARD
@@ -30,7 +30,7 @@ NEVER = "never"
 
 def run(folder: Path, moment: str, restarts: int, resume_from: str | None = None) -> FinishedRun:
     """Each batch of two workers makes one version."""
-    experiment = parse_experiment(
+    experiment = Experiment.parse(
         {
             "run": {"name": "end", "checkpoint_every": "3 versions"},
             "cluster": {"servers": 2, "workers": 2, "worker_timeout": 10.0},

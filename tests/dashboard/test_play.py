@@ -22,11 +22,11 @@ from pslab.dashboard.playground.settings import (
 from pslab.dashboard.recording import recorded
 from pslab.dashboard.sources import flat
 from pslab.dashboard.waits import waits_of
+from pslab.experiment import Experiment
 from pslab.launch.simulated import run_simulated
 from pslab.replay.schedule import read_records
 from pslab.runs.folder import Run
 from psserver import policies
-from pswire.config.experiment import load_experiment
 from tests.comparing import same
 from tests.lessons.lesson import DAILY
 from tests.patience import at_most
@@ -66,7 +66,7 @@ def unchanged() -> dict[str, Any]:
 def run_of(text: str, folder: Path) -> Run:
     file = folder / "play.toml"
     file.write_text(text, encoding="utf-8")
-    run_simulated(load_experiment(file), out=folder / "run", quiet=True)
+    run_simulated(Experiment.load(file), out=folder / "run", quiet=True)
     return Run(folder / "run")
 
 

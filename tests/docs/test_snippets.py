@@ -15,9 +15,9 @@ import pytest
 import pslab.cli
 import psserver.cli
 import psworker.cli
+from pslab.experiment import Experiment
 from pswire.addresses import Address
 from pswire.command.task import cluster_from_tf_config
-from pswire.config.experiment import load_experiment, parse_experiment
 from tests.docs.markdown import PAGES, README, ROOT, Block, all_blocks, blocks, named
 
 BLOCKS = all_blocks()
@@ -67,7 +67,7 @@ def test_python_runs(page: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "toml"], ids=str)
 def test_an_experiment_file_loads(block: Block) -> None:
-    parse_experiment({"cluster": {"workers": 8}} | tomllib.loads(block.text))
+    Experiment.parse({"cluster": {"workers": 8}} | tomllib.loads(block.text))
 
 
 def shown_commands() -> list[str]:
@@ -101,10 +101,10 @@ def test_the_scripts_that_are_shown_are_there() -> None:
 def test_the_experiment_file_shows_defaults(tmp_path: Path) -> None:
     path = tmp_path / "experiment.toml"
     path.write_text(named("docs/experiments.md", "experiment.toml"), encoding="utf-8")
-    default = load_experiment(path).model_validate(
+    default = Experiment.load(path).model_validate(
         {"job": {"module": "examples/digits.py:Digits"}, "workers": {"0": {}}}
     )
-    assert load_experiment(path) == default
+    assert Experiment.load(path) == default
     shown, known = tomllib.loads(path.read_text(encoding="utf-8")), tomllib.loads(default.to_toml())
     for section in ("run", "cluster", "policy", "optimizer", "job"):
         assert set(shown[section]) == set(known[section]), f"keys of [{section}]"

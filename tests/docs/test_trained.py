@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pswire.config.experiment import parse_experiment
+from pslab.experiment import Experiment
 from psworker.trainers import load_trainer, requested_optimizer
 from tests.docs.markdown import PAGES, ROOT, Block, blocks
 from tests.replay.simulated import simulate
@@ -55,7 +55,7 @@ def trained(folder: Path, file: Path, name: str, versions: int = 3, **sections: 
 
 def optimizer_of(file: Path, name: str) -> dict[str, Any]:
     """The [optimizer] of a run: the job's, where it has one."""
-    trainer = load_trainer(parse_experiment({"job": {"module": f"{file}:{name}"}}), "cpu")
+    trainer = load_trainer(Experiment.parse({"job": {"module": f"{file}:{name}"}}), "cpu")
     return requested_optimizer(trainer) or {"name": "adam"}
 
 

@@ -8,10 +8,10 @@ import signal
 import sys
 from pathlib import Path
 
+from pslab.experiment import Experiment
 from pslab.launch.engines.launcher import Task, Wanted
 from pslab.launch.engines.registry import Options, launcher_for
 from pslab.launch.events import EventQueue, Exited
-from pswire.config.experiment import parse_experiment
 from tests.patience import PATIENCE
 
 CODES = (0, 2, 3, 6, 130, -signal.SIGKILL)
@@ -19,7 +19,7 @@ CODES = (0, 2, 3, 6, 130, -signal.SIGKILL)
 
 def main() -> None:
     engine, folder, *hosts = sys.argv[1:]
-    experiment = parse_experiment({"run": {"engine": engine}}, "test")
+    experiment = Experiment.parse({"run": {"engine": engine}}, "test")
     launcher = launcher_for(experiment, Options(hosts=tuple(hosts)), Path.cwd())
     events: EventQueue = EventQueue()
     names = {f"worker-{number}": code for number, code in enumerate(CODES)}

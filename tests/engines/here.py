@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pslab.display.progress import Display, Quiet
+from pslab.experiment import Experiment
 from pslab.launch.engines.launcher import Task
 from pslab.launch.experiments import FinishedRun, run_real
 from pslab.launch.remote.launcher import RemoteLauncher, keeper_command
 from pslab.launch.remote.places import Node
 from pslab.launch.remote.process import CommandPipe
 from pslab.launch.tasks import Daemons
-from pswire.config.experiment import Experiment
 from tests.lab.drive import FAKE, experiment
 from tests.patience import PATIENCE
 

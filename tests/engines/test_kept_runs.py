@@ -15,12 +15,12 @@ import psutil
 import pytest
 
 from pslab.check.checker import check_run
+from pslab.experiment import Experiment
 from pslab.launch.engines.launcher import EngineError
 from pslab.launch.engines.registry import Options, launcher_for
 from pslab.launch.security import entry_of, options_for
 from pslab.launch.tasks import Daemons
 from pslab.runs.folder import Run
-from pswire.config.experiment import parse_experiment
 from pswire.exits import ExitCode
 from pswire.security.settings import SecurityOptions
 from tests.engines.here import ROOT, HereLauncher, fakes, run_here
@@ -114,7 +114,7 @@ def test_a_server_whose_node_is_lost_starts_on_another_one(
 ) -> None:
     notes, document = Losing(), tomllib.loads(experiment(replicas=2).to_toml())
     document["cluster"]["place"] = {"servers": {"spread": spread}}
-    what = parse_experiment(document, "test")
+    what = Experiment.parse(document, "test")
     finished = run_here(
         tmp_path / "run", fakes("stay", "hang"), HereLauncher(nodes=nodes), display=notes, what=what
     )
@@ -192,7 +192,7 @@ def test_nothing_is_left_however_the_launcher_ends(tmp_path: Path, number: signa
 
 @pytest.mark.cluster
 def test_a_real_job_leaves_a_whole_folder(tmp_path: Path) -> None:
-    what = parse_experiment(NUMPY, "test")
+    what = Experiment.parse(NUMPY, "test")
     finished = run_here(tmp_path / "run", Daemons(), HereLauncher(sees=False), what=what)
     assert finished.result.ok, finished.result
     run = Run(finished.folder)
@@ -219,7 +219,7 @@ def test_an_engine_that_cannot_be_had_says_what_is_missing(
 ) -> None:
     (tmp_path / "ssh").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    experiment = parse_experiment({**NUMPY, **document}, "test")
+    experiment = Experiment.parse({**NUMPY, **document}, "test")
     with pytest.raises(EngineError) as refused:
         launcher_for(experiment, options, ROOT)
     assert words in str(refused.value)
@@ -237,4 +237,4 @@ def test_an_engine_refuses_what_it_cannot_promise(engine: str, place: dict[str, 
     with pytest.raises(
         EngineError, match=f"cluster.place.{key}: engine {engine} cannot guarantee.*slurm can"
     ):
-        launcher_for(parse_experiment(document, "test"), Options(hosts=("h",)), ROOT)
+        launcher_for(Experiment.parse(document, "test"), Options(hosts=("h",)), ROOT)

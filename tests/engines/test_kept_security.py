@@ -8,17 +8,17 @@ from typing import Any
 import psutil
 import pytest
 
+from pslab.authority import described
 from pslab.commands.live import observer_credentials
 from pslab.dashboard.sources import find
 from pslab.display.progress import Quiet
+from pslab.experiment import Experiment
 from pslab.launch.engines.launcher import EngineError
 from pslab.launch.security import RunSecurity, entry_of, observable, options_for
 from pslab.launch.status_client import StatusClient, StatusUntrusted
 from pslab.launch.tasks import Daemons
 from pslab.runs.folder import address_of
-from pswire.config.experiment import parse_experiment
 from pswire.extras import how_to_install
-from pswire.security.authority import described
 from pswire.security.names import Role
 from pswire.security.settings import SecurityOptions
 from pswire.v1 import coordinator_pb2 as pb
@@ -67,7 +67,7 @@ class Looking:
     def run(self, **more: object) -> None:
         end = str(self._folder / "end")
         job = {"script": "tests/cluster/numpy_worker.py", "arguments": ["--seconds", "0.02", "--until", end]}
-        what = parse_experiment({**NUMPY, "job": job, **more}, "test")
+        what = Experiment.parse({**NUMPY, "job": job, **more}, "test")
         finished = run_here(self._folder / "run", Daemons(), display=self.joined, what=what)
         self._thread.join(PATIENCE)
         assert finished.result.ok, finished
@@ -139,7 +139,7 @@ def test_a_user_who_can_write_nowhere_is_told(
 
 
 def test_certificates_that_cannot_be_made_are_an_engines_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pswire.security.authority.find_spec", lambda name: None)
+    monkeypatch.setattr("pslab.authority.find_spec", lambda name: None)
     with pytest.raises(
         EngineError, match=re.escape(f"{how_to_install('tls')}, or set security.insecure=true")
     ):

@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 
 from pslab.check.checker import check_run
 from pslab.compare.groups import grouped
+from pslab.experiment import Experiment
 from pslab.launch.simulated import run_simulated
 from pslab.predict.prediction import predict
 from pslab.predict.steps import step_times_of
@@ -19,7 +20,6 @@ from pslab.replay.schedule import read_records
 from pslab.runs.folder import Run
 from pslab.simulator.problems import NumpyTrainer
 from pslab.simulator.problems.digits import Mlp
-from pswire.config.experiment import parse_experiment
 from tests.exchange.streaming_twin import WORKERS, simulated, trained, twin
 from tests.exchange.test_fragments import ROUGH
 from tests.promises import promise
@@ -115,7 +115,7 @@ def timed(out: Path, overlap: int, bandwidth: float) -> Run:
         simulation={"problem": "none", "compute": "constant(1)", "payload_bytes": 1_000_000},
         links={"bandwidth": 2_000_000 * bandwidth},
     )
-    return Run(run_simulated(parse_experiment(given, "test"), out=out, quiet=True).folder)
+    return Run(run_simulated(Experiment.parse(given, "test"), out=out, quiet=True).folder)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pslab.display.progress import Quiet
+from pslab.experiment import Experiment
 from pslab.launch.engines.local import LocalLauncher
 from pslab.launch.experiments import run_real
 from pslab.runs.folder import Run
-from pswire.config.experiment import parse_experiment
 
 pytestmark = [pytest.mark.nightly, pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(600)]
 
@@ -45,7 +45,7 @@ def trained(folder: Path, job: str) -> Run:
         "optimizer": {"name": "adam", "learning_rate": 0.003},
         "job": {"module": f"tests/export/cnn.py:{job}", "epochs": 2},
     }
-    finished = run_real(parse_experiment(document), Quiet(), LocalLauncher(ROOT), out=folder)
+    finished = run_real(Experiment.parse(document), Quiet(), LocalLauncher(ROOT), out=folder)
     assert finished.result.ok, finished
     return Run(finished.folder)
 

@@ -9,10 +9,10 @@ import pytest
 
 from pslab.check.checker import check_run
 from pslab.display.progress import Quiet
+from pslab.experiment import Experiment
 from pslab.launch.engines.local import LocalLauncher
 from pslab.launch.experiments import run_real
 from pslab.runs.folder import Run
-from pswire.config.experiment import parse_experiment
 from tests.promises import promise
 
 pytestmark = [pytest.mark.nightly, pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(600)]
@@ -50,7 +50,7 @@ def test_two_towers_learn_are_replayed_and_are_a_plain_model_in_the_end(tmp_path
         "optimizer": {"name": "adagrad", "learning_rate": 0.3},
         "job": {"module": "examples/two_tower.py:TwoTower", "epochs": 3, "options": {"data": "generated"}},
     }
-    finished = run_real(parse_experiment(document), Quiet(), LocalLauncher(ROOT), out=tmp_path / "run")
+    finished = run_real(Experiment.parse(document), Quiet(), LocalLauncher(ROOT), out=tmp_path / "run")
     assert finished.result.ok, finished
     run = Run(finished.folder)
     assert check_run(run).ok

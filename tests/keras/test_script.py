@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from pslab.experiment import Experiment
 from pslab.launch.experiments import of_script
-from pswire.config.experiment import ExperimentError, load_experiment, parse_experiment
+from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -102,7 +103,7 @@ def test_settings_of_a_script_are_an_experiment_file(tmp_path: Path) -> None:
     assert made.optimizer.name == "from-job"
     file = tmp_path / "experiment.toml"
     file.write_text(made.to_toml())
-    assert load_experiment(file).to_toml() == made.to_toml()
+    assert Experiment.load(file).to_toml() == made.to_toml()
     named = of_script(SCRIPT, [], ["optimizer.name=adam"])
     assert named.optimizer.name == "adam"
 
@@ -124,7 +125,7 @@ def test_settings_of_a_script_are_an_experiment_file(tmp_path: Path) -> None:
 )
 def test_what_would_do_nothing_for_a_script_is_refused(document: dict[str, Any], words: str) -> None:
     with pytest.raises(ExperimentError, match=words):
-        parse_experiment(document)
+        Experiment.parse(document)
 
 
 def test_a_script_that_is_not_there_is_refused() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from pslab.display.outcome import outcome_json
 from pslab.display.progress import Display, JsonLines
+from pslab.experiment import Experiment
 from pslab.launch.engines.local import LocalLauncher
 from pslab.launch.experiments import FinishedRun, run_real
 from pslab.launch.tasks import Daemons
-from pswire.config.experiment import Experiment, parse_experiment
 from tests.patience import PATIENCE
 
 FAKE = str(Path(__file__).with_name("fake_daemon.py"))
@@ -30,7 +30,7 @@ def experiment(workers: int = 3, every: str = "", replicas: int = 1) -> Experime
         "optimizer": {"name": "sgd"},
         "job": {"module": "fake:job"},
     }
-    return parse_experiment(document, "test")
+    return Experiment.parse(document, "test")
 
 
 def run_fakes(

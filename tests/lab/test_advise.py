@@ -23,11 +23,11 @@ from pslab.advise.source import (
     outages_of,
     pace_factors,
 )
+from pslab.experiment import Experiment
 from pslab.predict.steps import StepTimes
 from pslab.runs.folder import Run
+from pslab.sections import Crash
 from psserver.policies import build as build_policy
-from pswire.config.experiment import Experiment, load_experiment
-from pswire.config.sections import Crash
 from pswire.decisions import entries
 from pswire.exits import ExitCode
 from tests.lab.logs import async_log, write_run
@@ -247,13 +247,13 @@ def test_another_cluster_stands_in_for_the_source_s_own(experiment, tmp_path):
     other.write_text('[run]\nname = "o"\n[cluster]\nworkers = 6\n[links]\nlatency = 0.5\n')
     found = load_source(experiment, tmp_path, other).experiment
     assert (found.cluster.workers, found.links.latency, found.simulation.factors) == (6, 0.5, {})
-    assert found.job == load_experiment(experiment).job
+    assert found.job == Experiment.load(experiment).job
 
 
 def test_a_limit_in_versions_does_not_end_plays(experiment, tmp_path):
     """It would end those early that make a version of each gradient."""
     experiment.write_text(EXPERIMENT.replace('name = "small"', 'name = "small"\nversions = 7'))
-    assert load_experiment(experiment).run.versions == 7
+    assert Experiment.load(experiment).run.versions == 7
     assert load_source(experiment, tmp_path, None).experiment.run.versions == 0
 
 
@@ -327,7 +327,7 @@ def test_an_advice_is_written_and_its_plays_are_kept(experiment, tmp_path):
     assert advice["whole"]
     labels = {each["policy"]["name"] for each in advice["choices"]}
     assert "sync" in labels and len(labels) > 2
-    chosen = load_experiment(out / "first.toml")
+    chosen = Experiment.load(out / "first.toml")
     assert chosen.policy.name == advice["choices"][0]["policy"]["name"]
     assert chosen.run.name == "small-advised"
     assert chosen.optimizer.learning_rate == advice["choices"][0]["learning_rate"]
@@ -366,10 +366,10 @@ import sys
 from pathlib import Path
 from pslab.advise.shelf import Candidate
 from pslab.launch.simulated import SharedTrainers, run_simulated
-from pswire.config.experiment import load_experiment
+from pslab.experiment import Experiment
 
 out = Path(sys.argv[2])
-base = load_experiment(Path(sys.argv[1]), ["job.epochs=1", "run.engine=simulated", "cluster.workers=2"])
+base = Experiment.load(Path(sys.argv[1]), ["job.epochs=1", "run.engine=simulated", "cluster.workers=2"])
 shared = SharedTrainers()
 first, second = (Candidate(name, 0.003, 0).experiment(base) for name in ("async", "sync"))
 run_simulated(first, out=out / "first", quiet=True, trainers=shared)

@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pslab import certificates as module
+from pslab.authority import Authority, described
 from pslab.certificates import parse_servers
 from pslab.cli import cli
 from pswire.addresses import AddressError
 from pswire.extras import how_to_install
-from pswire.security.authority import Authority, described
 from pswire.security.files import TlsFiles
 from pswire.security.names import Role
 from pswire.security.secret import Secret
@@ -182,7 +182,7 @@ def test_an_authoritys_key_that_others_can_read_signs_nothing(folder: Path) -> N
 
 
 def test_without_the_extra_a_sentence_names_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pswire.security.authority.find_spec", lambda name: None)
+    monkeypatch.setattr("pslab.authority.find_spec", lambda name: None)
     assert how_to_install("tls") in refused(folder, "--workers", "1")
     assert not list(folder.glob("*.pem"))
 

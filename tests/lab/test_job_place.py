@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from pslab.experiment import Experiment
 from pslab.launch.job_place import with_job
-from pswire.config.experiment import ExperimentError, parse_experiment
+from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
 from tests.replay.command import ps_lab
 
@@ -13,7 +14,7 @@ JOB = "class MyJob:\n    pass\n\n\nother = MyJob\n"
 
 
 def of(module: str, source: Path, **job: str) -> str:
-    return with_job(parse_experiment({"job": {"module": module, **job}}), source).job.module
+    return with_job(Experiment.parse({"job": {"module": module, **job}}), source).job.module
 
 
 def test_a_file_is_looked_for_beside_the_experiment_first(

@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("sklearn")
 
+from pslab.experiment import Experiment
 from pslab.launch.simulated import run_simulated
 from pslab.runs.folder import Run
-from pswire.config.experiment import load_experiment
 from tests.lessons.lesson import LESSONS
 from tests.replay.command import ps_lab
 
@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def simulated(name: str, folder: Path, *overrides: str) -> Run:
-    experiment = load_experiment(EXAMPLES / f"simulated-{name}.toml", overrides)
+    experiment = Experiment.load(EXAMPLES / f"simulated-{name}.toml", overrides)
     finished = run_simulated(experiment, out=folder, quiet=True)
     assert finished.result.ok, finished.result
     run = Run(finished.folder)

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from pslab.cli import main
+from pslab.experiment import Experiment
 from pslab.manifests.request import KINDS, ManifestError, Request
-from pswire.config.experiment import Experiment, parse_experiment
 from pswire.exits import ExitCode
 from tests.docs.markdown import named
 
@@ -36,7 +36,7 @@ CASES: dict[str, dict[str, Any]] = {
 def experiment(servers: int = 2, workers: int = 3, **sections: Any) -> Experiment:
     document = {"run": {"name": "digits"}, "job": {"module": "my_job.py:MyJob"}, **sections}
     cluster = {"servers": servers, "workers": workers, **document.get("cluster", {})}
-    return parse_experiment({**document, "cluster": cluster})
+    return Experiment.parse({**document, "cluster": cluster})
 
 
 def manifest(kind: str, servers: int = 2, workers: int = 3, sections: Any = None, **given: Any) -> Documents:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from prometheus_client.core import Metric
 
+from pslab.experiment import Experiment
 from pslab.runs.folder import Run
 from pslab.runs.work import COMPUTING, RECEIVING, SENDING, WASTED, WorkFold
 from psserver.metrics import collector
 from psserver.metrics.counts import MAX_WORKERS, OTHERS, Counts, JobNumbers, numbers_from
-from pswire.config.experiment import parse_experiment
 from pswire.extras import how_to_install
 from tests.lab.waits import spent
 from tests.replay.simulated import document
@@ -51,7 +51,7 @@ def value(metrics: Iterable[Metric], name: str, **labels: str) -> float:
 def test_counters_are_those_of_the_summary_and_seconds_those_of_the_timeline(
     tmp_path: Path, policy: str, knobs: dict[str, Any]
 ) -> None:
-    outcome = simulate(parse_experiment(document(policy, knobs, simulation=TIMED, links=LINKS)))
+    outcome = simulate(Experiment.parse(document(policy, knobs, simulation=TIMED, links=LINKS)))
     metrics, summary = families(numbers_of(outcome)), outcome.summary
     assert value(metrics, "versions_total") == summary["versions"]
     assert value(metrics, "samples_total") == summary["samples"]
@@ -96,7 +96,7 @@ def test_many_workers_are_few_series() -> None:
     """The first have their own, all others one together, and nothing is lost."""
     many = {"problem": "none", "batches": 3, "compute": "exponential(1)"}
     given = document("bounded", {"max_staleness": 1}, cluster={"workers": 500}, simulation=many)
-    outcome = simulate(parse_experiment(given))
+    outcome = simulate(Experiment.parse(given))
     numbers = numbers_of(outcome)
     assert len(numbers.workers) == MAX_WORKERS + 1 and OTHERS in numbers.workers
     metrics = families(numbers)

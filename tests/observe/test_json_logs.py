@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pswire.logs.events import EVENTS
+from docs.generate.logs import all_events
 from tests.cluster.cluster import Cluster, Process
 
 JSON = ("--log-format", "json")
@@ -13,7 +13,7 @@ JSON = ("--log-format", "json")
 def lines(process: Process) -> list[dict[str, Any]]:
     found = [json.loads(line) for line in process.errors.splitlines()]
     for line in found:
-        assert set(EVENTS[line["event"]].fields) <= set(line) and line["message"], line
+        assert set(all_events()[line["event"]].fields) <= set(line) and line["message"], line
     return found
 
 

@@ -12,13 +12,13 @@ from click.testing import CliRunner, Result
 
 from pslab.cli import cli
 from pslab.display.progress import Quiet
+from pslab.experiment import Experiment
 from pslab.launch.engines.local import LocalLauncher
 from pslab.launch.experiments import run_real
 from pslab.launch.tasks import Daemons
 from pslab.observe.follow import Follower, LineTail, Point, Points, evaluation
 from pslab.observe.trackers import Observing, RunInfo, TrackerError, TrackerSink, load_trackers
 from pslab.runs.folder import Run, RunError
-from pswire.config.experiment import parse_experiment
 from tests.compare.test_timeline import three_commits
 from tests.lab.drive import FAKE
 from tests.observe.my_trackers import Lines, NoLog, Stuck, told
@@ -123,7 +123,7 @@ def test_a_line_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def lab_run(tmp_path: Path, *options: str, **trackers: Any) -> Result:
     file = tmp_path / "experiment.toml"
     sections = document("async", simulation=SHORT) | ({"trackers": trackers} if trackers else {})
-    file.write_text(parse_experiment(sections).to_toml(), encoding="utf-8")
+    file.write_text(Experiment.parse(sections).to_toml(), encoding="utf-8")
     out = ("--out", str(tmp_path / "run"), "--engine", "simulated", "--quiet")
     return CliRunner().invoke(cli, ["run", str(file), *out, *options])
 
@@ -174,7 +174,7 @@ def test_a_tracker_that_cannot_be_used_ends_the_run_before_it_began(
 
 def test_what_is_no_target_is_refused_with_the_experiment(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="trackers.classes"):
-        parse_experiment({"trackers": {"classes": ["nothing"]}})
+        Experiment.parse({"trackers": {"classes": ["nothing"]}})
     with pytest.raises(TrackerError, match="tracker nowhere:It: .*'nowhere'"):
         load_trackers(["nowhere:It"])
 
@@ -240,7 +240,7 @@ def test_the_local_engine_starts_and_finishes_its_trackers(tmp_path: Path) -> No
         worker=(sys.executable, FAKE, "worker", "ok"),
         startup=PATIENCE, linger=0.5, patience=0.5, farewell=PATIENCE,
     )  # fmt: skip
-    experiment = parse_experiment({"cluster": {"workers": 2}, "job": {"module": "fake:job"}})
+    experiment = Experiment.parse({"cluster": {"workers": 2}, "job": {"module": "fake:job"}})
     sinks = [TrackerSink("lines", Lines(), 1), TrackerSink("broken", NoLog(), 1)]
     finished = run_real(
         experiment, Quiet(), LocalLauncher(), out=tmp_path / "run", daemons=daemons, sinks=sinks

@@ -10,11 +10,11 @@ from click.testing import CliRunner
 pytest.importorskip("tensorboardX")
 
 from pslab.cli import cli
+from pslab.experiment import Experiment
 from pslab.observe import tensorboard
 from pslab.observe.tensorboard import HISTOGRAM_EVERY, write_events
 from pslab.runs.folder import Run
 from pslab.runs.making import make_folder
-from pswire.config.experiment import parse_experiment
 from tests.observe.test_points import points
 from tests.replay.simulated import document, simulate
 
@@ -104,7 +104,7 @@ def test_a_run_without_a_log_is_refused(tmp_path: Path) -> None:
 @pytest.mark.tensorflow
 def test_run_with_tensorboard_writes_the_same(tmp_path: Path) -> None:
     file = tmp_path / "experiment.toml"
-    file.write_text(parse_experiment(document("async", simulation=MANY)).to_toml(), encoding="utf-8")
+    file.write_text(Experiment.parse(document("async", simulation=MANY)).to_toml(), encoding="utf-8")
     options = ["--engine", "simulated", "--quiet", "--tensorboard", "--out", str(tmp_path / "run")]
     done = CliRunner().invoke(cli, ["run", str(file), *options])
     assert done.exit_code == 0, done.output

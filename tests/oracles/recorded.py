@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pslab.experiment import Experiment
 from pslab.launch.simulated import run_simulated
-from pswire.config.experiment import parse_experiment
 from tests.oracles.frozen import Value, digest
 from tests.replay.command import ps_lab
 
@@ -42,7 +42,7 @@ def record() -> None:
     """Make the run anew."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run"
-        run_simulated(parse_experiment(EXPERIMENT, "oracle"), out=folder, quiet=True)
+        run_simulated(Experiment.parse(EXPERIMENT, "oracle"), out=folder, quiet=True)
         shutil.rmtree(RUN, ignore_errors=True)
         RUN.mkdir()
         for path in folder.iterdir():
@@ -54,7 +54,7 @@ def made_again() -> dict[str, Value]:
     """The files of the same run, made now."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run"
-        run_simulated(parse_experiment(EXPERIMENT, "oracle"), out=folder, quiet=True)
+        run_simulated(Experiment.parse(EXPERIMENT, "oracle"), out=folder, quiet=True)
         return {path.name: digest(path.read_bytes()) for path in sorted(folder.iterdir()) if path.is_file()}
 
 

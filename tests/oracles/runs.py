@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from pslab.experiment import Experiment
 from pslab.simulator import Folder, build
 from pslab.simulator.checkpoints import Saver
 from pslab.simulator.problems.problem import Floats, Gradient, NumpyTrainer, Parameters
@@ -23,7 +24,6 @@ from psserver.optimizers import OptimizerError
 from psserver.optimizers import names as optimizer_names
 from psserver.policies import names as policy_names
 from psserver.service.job.run_log import DECISIONS, RunLog
-from pswire.config.experiment import parse_experiment
 from tests.oracles.frozen import Value, digest
 
 TRACES = sorted((Path(__file__).parents[1] / "coordinator" / "traces").glob("*.txt"))
@@ -114,7 +114,7 @@ def simulated(
     **sections: Any,
 ) -> Value:
     """Digests of the files that a run of four workers leaves."""
-    experiment = parse_experiment(
+    experiment = Experiment.parse(
         {
             "run": {"name": "oracle", "seed": 3, **sections.pop("run", {})},
             "cluster": {"servers": servers, "workers": 4, "worker_timeout": 2.0},

@@ -3,9 +3,9 @@ nearly the time of the other."""
 
 import pytest
 
+from pslab.experiment import Experiment
 from pslab.simulator.build import build
 from pslab.simulator.cluster import Cluster
-from pswire.config.experiment import parse_experiment
 from tests.promises import promise
 
 pytestmark = pytest.mark.nightly
@@ -25,7 +25,7 @@ def trained(compute: str, policy: str, rate: float, *then: dict[str, object]) ->
         "job": {"epochs": 6},
         "simulation": {"problem": "mlp", "compute": compute, "batch_size": 8},
     }
-    cluster = build(parse_experiment(document))
+    cluster = build(Experiment.parse(document))
     cluster.run()
     assert cluster.coordinator.state.stopped is not None and cluster.coordinator.state.stopped.success
     return cluster

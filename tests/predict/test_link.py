@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from pslab.experiment import Experiment
 from pslab.launch.simulated import model_plan, run_simulated
 from pslab.predict.link import BATCH, DOWN, UP, link_laws
 from pslab.predict.prediction import forecast
 from pslab.runs.folder import Run
 from pslab.theory.measured import Claim
 from psserver.policies import PolicyError
-from pswire.config.experiment import Experiment, parse_experiment
 from pswire.transport.wire import wire_named
 from tests.promises import promise
 from tests.replay.command import ps_lab
@@ -30,7 +30,7 @@ def made(policy: dict[str, Any], optimizer: dict[str, Any] | None = None, **clus
         "simulation": {"compute": "constant(0.5)", "payload_bytes": MODEL},
         "links": {"bandwidth": RATE},
     }
-    return parse_experiment(document | ({"optimizer": optimizer} if optimizer else {}), "test")
+    return Experiment.parse(document | ({"optimizer": optimizer} if optimizer else {}), "test")
 
 
 def laws(experiment: Experiment) -> dict[str, Claim]:

@@ -10,13 +10,13 @@ import pytest
 from rich.console import Console
 
 from pslab.compare.groups import grouped
+from pslab.experiment import Experiment
 from pslab.predict.prediction import Prediction, Row, relative_error
 from pslab.predict.prediction import predict as predict_group
 from pslab.predict.simulation import REPEAT
 from pslab.predict.steps import StepTimes, step_times_of
 from pslab.predict.table import prediction_table
 from pslab.runs.folder import Run
-from pswire.config.experiment import Experiment
 from pswire.exits import ExitCode
 from tests.replay.command import ps_lab
 from tests.replay.simulated import Record, edit_log, simulate

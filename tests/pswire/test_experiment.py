@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pswire.config.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
+from pslab.experiment import Experiment
+from pswire.config.experiment import ExperimentError
 from pswire.config.toml import parse_value, toml_text
 from tests.sentences import Recorder
 
@@ -52,12 +53,12 @@ def write(folder: Path, text: str) -> Path:
 
 def problems(text: str, folder: Path, overrides: tuple[str, ...] = ()) -> str:
     with pytest.raises(ExperimentError) as caught:
-        load_experiment(write(folder, text), overrides)
+        Experiment.load(write(folder, text), overrides)
     return str(caught.value)
 
 
 def test_everything_that_a_file_says_is_there(tmp_path: Path) -> None:
-    experiment = load_experiment(write(tmp_path, FULL))
+    experiment = Experiment.load(write(tmp_path, FULL))
     assert (experiment.run.name, experiment.run.seed, experiment.run.versions) == ("digits", 7, 100)
     assert experiment.run.deterministic is False
     assert (experiment.cluster.servers, experiment.cluster.workers) == (2, 3)
@@ -72,7 +73,7 @@ def test_everything_that_a_file_says_is_there(tmp_path: Path) -> None:
 
 
 def test_defaults(tmp_path: Path) -> None:
-    experiment = load_experiment(write(tmp_path, ""))
+    experiment = Experiment.load(write(tmp_path, ""))
     assert experiment == Experiment()
     assert (experiment.run.seed, experiment.run.versions, experiment.run.deterministic) == (0, 0, False)
     assert experiment.cluster.model_dump() == {
@@ -106,10 +107,10 @@ def test_defaults(tmp_path: Path) -> None:
 
 def test_resolved_text_reads_back_equal(tmp_path: Path) -> None:
     for text in (FULL, "", "[job]\nepochs = 2"):
-        experiment = load_experiment(write(tmp_path, text))
+        experiment = Experiment.load(write(tmp_path, text))
         resolved = experiment.to_toml()
-        assert load_experiment(write(tmp_path, resolved)) == experiment
-        assert load_experiment(write(tmp_path, resolved)).to_toml() == resolved
+        assert Experiment.load(write(tmp_path, resolved)) == experiment
+        assert Experiment.load(write(tmp_path, resolved)).to_toml() == resolved
 
 
 VALUES = st.recursive(
@@ -132,12 +133,12 @@ VALUES = st.recursive(
 def test_any_options_survive_the_file(options: dict[str, Any]) -> None:
     import tomllib
 
-    experiment = parse_experiment({"job": {"module": "a:b", "options": options}})
-    assert parse_experiment(tomllib.loads(experiment.to_toml())) == experiment
+    experiment = Experiment.parse({"job": {"module": "a:b", "options": options}})
+    assert Experiment.parse(tomllib.loads(experiment.to_toml())) == experiment
 
 
 def test_overrides_are_toml_or_bare_words(tmp_path: Path) -> None:
-    experiment = load_experiment(
+    experiment = Experiment.load(
         write(tmp_path, FULL),
         [
             "policy.max_staleness=2",
@@ -285,15 +286,15 @@ def test_all_problems_are_told_at_once(tmp_path: Path, sentences: Recorder) -> N
 
 def test_files_that_cannot_be_read(tmp_path: Path, sentences: Recorder) -> None:
     with pytest.raises(ExperimentError) as refused:
-        load_experiment(tmp_path / "nowhere.toml")
+        Experiment.load(tmp_path / "nowhere.toml")
     sentences.check(refused)
     with pytest.raises(ExperimentError) as refused:
-        load_experiment(tmp_path)
+        Experiment.load(tmp_path)
     sentences.check(refused)
     latin = tmp_path / "latin.toml"
     latin.write_bytes(b"[run]\nname = '\xe9'")
     with pytest.raises(ExperimentError) as refused:
-        load_experiment(latin)
+        Experiment.load(latin)
     sentences.check(refused)
 
 

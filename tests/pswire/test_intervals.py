@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from pslab.experiment import Experiment
 from psserver.options import Options
 from psserver.settings import SettingsError, resolve
-from pswire.config.experiment import ExperimentError, parse_experiment
+from pswire.config.experiment import ExperimentError
 from pswire.config.run_sections import CHANGES, EVALUATES, SAVES
 from pswire.config.units import Interval, IntervalError, parse_interval
 from tests.sentences import Recorder
@@ -42,10 +43,10 @@ def test_every_key_that_takes_the_unit_reads_it(text: str, interval: Interval) -
     assert parse_interval(text, ("versions", "epochs", "s", "%")) == interval
     for key, (units, _) in KEYS.items():
         if interval.unit in units:
-            parse_experiment(document(key, text), "test")
+            Experiment.parse(document(key, text), "test")
         else:
             with pytest.raises(ExperimentError, match=key):
-                parse_experiment(document(key, text), "test")
+                Experiment.parse(document(key, text), "test")
 
 
 @pytest.mark.parametrize(
@@ -60,13 +61,13 @@ def test_anything_else_is_refused_by_every_key(text: str) -> None:
         parse_interval(text, SAVES)
     for key in KEYS:
         with pytest.raises(ExperimentError, match=key):
-            parse_experiment(document(key, text), "test")
+            Experiment.parse(document(key, text), "test")
 
 
 @pytest.mark.parametrize("key", KEYS)
 def test_the_sentence_gives_an_example_of_each_unit(key: str, sentences: Recorder) -> None:
     with sentences.raises(ExperimentError):
-        parse_experiment(document(key, "1000v"), "test")
+        Experiment.parse(document(key, "1000v"), "test")
 
 
 def test_a_server_is_told(sentences: Recorder) -> None:

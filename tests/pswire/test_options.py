@@ -10,11 +10,11 @@ from click.testing import CliRunner
 from pydantic import Field
 
 from pslab.commands.run import run
+from pslab.experiment import Experiment
 from psserver.cli import main as server
 from psserver.options import Options
 from psserver.settings import decided_by_server_0
 from pswire.command.options import key_options, section_options
-from pswire.config.experiment import Experiment, parse_experiment
 from pswire.config.flags import CONNECTING, LISTENING, RUN, SERVER, WORKER, Flag, meanings_of
 from pswire.config.sections import Section
 from pswire.config.toml import apply_overrides, overrides_of
@@ -89,7 +89,7 @@ def test_a_key_of_an_experiment_file_goes_from_the_command_line_into_the_experim
     chosen = ["--workers", "2", "--allow-worker", "w0", "--allow-worker", "w1", "--ticket-timeout", "3"]
     said = CliRunner().invoke(command, [*chosen, "--allow-missing", "--policy", "async"])
     assert said.exit_code == 0, said.output
-    found = parse_experiment(document)
+    found = Experiment.parse(document)
     assert found.cluster.allowed_workers == ["w0", "w1"] and found.cluster.ticket_timeout == 3.0
     assert found.cluster.allow_missing and found.policy.name == "async"
     assert found.model_fields_set == {"cluster", "policy"}

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pslab.experiment import Experiment
 from pslab.launch.simulated import run_simulated
 from pslab.runs.folder import Run
-from pswire.config.experiment import parse_experiment
 
 Record = dict[str, Any]
 
@@ -27,7 +27,7 @@ def document(policy: str, knobs: Mapping[str, object] | None = None, **sections:
 
 
 def simulate(folder: Path, policy: str, knobs: Mapping[str, object] | None = None, **sections: Any) -> Run:
-    experiment = parse_experiment(document(policy, knobs, **sections), "test")
+    experiment = Experiment.parse(document(policy, knobs, **sections), "test")
     finished = run_simulated(experiment, out=folder, quiet=True)
     assert finished.result.ok, finished.result
     return Run(finished.folder)

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from pslab.check.checker import check_run
+from pslab.experiment import Experiment
 from pslab.launch.simulated import run_simulated
 from pslab.replay.run_folder import prove, replay_of
 from pslab.replay.worker_replica import DataError
 from pslab.runs.folder import Run
-from pswire.config.experiment import parse_experiment
 from pswire.decisions.entries import Nonfinite, Stop
 from pswire.exits import ExitCode
 from tests.promises import promise
@@ -85,7 +85,7 @@ def test_any_number_of_servers_keeps_back_the_same(tmp_path: Path, limit: int) -
         given = sections(servers, nonfinite_limit=limit)
         given["optimizer"]["initial_accumulator_value"] = 3.4e38
         given["simulation"]["options"]["centres"] = [0.0, 0.0, FAR, FAR]
-        experiment = parse_experiment(document("sync", **given), "test")
+        experiment = Experiment.parse(document("sync", **given), "test")
         finished = run_simulated(experiment, out=tmp_path / f"{servers}", quiet=True)
         run = Run(finished.folder)
         assert check_run(run).ok

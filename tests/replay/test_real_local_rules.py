@@ -7,10 +7,10 @@ import pytest
 
 from pslab.check.checker import check_run
 from pslab.display.progress import Quiet
+from pslab.experiment import Experiment
 from pslab.launch.engines.local import LocalLauncher
 from pslab.launch.experiments import run_real
 from pslab.runs.folder import Run
-from pswire.config.experiment import parse_experiment
 from tests.repetitions import usually
 from tests.replay.test_real_run import ROOT, replay
 
@@ -36,7 +36,7 @@ def test_a_run_is_in_order_and_replays_to_the_bit(tmp_path: Path, name: str) -> 
         "optimizer": optimizer,
         "job": {"module": "tests/replay/dropout_digits.py:DropoutDigits", "epochs": 3},
     }
-    finished = run_real(parse_experiment(document), Quiet(), LocalLauncher(ROOT), out=tmp_path / "run")
+    finished = run_real(Experiment.parse(document), Quiet(), LocalLauncher(ROOT), out=tmp_path / "run")
     assert finished.result.ok, finished
     run = Run(finished.folder)
     verdict = check_run(run)

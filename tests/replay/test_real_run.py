@@ -10,10 +10,10 @@ import pytest
 
 from pslab.check.checker import check_run
 from pslab.display.progress import Quiet
+from pslab.experiment import Experiment
 from pslab.launch.engines.local import LocalLauncher
 from pslab.launch.experiments import run_real
 from pslab.runs.folder import Run
-from pswire.config.experiment import parse_experiment
 from pswire.decisions import entries
 from tests.repetitions import usually
 
@@ -39,7 +39,7 @@ def test_a_run_that_fetched_ahead(tmp_path: Path) -> None:
         "policy": {"name": "async"},
         "job": {"module": "tests/replay/dropout_digits.py:DropoutDigits", "epochs": 1},
     }
-    finished = run_real(parse_experiment(document), Quiet(), LocalLauncher(ROOT), out=tmp_path / "run")
+    finished = run_real(Experiment.parse(document), Quiet(), LocalLauncher(ROOT), out=tmp_path / "run")
     assert finished.result.ok, finished
     run = Run(finished.folder)
     assert check_run(run).ok
@@ -70,7 +70,7 @@ def test_dropout_and_batch_normalisation_in_a_narrow_dtype(
         "optimizer": {"name": "from-job"},
         "job": {"module": "tests/replay/dropout_digits.py:CompiledDigits", "epochs": 1},
     }
-    finished = run_real(parse_experiment(document), Quiet(), LocalLauncher(ROOT), out=tmp_path / "run")
+    finished = run_real(Experiment.parse(document), Quiet(), LocalLauncher(ROOT), out=tmp_path / "run")
     assert finished.result.ok, finished
     run = Run(finished.folder)
     found = replay(finished.folder)

@@ -6,10 +6,10 @@ import pytest
 
 from pslab.check.checker import check_run
 from pslab.display.progress import Quiet
+from pslab.experiment import Experiment
 from pslab.launch.engines.local import LocalLauncher
 from pslab.launch.experiments import run_real
 from pslab.runs.folder import Run
-from pswire.config.experiment import parse_experiment
 from pswire.decisions import entries
 from tests.promises import promise
 from tests.replay.test_real_run import ROOT, replay
@@ -26,7 +26,7 @@ def test_a_run_with_timers(tmp_path: Path) -> None:
         "policy": {"name": "fedbuff-timeout", "aggregate": 1000, "timeout": 0.001},
         "job": {"module": "tests/replay/dropout_digits.py:DropoutDigits", "epochs": 1},
     }
-    finished = run_real(parse_experiment(document), Quiet(), LocalLauncher(ROOT), out=tmp_path / "run")
+    finished = run_real(Experiment.parse(document), Quiet(), LocalLauncher(ROOT), out=tmp_path / "run")
     assert finished.result.ok, finished
     run = Run(finished.folder)
     assert check_run(run).ok

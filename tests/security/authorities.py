@@ -4,8 +4,8 @@ import datetime
 import ssl
 from functools import cache
 
-import pswire.security.authority as made
-from pswire.security.authority import Authority
+import pslab.authority as made
+from pslab.authority import Authority
 from pswire.security.identity import Identity, new_context
 from pswire.security.names import Role
 

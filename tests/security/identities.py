@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pswire.security.authority import Authority
+from pslab.authority import Authority
 from pswire.security.credentials import Credentials, LiveIdentity
 from pswire.security.files import TlsFiles
 from pswire.security.names import Role

@@ -8,9 +8,9 @@ import pytest
 from cryptography import x509
 from cryptography.x509 import verification
 
+from pslab import authority as module
+from pslab.authority import Authority
 from pswire.extras import how_to_install
-from pswire.security import authority as module
-from pswire.security.authority import Authority
 from pswire.security.identity import Identity
 from pswire.security.names import IdentityError, Role
 from tests.promises import promise

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from pslab.authority import Authority
 from pslab.cli import cli
 from pslab.commands import dashboard, live
 from pslab.commands.failure import Failure
 from pslab.commands.live import observer_credentials
 from pslab.dashboard import sources
+from pslab.experiment import Experiment
 from pslab.launch.security import OwnFiles, observable
 from pslab.runs.folder import Run
 from psserver.checkpoint.store import name_of
 from psserver.policies import PolicyError, build
-from pswire.config.experiment import load_experiment
 from pswire.exits import ExitCode
-from pswire.security.authority import Authority
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.files import TlsFiles
 from pswire.security.names import Role
@@ -122,7 +122,7 @@ def test_a_folder_gets_no_certificate_for_the_address_that_it_names(
 
 
 def test_who_started_a_run_shows_what_it_was_started_with(planted: Path) -> None:
-    section = load_experiment(planted / "experiment.toml").security
+    section = Experiment.load(planted / "experiment.toml").security
     with observable(planted, OwnFiles(section)):
         (planted / "experiment.toml").unlink()
         assert shown(observer_credentials(SecurityOptions(), planted))

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import psworker
+from pslab.authority import Authority
 from psserver.service.guard.authorization import Authorizer
 from psserver.service.life.listeners import DAY, Reminders, ending
 from pswire.addresses import parse_address
-from pswire.security.authority import Authority
 from pswire.security.credentials import Credentials, LiveIdentity
 from pswire.security.files import TlsFiles
 from pswire.security.identity import fingerprint_of_pem, peer_fingerprint

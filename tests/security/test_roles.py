@@ -7,10 +7,10 @@ from unittest import mock
 import grpc
 import pytest
 
+from pslab.authority import Authority
 from psserver.service.errors import Refused
 from psserver.service.guard.authorization import ROLES, Authorizer
 from psserver.service.net.registration import Registration
-from pswire.security.authority import Authority
 from pswire.security.names import Role
 from pswire.transport.connecting import open_channel
 from tests.promises import promise

@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from pswire import messages
+import psserver.order_messages as messages
 from pswire.decisions import orders
 from tests.shard.test_orders import MEANING
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import psworker
+from pslab.experiment import Experiment
 from pswire.addresses import parse_hosts
-from pswire.config.experiment import Experiment
 from pswire.exits import ExitCode
 from psworker import running
 from psworker.running import Reporter, WorkerOptions

@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 
+from pslab.experiment import Experiment
 from psserver.coordinator import Coordinator, Declined, JobTerms, Output, Record
 from psserver.coordinator.inputs import (
     ChangeAsked,
@@ -45,7 +46,7 @@ from psserver.service.replicas.same import (
 from psserver.service.replicas.shell import Machine, Shell
 from psserver.settings import SettingsError, resolve
 from pswire import protocol
-from pswire.config.experiment import ExperimentError, load_experiment
+from pswire.config.experiment import ExperimentError
 from pswire.decisions.entries import Note
 from pswire.exits import ExitCode
 
@@ -391,10 +392,10 @@ def test_an_experiment_that_replicas_do_not_do_is_refused(
     path = tmp_path / "e.toml"
     path.write_text("")
     with pytest.raises(ExperimentError) as refused:
-        load_experiment(path, ["cluster.replicas=2", "cluster.servers=3", *overrides])
+        Experiment.load(path, ["cluster.replicas=2", "cluster.servers=3", *overrides])
     assert key in str(refused.value)
     for engine in ("local", "ssh", "slurm", "ray"):
-        load_experiment(path, ["cluster.replicas=2", "cluster.servers=3", f"run.engine={engine}"])
+        Experiment.load(path, ["cluster.replicas=2", "cluster.servers=3", f"run.engine={engine}"])
 
 
 def resolved(tmp_path: Path, **more: object) -> None:

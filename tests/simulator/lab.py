@@ -8,11 +8,11 @@ from typing import Any
 
 from pslab.check.checker import CheckResult, check_log
 from pslab.check.conservation import Conservation, conservation
+from pslab.experiment import Experiment
 from pslab.runs.log import Line as LogEntry
 from pslab.runs.log import read_log
 from pslab.simulator import Cluster, Folder, TrainerFactory, build
 from psserver.coordinator.outputs import Record
-from pswire.config.experiment import Experiment, parse_experiment
 from pswire.decisions import entries
 from tests.repetitions import SOAK, repetitions
 
@@ -122,7 +122,7 @@ def experiment(policy: str = "sync", *, workers: int = 4, **sections: Any) -> Ex
         "workers": {str(number): {"delay": text} for number, text in sections.pop("delays", {}).items()},
         **sections,
     }
-    return parse_experiment(document)
+    return Experiment.parse(document)
 
 
 def simulate(given: Experiment, trainers: TrainerFactory | None = None) -> Outcome:

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from pslab.experiment import Experiment
 from pslab.simulator import SimulationError, build
 from pslab.simulator.problems import PROBLEMS
 from psserver.optimizers import OptimizerError
 from psserver.policies import PolicyError
-from pswire.config.experiment import Experiment, ExperimentError, parse_experiment
+from pswire.config.experiment import ExperimentError
 from tests.replay.command import ps_lab
 
 BAD = (-1, 0, 0.5, 1e20, 10**23, math.nan, math.inf, "x", "", True, [], {})
@@ -56,7 +57,7 @@ def put(found: dict[str, Any], key: str, value: object) -> dict[str, Any]:
 def refusal(found: dict[str, Any]) -> str:
     """What parsing, or the simulator, says against a document; empty if it would run."""
     try:
-        build(parse_experiment(found, "file"))
+        build(Experiment.parse(found, "file"))
     except (ExperimentError, SimulationError, PolicyError, OptimizerError) as error:
         return str(error)
     return ""

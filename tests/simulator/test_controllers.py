@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from pslab.check.checker import check_run
+from pslab.experiment import Experiment
 from pslab.replay.run_folder import prove, replay_of
 from pslab.simulator.build import SimulationError, build
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import PolicyError
 from psserver.policies import build as build_policy
 from psserver.policy_plan import adapt_of
-from pswire.config.experiment import ExperimentError, parse_experiment
+from pswire.config.experiment import ExperimentError
 from pswire.config.toml import read_toml
 from tests.replay.simulated import document, simulate
 from tests.sentences import Recorder
@@ -50,15 +51,15 @@ def test_a_run_with_a_controller_passes_its_check_and_replays_to_the_bit(
 
 
 def test_a_file_is_written_as_it_was_read() -> None:
-    experiment = parse_experiment(document(*CASES[0]))
-    assert parse_experiment(read_toml(experiment.to_toml())) == experiment
-    assert "adapt" not in parse_experiment(document("sync")).to_toml()
+    experiment = Experiment.parse(document(*CASES[0]))
+    assert Experiment.parse(read_toml(experiment.to_toml())) == experiment
+    assert "adapt" not in Experiment.parse(document("sync")).to_toml()
 
 
 @pytest.mark.parametrize("adapt", [{}, {"name": ""}, {"name": 3}, "adasync"])
 def test_a_table_that_is_none_is_refused(adapt: object) -> None:
     with pytest.raises(ExperimentError):
-        parse_experiment(document("k-sync", {"adapt": adapt}))
+        Experiment.parse(document("k-sync", {"adapt": adapt}))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_a_table_that_is_none_is_refused(adapt: object) -> None:
 def test_what_cannot_be_controlled_is_refused_at_the_start(
     knobs: dict[str, Any], more: dict[str, Any], sentences: Recorder
 ) -> None:
-    experiment = parse_experiment(document("k-sync", knobs, **more))
+    experiment = Experiment.parse(document("k-sync", knobs, **more))
     optimizer = build_optimizer(experiment.optimizer.config)
     with pytest.raises(PolicyError) as refusal:
         adapt_of(experiment, build_policy("k-sync", {}, 4), optimizer)
@@ -82,5 +83,5 @@ def test_what_cannot_be_controlled_is_refused_at_the_start(
 def test_a_simulation_of_time_has_nothing_to_decide_by(sentences: Recorder) -> None:
     timing = {"problem": "none", "batches": 10}
     with pytest.raises(SimulationError) as refusal:
-        build(parse_experiment(document(*CASES[0], simulation=timing)))
+        build(Experiment.parse(document(*CASES[0], simulation=timing)))
     sentences.check(str(refusal.value))

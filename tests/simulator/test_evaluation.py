@@ -6,10 +6,10 @@ import pytest
 
 pytest.importorskip("sklearn")
 
+from pslab.experiment import Experiment
 from pslab.launch.simulated import run_simulated
 from pslab.runs.folder import Run
 from pslab.simulator import SimulationError, build
-from pswire.config.experiment import parse_experiment
 from tests.replay.simulated import document
 
 MLP = {"problem": "mlp", "compute": "exponential(1)"}
@@ -20,7 +20,7 @@ def run(folder: Path, **simulation: object) -> Run:
         "async", optimizer={"name": "sgd", "learning_rate": 0.3}, simulation={**MLP, **simulation}
     )
     given["job"] = {"module": "none:none", "epochs": 12}
-    finished = run_simulated(parse_experiment(given), out=folder, quiet=True)
+    finished = run_simulated(Experiment.parse(given), out=folder, quiet=True)
     assert finished.result.ok
     return Run(finished.folder)
 
@@ -58,7 +58,7 @@ def test_a_run_that_diverges_is_recorded_without_nan(tmp_path: Path) -> None:
         # So flat that the loss is infinite where the gradient is not yet.
         simulation={"problem": "quadratic", "evaluate": 1, "options": {"condition": 1, "curvatures": [1e-6]}},
     )
-    finished = run_simulated(parse_experiment(given), out=tmp_path / "run", quiet=True)
+    finished = run_simulated(Experiment.parse(given), out=tmp_path / "run", quiet=True)
     text = (finished.folder / "metrics.jsonl").read_text(encoding="utf-8")
     assert '"loss":null' in text
     assert "NaN" not in text and "Infinity" not in text
@@ -66,4 +66,4 @@ def test_a_run_that_diverges_is_recorded_without_nan(tmp_path: Path) -> None:
 
 def test_an_accuracy_that_nobody_looks_for_is_refused() -> None:
     with pytest.raises(SimulationError, match="give simulation.evaluate, too"):
-        build(parse_experiment(document("async", simulation={**MLP, "until_accuracy": 0.9})))
+        build(Experiment.parse(document("async", simulation={**MLP, "until_accuracy": 0.9})))

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from pslab.check.checker import check_run
+from pslab.experiment import Experiment
 from pslab.launch.simulated import run_simulated
 from pslab.runs.folder import Run
 from pslab.simulator.worker import Step, Worker
 from psserver.coordinator.ledger import Ledger
-from pswire.config.experiment import parse_experiment
 from pswire.decisions.entries import Entry
 from pswire.exits import ExitCode
 from tests.replay.simulated import document
@@ -52,7 +52,7 @@ def test_the_log_stands_every_check(
 
         monkeypatch.setattr(Worker, "computed", within_a_step)
     before = signal.getsignal(number)
-    finished = run_simulated(parse_experiment(document("async"), "test"), out=tmp_path / "run", quiet=True)
+    finished = run_simulated(Experiment.parse(document("async"), "test"), out=tmp_path / "run", quiet=True)
     assert signal.getsignal(number) is before
     verdict = finished.result.verdict
     assert (verdict.code, verdict.reason) == (code, said)

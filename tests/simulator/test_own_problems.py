@@ -6,10 +6,11 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from pslab.experiment import Experiment
 from pslab.runs.folder import Run
 from pslab.simulator import SimulationError, build
 from pslab.simulator.problems import ProblemError, numpy_problem
-from pswire.config.experiment import ExperimentError, parse_experiment
+from pswire.config.experiment import ExperimentError
 from tests.promises import promise
 from tests.replay.command import ps_lab
 from tests.simulator.lab import experiment, simulate
@@ -129,7 +130,7 @@ def test_a_module_and_options_that_do_not_exist(module: str, name: str, options,
 
 def test_what_names_no_problem_is_refused_by_the_file(sentences) -> None:
     with pytest.raises(ExperimentError) as refused:
-        parse_experiment({"run": {"name": "x"}, "simulation": {"problem": "bowls:"}}, "x.toml")
+        Experiment.parse({"run": {"name": "x"}, "simulation": {"problem": "bowls:"}}, "x.toml")
     sentences.check(refused)
 
 

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from pslab.experiment import Experiment
 from pslab.launch.experiments import checked
 from psserver.policies import PolicyError, build
 from psserver.policy_plan import plan_of
-from pswire.config.experiment import ExperimentError, parse_experiment
+from pswire.config.experiment import ExperimentError
 from pswire.config.toml import read_toml
 from tests.sentences import Recorder
 
@@ -18,7 +19,7 @@ def document(*changes: dict[str, Any], **policy: Any) -> dict[str, Any]:
 
 
 def test_a_change_without_a_name_keeps_the_other_knobs() -> None:
-    experiment = parse_experiment(
+    experiment = Experiment.parse(
         document(
             {"after": "25 %", "name": "bounded", "aggregate": 2, "max_staleness": 3},
             {"after": "500 versions", "max_staleness": 1, "why": "near the end"},
@@ -28,17 +29,17 @@ def test_a_change_without_a_name_keeps_the_other_knobs() -> None:
     assert (first.percent, first.versions, first.name) == (25.0, 0, "bounded")
     assert (second.percent, second.versions, second.why) == (0.0, 500, "near the end")
     assert dict(second.knobs) == {"aggregate": 2, "max_staleness": 1}
-    assert parse_experiment(read_toml(experiment.to_toml())) == experiment
+    assert Experiment.parse(read_toml(experiment.to_toml())) == experiment
 
 
 def test_a_file_without_a_plan_is_written_as_before() -> None:
-    assert "then" not in parse_experiment(document()).to_toml()
+    assert "then" not in Experiment.parse(document()).to_toml()
 
 
 @pytest.mark.parametrize("after", ["", "25", "100 %", "0 versions", "-1 %", "five versions", "1e2 versions"])
 def test_a_place_that_is_none_is_refused(after: str) -> None:
     with pytest.raises(ExperimentError):
-        parse_experiment(document({"after": after, "name": "async"}))
+        Experiment.parse(document({"after": after, "name": "async"}))
 
 
 @pytest.mark.parametrize(
@@ -53,11 +54,11 @@ def test_a_place_that_is_none_is_refused(after: str) -> None:
 def test_a_plan_that_cannot_be_followed_is_refused_at_the_start(
     changes: list[dict[str, Any]], sentences: Recorder
 ) -> None:
-    experiment = parse_experiment(document(*changes))
+    experiment = Experiment.parse(document(*changes))
     with pytest.raises(PolicyError) as refusal:
         plan_of(experiment, build("sync", {}, 4), None)
     sentences.check(str(refusal.value))
-    job = parse_experiment(
+    job = Experiment.parse(
         document(*changes) | {"job": {"module": "tests/replay/dropout_digits.py:DropoutDigits"}}
     )
     with pytest.raises(ExperimentError):

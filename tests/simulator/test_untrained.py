@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from pslab.display.outcome import outcome_text
+from pslab.experiment import Experiment
 from pslab.launch.simulated import UNKNOWN, run_simulated
 from psserver.policies import Commit, Decision, Drop, Event, Grant, Policy, Ready, Waiting
-from pswire.config.experiment import parse_experiment
 from pswire.exits import ExitCode
 
 
@@ -33,7 +33,7 @@ def test_a_simulation_of_time_without_versions_fails_and_names_loss_and_norm(tmp
         "cluster": {"workers": 2},
         "simulation": {"problem": "none", "batches": 3, "compute": "constant(1)"},
     }
-    done = run_simulated(parse_experiment(document, "a test"), out=tmp_path / "run", quiet=True)
+    done = run_simulated(Experiment.parse(document, "a test"), out=tmp_path / "run", quiet=True)
     assert done.result.verdict.code == ExitCode.MISSING
     assert UNKNOWN in done.result.verdict.reason
 
@@ -45,8 +45,8 @@ def test_a_default_that_drops_most_contributions_is_named(tmp_path: Path) -> Non
         "run": {"versions": 200},
         "simulation": {"problem": "none", "compute": "exponential(1)"},
     }
-    done = run_simulated(parse_experiment(document, "a test"), out=tmp_path / "run", quiet=True)
+    done = run_simulated(Experiment.parse(document, "a test"), out=tmp_path / "run", quiet=True)
     assert "policy.max_staleness is 4, its default" in outcome_text(done).plain
     roomy = {**document, "policy": {"name": "bounded", "max_staleness": 400}}
-    done = run_simulated(parse_experiment(roomy, "a test"), out=tmp_path / "roomy", quiet=True)
+    done = run_simulated(Experiment.parse(roomy, "a test"), out=tmp_path / "roomy", quiet=True)
     assert "dropped as too old" not in outcome_text(done).plain

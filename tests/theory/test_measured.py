@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pslab.experiment import Experiment
 from pslab.launch.simulated import run_simulated
 from pslab.runs.folder import Run
 from pslab.theory.measured import BoundedCurve, Claim, NoTheoryError, bounded_curve, claims, claims_of
-from pswire.config.experiment import parse_experiment
 
 WORKERS = 6
 # Of a mean over 400 exponential times, whose own deviation is 5 %.
@@ -27,7 +27,7 @@ def simulate(folder: Path, policy: str, **sections: Any) -> Run:
     }
     for name, section in sections.items():
         document[name] = document.get(name, {}) | section
-    finished = run_simulated(parse_experiment(document), out=folder, quiet=True, force=True)
+    finished = run_simulated(Experiment.parse(document), out=folder, quiet=True, force=True)
     assert finished.result.ok, finished.result
     return Run(finished.folder)
 

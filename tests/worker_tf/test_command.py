@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from safetensors.numpy import load_file
 
 from pslab.check.checker import check_run
+from pslab.experiment import Experiment
 from pslab.runs.folder import Run
 from pswire.addresses import parse_hosts
-from pswire.config.experiment import parse_experiment
 from pswire.exits import ExitCode
 from psworker.cli import main
 from psworker.running import Reporter, WorkerOptions, run
@@ -62,7 +62,7 @@ def work(
     document = {"job": {"module": f"{file}:Plain", "options": options, **(job or {})}}
     place = Place(parse_hosts(hosts), None)
     options = WorkerOptions(device="cpu", server_timeout=10.0, save=save, save_best=best)
-    return run(parse_experiment(document), place, options, Reporter(as_json=False))
+    return run(Experiment.parse(document), place, options, Reporter(as_json=False))
 
 
 def test_an_empty_dataset_names_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

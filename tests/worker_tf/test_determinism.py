@@ -86,13 +86,13 @@ import logging, sys
 logging.basicConfig(format="%(message)s")
 import tensorflow as tf
 from psworker.trainers import load_trainer
-from pswire.config.experiment import parse_experiment
+from pslab.experiment import Experiment
 if "late" in sys.argv:
     tf.zeros(3) + 1
 for wanted in (False, True):
     document = {"run": {"deterministic": wanted}, "job": {"module": "early.py:Early"}}
     if wanted == ("deterministic" in sys.argv):
-        print(load_trainer(parse_experiment(document), "auto").device)
+        print(load_trainer(Experiment.parse(document), "auto").device)
 print(tf.config.threading.get_intra_op_parallelism_threads())
 """
 

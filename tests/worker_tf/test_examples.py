@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pswire.config.experiment import load_experiment
+from pslab.experiment import Experiment
 from pswire.model.plan import make_plan
 from psworker.job import load_job
 from psworker.tensorflow import Trainer
@@ -91,5 +91,5 @@ def test_the_experiment_files_differ_in_the_policy_only(policy):
     assert found["policy"]["name"] == policy
     for part in ("cluster", "optimizer", "job"):
         assert found[part] == reference[part]
-    experiment = load_experiment(EXAMPLES / f"digits-{policy}.toml")
+    experiment = Experiment.load(EXAMPLES / f"digits-{policy}.toml")
     assert (experiment.cluster.servers, experiment.cluster.workers) == (2, 3)

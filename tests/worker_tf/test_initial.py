@@ -9,11 +9,12 @@ import pytest
 from click.testing import CliRunner
 from safetensors.numpy import save_file
 
+from pslab.experiment import Experiment
 from pslab.launch.simulated import run_simulated
 from pslab.replay.run_folder import prove, replay_of
 from pslab.runs.folder import Run
 from psserver import weights_file
-from pswire.config.experiment import ExperimentError, parse_experiment
+from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
 from psworker.cli import main
 from psworker.job import JobError, load_job
@@ -130,7 +131,7 @@ def check_begun_with(run: Run, expected: dict[str, np.ndarray]) -> None:
 def test_a_run_begins_with_them_and_is_replayed(tmp_path: Path) -> None:
     """At a learning rate of nothing the run ends as it began."""
     path = file_of(tmp_path, "w.keras")
-    done = run_simulated(parse_experiment(experiment(str(path))), out=tmp_path / "run", quiet=True)
+    done = run_simulated(Experiment.parse(experiment(str(path))), out=tmp_path / "run", quiet=True)
     assert done.result.ok, done
     run = Run(done.folder)
     check_begun_with(run, values(trainer(5)))
@@ -170,7 +171,7 @@ def test_a_ps_worker_with_another_models_file_does_not_join(tmp_path: Path) -> N
 
 def test_a_ps_lab_run_begins_with_them(tmp_path: Path) -> None:
     path, file = file_of(tmp_path, "w.safetensors"), tmp_path / "e.toml"
-    file.write_text(parse_experiment(experiment("")).to_toml())
+    file.write_text(Experiment.parse(experiment("")).to_toml())
     options = ("--engine", "simulated", "--quiet", "--out", tmp_path / "run", "--initial", path)
     said = ps_lab("run", file, *options)
     assert said.code == 0, said
@@ -188,7 +189,7 @@ def test_a_ps_lab_run_begins_with_them(tmp_path: Path) -> None:
 )
 def test_what_is_no_such_file_begins_no_run(tmp_path: Path, initial: str, words: str) -> None:
     file = tmp_path / "e.toml"
-    file.write_text(parse_experiment(experiment("")).to_toml())
+    file.write_text(Experiment.parse(experiment("")).to_toml())
     said = ps_lab("run", file, "--out", tmp_path / "run", "--initial", initial)
     assert said.code == ExitCode.USAGE and words in said.err
     assert not (tmp_path / "run").exists()
@@ -203,4 +204,4 @@ def test_what_is_no_such_file_begins_no_run(tmp_path: Path, initial: str, words:
 )
 def test_what_names_no_such_weights_is_refused(document: dict[str, Any], words: str) -> None:
     with pytest.raises(ExperimentError, match=words):
-        parse_experiment(document)
+        Experiment.parse(document)

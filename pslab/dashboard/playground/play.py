@@ -16,8 +16,10 @@ import numpy as np
 from pslab.dashboard.playground.settings import NOTHING, Own, Play, SettingsError, experiment_of
 from pslab.dashboard.recording import Recorder
 from pslab.dashboard.waits import WaitLog
+from pslab.experiment import Experiment
 from pslab.runs.folder import Metric
 from pslab.runs.log import Line, read_log
+from pslab.sections import FaultsSection
 from pslab.simulator import Cluster, Folder, build
 from pslab.simulator.build import step_times
 from pslab.simulator.faults import schedule_faults
@@ -25,8 +27,7 @@ from psserver.coordinator.outputs import Record
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import PolicyError
 from psserver.policies.succession import successor
-from pswire.config.experiment import Experiment, ExperimentError
-from pswire.config.sections import FaultsSection
+from pswire.config.experiment import ExperimentError
 from psworker.job.errors import JobError
 
 # Keys that can change while a job runs; a trailing dot stands for the whole section.

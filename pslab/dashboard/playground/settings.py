@@ -8,12 +8,13 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from pslab.experiment import Experiment
 from pslab.simulator.problems import PROBLEMS, numpy_problem
 from psserver import policies
 from psserver.policies.builtin import PolicySpec
 from psserver.policies.loading import class_of
 from pswire.config.distributions import DISTRIBUTIONS, parse
-from pswire.config.experiment import Experiment, ExperimentError, parse_experiment
+from pswire.config.experiment import ExperimentError
 from pswire.knobs import knobs_of
 
 
@@ -133,7 +134,7 @@ def read_play(text: str) -> Play:
 def experiment_of(flat: Mapping[str, Any], own: Own = NOTHING) -> Experiment:
     """Build an experiment. Raises SettingsError if it is invalid, too large, or names files, or code but `own`."""
     try:
-        experiment = parse_experiment(_nested(flat), "settings")
+        experiment = Experiment.parse(_nested(flat), "settings")
     except ExperimentError as error:
         raise SettingsError(str(error)) from error
     _check_closed(experiment, own)

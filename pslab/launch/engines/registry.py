@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pslab.experiment import Experiment
 from pslab.launch.engines.launcher import EngineError, Launcher
 from pslab.launch.engines.local import LocalLauncher
 from pslab.launch.engines.ray.launcher import RayLauncher, chosen_cluster
 from pslab.launch.engines.slurm import SlurmLauncher
 from pslab.launch.engines.ssh import SshLauncher
-from pswire.config.experiment import Experiment
 from pswire.nearest import did_you_mean
 
 

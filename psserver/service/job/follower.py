@@ -10,6 +10,7 @@ import grpc
 
 from psserver.checkpoint import CheckpointError, FileFacts
 from psserver.facts import from_wire
+from psserver.order_messages import ORDERS
 from psserver.service.job.silence import NAMED_AFTER, Silence
 from psserver.service.net.loop import Changes
 from psserver.service.store.shard_part import PassedOver, passed_over
@@ -20,7 +21,6 @@ from pswire.addresses import Address
 from pswire.bounds import BoundError, check
 from pswire.exits import ExitCode
 from pswire.logs.events import event
-from pswire.messages import ORDERS
 from pswire.model.table_figures import TableFigures
 from pswire.patience import SERVER_AWAY, refused_limit
 from pswire.security.credentials import NO_TLS, Credentials

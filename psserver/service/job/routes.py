@@ -18,8 +18,8 @@ from psserver.shard import Order
 from pswire import protocol, running
 from pswire.decisions import entries
 from pswire.decisions.entries import Entry
-from pswire.decisions.records import line_of
-from pswire.logs.events import entry_event, event
+from pswire.decisions.records import declared, line_of
+from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")
 
@@ -132,7 +132,8 @@ class Routes:
                 )
             case _ if entry.event:
                 who = f"{entry.worker} " if hasattr(entry, "worker") else ""
-                log.info("%s%s", who, entry.sentence(), extra=entry_event(entry))
+                told = {each.name: getattr(entry, each.name) for each in declared(type(entry))}
+                log.info("%s%s", who, entry.sentence(), extra=event(entry.event, **told))
 
 
 # Remembered entries, and the most in one reply.

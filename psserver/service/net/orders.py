@@ -14,6 +14,7 @@ from psserver.checkpoint import CheckpointError, Store, nbytes_for, needed_by, p
 from psserver.facts import to_wire
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
+from psserver.order_messages import ORDERS
 from psserver.policies.declarations import from_config
 from psserver.service.errors import Refused, invalid, precondition
 from psserver.service.net.status import memory_to_wire
@@ -23,7 +24,7 @@ from psserver.service.store.slow import mib_of, said
 from psserver.shard import Made, Order, ShardState
 from pswire import running
 from pswire.logs.events import event
-from pswire.messages import ORDERS, specs_from_wire
+from pswire.messages import specs_from_wire
 from pswire.model.plan import Plan, PlanError, make_plan
 from pswire.model.tables import tables_from_text
 from pswire.records import StateError

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from psserver.order_messages import ORDERS
 from psserver.service.job.follower import Follower
 from psserver.shard import Made
 from pswire import running
 from pswire.addresses import Address
-from pswire.messages import ORDERS
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.connecting import open_aio_channel
