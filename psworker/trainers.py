@@ -37,7 +37,7 @@ def requested_optimizer(trainer: Any, servers: int = 1) -> dict[str, Any] | None
     if trainer.optimizer is None:
         return None
     from psworker.keras.translate import translate
-    from psworker.translating import TranslationError
+    from psworker.optimizers import TranslationError
 
     try:
         # Nobody but the worker has the norm of a gradient that is rows in part.

@@ -18,9 +18,9 @@ from pswire.addresses import Address
 from psworker.backends import ModelError
 from psworker.backends.jax import JaxModel
 from psworker.jax.translate import Translated, translate
+from psworker.optimizers import TranslationError, warn_of_own_clipping
 from psworker.remote import Remote, RemoteError
 from psworker.session import Session
-from psworker.translating import TranslationError, warn_of_clipping
 
 __all__ = ["Job", "ModelError", "RemoteError", "TranslationError", "distribute", "translate"]
 
@@ -70,7 +70,7 @@ class Job:
         self._before = made[0].before
         for link in self._before:
             if link.name.startswith("clip"):
-                warn_of_clipping(link.name, self.session.worker_count)
+                warn_of_own_clipping(link.name, self.session.worker_count)
 
     @property
     def session(self) -> Session:

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from psworker.translating import Config, TranslationError, beginning, single
+from psworker.optimizers import Config, TranslationError, beginning, row_of, single
 
 KNOWN = "sgd, adam, adamw, adamax, adamaxw, adagrad, adadelta, rmsprop, lion"
 
@@ -31,14 +31,6 @@ class Link:
 
     def __call__(self, gradients: Any, params: Any) -> Any:
         return self.update(gradients, self.init(params), params)[0]
-
-    def plain(self, **expected: Any) -> None:
-        """Raise TranslationError where a setting is another one: the servers have no knob for it."""
-        for key, value in expected.items():
-            if self.settings.get(key, value) != value:
-                raise TranslationError(
-                    f"optax.{self.name}({key}={self.settings[key]!r}): the servers know {key}={value!r} only"
-                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +53,15 @@ def translate(optimizer: Any, params: Any, names: Sequence[str], servers: int = 
         raise TranslationError(f"expected an Optax optimizer, got {type(optimizer).__name__}")
     links = [
         each
-        for each in _links(optimizer.init, optimizer.update)
+        for each in links_of(optimizer.init, optimizer.update)
         if each.name != "identity" and each.settings.get("weight_decay", 1) != 0
     ]
     before: list[Link] = []
     while links and links[0].name in (*_LIMITS, "add_decayed_weights"):
         before.append(links.pop(0))
         _check_limit(before[-1])
-    core = links.pop(0) if links and links[0].name in _RULES else None
-    name, knobs = _RULES[core.name](core) if core is not None else ("sgd", {})
+    core = row_of("optax", links[0].name, links[0].settings.get) if links else None
+    name, knobs = (core.rule, core.read(links.pop(0).settings.get)) if core is not None else ("sgd", {})
     config: Config = {"name": name, "learning_rate": 0.0, **knobs}
     if links and links[0].name == "trace" and name == "rmsprop":
         config |= _momentum(links.pop(0), rate_outside=True)
@@ -93,7 +85,8 @@ def translate(optimizer: Any, params: Any, names: Sequence[str], servers: int = 
     return Translated(numbers, before, rate)
 
 
-def _links(init: Any, update: Any) -> Iterator[Link]:
+def links_of(init: Any, update: Any) -> Iterator[Link]:
+    """Yield the transformations of a chain in order."""
     name = update.__qualname__.partition(".")[0] if inspect.isfunction(update) else type(update).__name__
     if not inspect.isfunction(update) or not str(update.__module__).startswith("optax."):
         yield Link(getattr(update, "__qualname__", name), {}, init, update)
@@ -101,15 +94,15 @@ def _links(init: Any, update: Any) -> Iterator[Link]:
     settings, of_init = (inspect.getclosurevars(each).nonlocals for each in (update, init))
     if name == "chain":
         for one, other in zip(of_init["init_fns"], settings["update_fns"], strict=True):
-            yield from _links(one, other)
+            yield from links_of(one, other)
     elif name == "with_extra_args_support":
-        yield from _links(settings["tx"].init, settings["tx"].update)
+        yield from links_of(settings["tx"].init, settings["tx"].update)
     else:
         yield Link(name, {**of_init, **settings}, init, update)
 
 
 def _list(optimizer: Any) -> str:
-    return " -> ".join(link.name for link in _links(optimizer.init, optimizer.update))
+    return " -> ".join(link.name for link in links_of(optimizer.init, optimizer.update))
 
 
 def _unknown(link: Link, chain: str) -> TranslationError:
@@ -153,7 +146,7 @@ def _decay(link: Link, params: Any, names: Sequence[str]) -> Config:
     mask = None
     if link.name == "masked":
         mask, inner = link.settings["mask"], link.settings["inner"]
-        [link] = _links(inner.init, inner.update)
+        [link] = links_of(inner.init, inner.update)
     decay = link.settings.get("weight_decay")
     if link.name != "add_decayed_weights" or callable(decay):
         raise TranslationError(f"{link.name}: expected a number as weight_decay, with or without a mask")
@@ -168,61 +161,7 @@ def _decay(link: Link, params: Any, names: Sequence[str]) -> Config:
 
 
 def _momentum(link: Link, *, rate_outside: bool) -> Config:
-    link.plain(accumulator_dtype=None, nesterov=False)
-    return {"momentum": float(link.settings["decay"]), "rate_outside": rate_outside}
-
-
-def _trace(link: Link) -> tuple[str, Config]:
-    link.plain(accumulator_dtype=None)
-    momentum = float(link.settings["decay"])
-    return "nesterov" if link.settings["nesterov"] else "momentum", {
-        "momentum": momentum,
-        "rate_outside": True,
-    }
-
-
-def _adam(link: Link) -> tuple[str, Config]:
-    link.plain(eps_root=0.0, mu_dtype=None, nesterov=False)
-    return "adam", {**_means(link), "epsilon_outside": True}
-
-
-def _adamax(link: Link) -> tuple[str, Config]:
-    return "adamax", {**_means(link), "epsilon_inside": True}
-
-
-def _rms(link: Link) -> tuple[str, Config]:
-    link.plain(bias_correction=False, initial_scale=0.0)
-    knobs = {"rho": float(link.settings["decay"]), "epsilon": float(link.settings["eps"])}
-    outside = not link.settings["eps_in_sqrt"]
-    return "rmsprop", {**knobs, "centered": link.name == "scale_by_stddev", "epsilon_outside": outside}
-
-
-def _adagrad(link: Link) -> tuple[str, Config]:
-    start = float(link.settings["initial_accumulator_value"])
-    return "adagrad", {"initial_accumulator_value": start, "epsilon": float(link.settings["eps"])}
-
-
-def _adadelta(link: Link) -> tuple[str, Config]:
-    return "adadelta", {"rho": float(link.settings["rho"]), "epsilon": float(link.settings["eps"])}
-
-
-def _lion(link: Link) -> tuple[str, Config]:
-    link.plain(mode="hard", mu_dtype=None)
-    return "lion", {"beta_1": float(link.settings["b1"]), "beta_2": float(link.settings["b2"])}
-
-
-def _means(link: Link) -> Config:
-    of = link.settings
-    return {"beta_1": float(of["b1"]), "beta_2": float(of["b2"]), "epsilon": float(of["eps"])}
-
-
-_RULES: Mapping[str, Callable[[Link], tuple[str, Config]]] = {
-    "trace": _trace,
-    "scale_by_adam": _adam,
-    "scale_by_adamax": _adamax,
-    "scale_by_rms": _rms,
-    "scale_by_stddev": _rms,
-    "scale_by_rss": _adagrad,
-    "scale_by_adadelta": _adadelta,
-    "scale_by_lion": _lion,
-}
+    row = row_of("optax", link.name, link.settings.get)
+    if row is None or row.rule != "momentum":
+        raise TranslationError("optax.trace(nesterov=True) beside a mean of squares: expected nesterov=False")
+    return {**row.read(link.settings.get), "rate_outside": rate_outside}

@@ -21,9 +21,9 @@ from psworker.keras.fit.distributed import Distributed
 from psworker.keras.optimizer import RemoteOptimizer
 from psworker.keras.remote import Remote
 from psworker.keras.translate import translate
+from psworker.optimizers import TranslationError
 from psworker.remote import RemoteError
 from psworker.servers import EmbeddedServerError
-from psworker.translating import TranslationError
 
 __all__ = [
     "Distributed",

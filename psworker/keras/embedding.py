@@ -12,7 +12,7 @@ from pswire.model.variables import PlanError
 from psworker.backends import ModelError
 from psworker.backends.lookups import Reader, Remote, remote_of
 from psworker.keras.translate import translate
-from psworker.translating import TranslationError
+from psworker.optimizers import TranslationError
 
 COMBINERS = (None, "sum", "mean", "sqrtn")
 

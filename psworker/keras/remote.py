@@ -16,8 +16,8 @@ from psworker.backends import Model
 from psworker.backends.keras import KerasModel, backend, collect
 from psworker.backends.lookups import tables_of
 from psworker.keras.translate import translate, warn_of_clipping, worker_clips
+from psworker.optimizers import TranslationError
 from psworker.remote import RemoteError
-from psworker.translating import TranslationError
 
 
 class Remote(psworker.remote.Remote):

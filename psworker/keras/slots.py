@@ -9,38 +9,22 @@ import keras
 import numpy as np
 
 from psworker.backends.keras import unwrapped
-from psworker.keras.translate import kind_of
-
-# The attributes in which a Keras optimizer keeps its slots, in the order of the server's rule: lists of variables,
-# absent or empty where its settings need none.
-_MEANS = ("_momentums", "_velocities", "_velocity_hats")
-LISTS: Mapping[type[Any], tuple[str, ...]] = {
-    keras.optimizers.SGD: ("momentums",),
-    keras.optimizers.Adam: _MEANS,
-    keras.optimizers.AdamW: _MEANS,
-    keras.optimizers.Nadam: _MEANS,
-    keras.optimizers.Lamb: _MEANS,
-    keras.optimizers.Adamax: ("_m", "_u"),
-    keras.optimizers.Adagrad: ("_accumulators",),
-    keras.optimizers.Adadelta: ("_accumulated_grads", "_accumulated_delta_vars"),
-    keras.optimizers.RMSprop: ("_velocities", "_momentums", "_average_gradients"),
-    keras.optimizers.Lion: ("_momentums",),
-    keras.optimizers.Ftrl: ("_accumulators", "_linears"),
-    # Rows and columns of a matrix; for a vector `_v` takes the place of the rows.
-    keras.optimizers.Adafactor: ("_r", "_c"),
-}
+from psworker.keras.translate import keras_row
 
 
 def slot_lists(optimizer: Any) -> list[list[Any]]:
     """List, for each slot that servers have, too, the optimizer's variables, in the order in which it trains."""
     optimizer = unwrapped(optimizer)
-    found = [list(getattr(optimizer, name, ())) for name in LISTS[kind_of(optimizer)]]
+    row = keras_row(optimizer)
+    assert row is not None, "it was translated"
+    names = row.slots({knob: getattr(optimizer, setting) for knob, setting in row.knobs.items()})
+    found = [list(getattr(optimizer, name)) for name in names]
     if isinstance(optimizer, keras.optimizers.Adafactor):
         vectors = [len(variable.shape) < 2 for variable in optimizer._trainable_variables]
         rows, columns = found
         rows = [v if one else r for one, v, r in zip(vectors, optimizer._v, rows, strict=True)]
         found = [rows, [None if one else c for one, c in zip(vectors, columns, strict=True)]]
-    return [slots for slots in found if slots]
+    return found
 
 
 def assign_slots(optimizer: Any, slots: Sequence[Mapping[int, np.ndarray[Any, Any]]], version: int) -> None:

@@ -9,14 +9,25 @@ nearest alternative.
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 
-from psworker import translating
 from psworker.backends.keras import unwrapped
-from psworker.translating import Config, TranslationError, beginning, single
+from psworker.optimizers import (
+    Config,
+    Row,
+    TranslationError,
+    beginning,
+    kinds_of,
+    row_for,
+    row_of,
+    single,
+    warn_of_own_clipping,
+)
+
+_CLIPPING = ("clipnorm", "global_clipnorm", "clipvalue")
 
 
 def translate(optimizer: Any, trained: Sequence[tuple[Any, str]] = (), *, servers: int = 1) -> Config:
@@ -28,8 +39,8 @@ def translate(optimizer: Any, trained: Sequence[tuple[Any, str]] = (), *, server
     compute. Raises TranslationError.
     """
     optimizer = unwrapped(optimizer)
-    kind = kind_of(optimizer)
-    if kind not in _TRANSLATIONS:
+    row = keras_row(optimizer)
+    if row is None:
         raise TranslationError(_no_equal(optimizer))
     if optimizer.ema_overwrite_frequency:
         raise TranslationError(
@@ -41,8 +52,8 @@ def translate(optimizer: Any, trained: Sequence[tuple[Any, str]] = (), *, server
             "use_ema with gradient_accumulation_steps averages the weights once per batch in Keras, also where no "
             "update was made, and servers make updates only: use one of the two"
         )
-    name, knobs = _TRANSLATIONS[kind](optimizer)
-    config = {"name": name, "learning_rate": _rate(optimizer), **{key: single(knobs[key]) for key in knobs}}
+    knobs = row.read(lambda name: getattr(optimizer, name))
+    config = {"name": row.rule, "learning_rate": _rate(optimizer), **knobs}
     clipping = _clipping(optimizer)
     if clipping is not None and (servers == 1 or clipping == "clipvalue"):
         config[clipping] = single(getattr(optimizer, clipping))
@@ -80,69 +91,25 @@ def worker_clips(optimizer: Any, config: Mapping[str, Any]) -> bool:
 def warn_of_clipping(optimizer: Any, config: Mapping[str, Any], workers: int) -> None:
     """Warn if several workers clip, each its own gradient."""
     if worker_clips(optimizer, config):
-        translating.warn_of_clipping(str(_clipping(unwrapped(optimizer))), workers)
+        warn_of_own_clipping(str(_clipping(unwrapped(optimizer))), workers)
 
 
 def _clipping(optimizer: Any) -> str | None:
     """Name the kind of clipping that a Keras optimizer does, one of three."""
-    kinds = ("clipnorm", "global_clipnorm", "clipvalue")
-    return next((kind for kind in kinds if (getattr(optimizer, kind) or 0) > 0), None)
+    return next((kind for kind in _CLIPPING if (getattr(optimizer, kind) or 0) > 0), None)
 
 
-def kind_of(optimizer: Any) -> type[Any]:
-    """Return the class in `keras.optimizers`; some backends derive faster ones of it."""
-    return next(
+def keras_row(optimizer: Any) -> Row | None:
+    """Return the table's row of an optimizer; None for a class of the user's, also where it derives from Keras'."""
+    # Some backends derive faster classes.
+    kind = next(
         each for each in type(optimizer).__mro__ if not each.__module__.startswith("keras.src.backend.")
     )
+    if getattr(keras.optimizers, kind.__name__, None) is not kind:
+        return None
+    return row_of("keras", kind.__name__, lambda name: getattr(optimizer, name, None))
 
 
-def _sgd(o: Any) -> tuple[str, Config]:
-    if not o.momentum:
-        return "sgd", {}
-    return "nesterov" if o.nesterov else "momentum", {"momentum": o.momentum}
-
-
-def _ftrl(o: Any) -> tuple[str, Config]:
-    if o.learning_rate_power != -0.5:
-        raise TranslationError(
-            f"Ftrl(learning_rate_power={o.learning_rate_power}): the servers' ftrl knows -0.5 only, the paper's and "
-            "Keras' default, because a square root has the same bits on every machine"
-        )
-    strengths = ("l1_regularization_strength", "l2_regularization_strength", "beta")
-    more = ("initial_accumulator_value", "l2_shrinkage_regularization_strength")
-    return "ftrl", {key: getattr(o, key) for key in (*strengths, *more)}
-
-
-def _plain(name: str, *knobs: str) -> Callable[[Any], tuple[str, Config]]:
-    return lambda optimizer: (name, {knob: getattr(optimizer, knob) for knob in knobs})
-
-
-_ADAM = ("beta_1", "beta_2", "epsilon")
-# Exact classes: a subclass may do anything.
-_TRANSLATIONS: Mapping[type[Any], Callable[[Any], tuple[str, Config]]] = {
-    keras.optimizers.SGD: _sgd,
-    keras.optimizers.Adam: _plain("adam", *_ADAM, "amsgrad"),
-    keras.optimizers.AdamW: _plain("adamw", *_ADAM, "amsgrad"),
-    keras.optimizers.Nadam: _plain("nadam", *_ADAM),
-    keras.optimizers.Adamax: _plain("adamax", *_ADAM),
-    keras.optimizers.Adagrad: _plain("adagrad", "initial_accumulator_value", "epsilon"),
-    keras.optimizers.Adadelta: _plain("adadelta", "rho", "epsilon"),
-    keras.optimizers.RMSprop: _plain("rmsprop", "rho", "momentum", "epsilon", "centered"),
-    keras.optimizers.Lion: _plain("lion", "beta_1", "beta_2"),
-    keras.optimizers.Ftrl: _ftrl,
-    keras.optimizers.Lamb: _plain("lamb", *_ADAM),
-    # Its `relative_step` changes nothing in Keras.
-    keras.optimizers.Adafactor: _plain(
-        "adafactor", "beta_2_decay", "epsilon_1", "epsilon_2", "clip_threshold"
-    ),
-}
-
-_BY_NAME: Mapping[str, type[Any]] = {
-    **{kind.__name__.lower(): kind for kind in _TRANSLATIONS},
-    **dict.fromkeys(("momentum", "nesterov"), keras.optimizers.SGD),
-}
-# Knobs for formulas of PyTorch, present only where they differ from Keras'.
-_NOT_KERAS = frozenset(("rate_outside", "epsilon_outside", "epsilon_inside", "momentum_decay"))
 _SCHEDULES: Mapping[str, type[Any]] = {
     "exponential": keras.optimizers.schedules.ExponentialDecay,
     "cosine": keras.optimizers.schedules.CosineDecay,
@@ -158,19 +125,17 @@ def keras_optimizer(config: Mapping[str, Any]) -> Any:
 
     `exclude_from_weight_decay` is left out, because Keras' files do not keep it.
     """
-    knobs = {key: value for key, value in config.items() if key != "exclude_from_weight_decay"}
-    name, rate = knobs.pop("name"), knobs.pop("learning_rate")
-    if name not in _BY_NAME or not _NOT_KERAS.isdisjoint(knobs):
+    row, rate = row_for("keras", config), config["learning_rate"]
+    if row is None:
         return None
     if isinstance(rate, Mapping):
         table = dict(rate)
         schedule = table.pop("schedule")
         rate = table["learning_rate"] if schedule == "constant" else _SCHEDULES[schedule](**table)
-    if name == "nesterov":
-        knobs["nesterov"] = True
-    if not knobs.get("weight_decay") and name != "adamw":
-        knobs.pop("weight_decay", None)
-    return _BY_NAME[name](learning_rate=rate, **knobs)
+    more = {knob: config[knob] for knob in _CLIPPING if knob in config}
+    if config.get("weight_decay") or row.rule == "adamw":
+        more["weight_decay"] = config["weight_decay"]
+    return getattr(keras.optimizers, row.kind)(learning_rate=rate, **row.settings(config), **more)
 
 
 # By name: what the optimizer does that servers do not, and the nearest that they do.
@@ -193,14 +158,15 @@ _NEAREST = {
 
 def _no_equal(optimizer: Any) -> str:
     name = type(optimizer).__name__
-    can = ", ".join(kind.__name__ for kind in _TRANSLATIONS)
+    can = ", ".join(kinds_of("keras"))
     if name in _NEAREST and type(optimizer).__module__.startswith("keras."):
         reason, nearest = _NEAREST[name]
         return (
             f"the servers have no {name}: it {reason}; the nearest that they have is {nearest} (all: {can})"
         )
-    base = next((kind for kind in type(optimizer).__mro__ if kind in _TRANSLATIONS), None)
-    nearest = f"keras.optimizers.{base.__name__}, of which it is a subclass," if base else "one of them"
+    bases = (kind.__name__ for kind in type(optimizer).__mro__ if kind.__module__.startswith("keras."))
+    base = next((name for name in bases if name in kinds_of("keras")), None)
+    nearest = f"keras.optimizers.{base}, of which it is a subclass," if base else "one of them"
     return (
         f"the servers cannot run an optimizer of your own ({name}), only those that are known by name: {can}; use "
         f"{nearest} or train without distribute()"
@@ -220,35 +186,25 @@ def _rate(optimizer: Any) -> float | Config:
 
 
 def _schedule(rate: Any) -> Config:
-    schedules = keras.optimizers.schedules
+    name = next((name for name, kind in _SCHEDULES.items() if type(rate) is kind), None)
     given = rate.get_config()
+    if name is None:
+        known = ", ".join(kind.__name__ for kind in _SCHEDULES.values())
+        raise TranslationError(
+            f"{type(rate).__name__} is a schedule of yours, which the servers cannot run; PiecewiseConstantDecay comes "
+            f"near to any (all: {known})"
+        )
+    if name == "exponential" and rate.decay_rate > 1:
+        raise TranslationError(
+            f"ExponentialDecay(decay_rate={rate.decay_rate}) grows: the servers' decay by at most 1, the nearest that "
+            "grows is CosineDecay with warmup_target"
+        )
+    if name == "cosine-restarts" and (given["t_mul"] < 1 or given["m_mul"] > 1):
+        raise TranslationError(
+            f"CosineDecayRestarts(t_mul={given['t_mul']}, m_mul={given['m_mul']}): the servers' cosines never get "
+            "shorter or higher, expected t_mul >= 1 and m_mul <= 1"
+        )
+    if name == "cosine" and rate.warmup_target is None:
+        given.pop("warmup_steps", None)
     knobs = {key: single(value) for key, value in given.items() if key != "name" and value is not None}
-    if type(rate) is schedules.ExponentialDecay:
-        if rate.decay_rate > 1:
-            raise TranslationError(
-                f"ExponentialDecay(decay_rate={rate.decay_rate}) grows: the servers' decay by at most 1, the nearest "
-                "that grows is CosineDecay with warmup_target"
-            )
-        return {"schedule": "exponential", **knobs}
-    if type(rate) is schedules.CosineDecay:
-        if rate.warmup_target is None:
-            knobs.pop("warmup_steps", None)
-        return {"schedule": "cosine", **knobs}
-    if type(rate) is schedules.PiecewiseConstantDecay:
-        return {"schedule": "piecewise", **knobs}
-    if type(rate) is schedules.PolynomialDecay:
-        return {"schedule": "polynomial", **knobs}
-    if type(rate) is schedules.InverseTimeDecay:
-        return {"schedule": "inverse-time", **knobs}
-    if type(rate) is schedules.CosineDecayRestarts:
-        if given["t_mul"] < 1 or given["m_mul"] > 1:
-            raise TranslationError(
-                f"CosineDecayRestarts(t_mul={given['t_mul']}, m_mul={given['m_mul']}): the servers' cosines never get "
-                "shorter or higher, expected t_mul >= 1 and m_mul <= 1"
-            )
-        return {"schedule": "cosine-restarts", **knobs}
-    name = type(rate).__name__
-    raise TranslationError(
-        f"{name} is a schedule of yours, which the servers cannot run; PiecewiseConstantDecay comes near to any (all: "
-        "ExponentialDecay, CosineDecay, CosineDecayRestarts, PiecewiseConstantDecay, PolynomialDecay, InverseTimeDecay)"
-    )
+    return {"schedule": name, **knobs}

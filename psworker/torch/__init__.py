@@ -20,9 +20,9 @@ import torch
 from pswire.addresses import Address
 from psworker.backends import ModelError
 from psworker.backends.torch import TorchModel
+from psworker.optimizers import TranslationError
 from psworker.remote import Following, Remote, RemoteError
-from psworker.torch.translate import decoupled, rate, settings, translate
-from psworker.translating import TranslationError
+from psworker.torch.translate import decoupled, rate, settings, torch_row, translate
 
 __all__ = [
     "DistributedOptimizer",
@@ -40,20 +40,6 @@ _HOOKS = (
     "_optimizer_state_dict_pre_hooks",
     "_optimizer_state_dict_post_hooks",
 )
-# By the name of a server's rule: its slots in torch's words, in the order of the rule.
-_MEANS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
-_SLOTS = {
-    "sgd": (),
-    "momentum": ("momentum_buffer",),
-    "nesterov": ("momentum_buffer",),
-    "adam": _MEANS,
-    "adamw": _MEANS,
-    "nadam": _MEANS,
-    "adamax": ("exp_avg", "exp_inf"),
-    "adagrad": ("sum",),
-    "adadelta": ("square_avg", "acc_delta"),
-    "rmsprop": ("square_avg", "momentum_buffer", "grad_avg"),
-}
 
 
 def distribute(
@@ -104,7 +90,9 @@ class DistributedOptimizer(Following, torch.optim.Optimizer):
             for parameter, spec in zip(self._model.parameters, self._model.specs, strict=False)
         }
         config = translate(optimizer, self._names, clip_norm)
-        self._decoupled = decoupled(optimizer)
+        row = torch_row(optimizer)
+        assert row is not None, "it was translated"
+        self._row, self._decoupled = row, decoupled(optimizer)
         # The same dictionaries: a scheduler of either optimizer is heard.
         torch.optim.Optimizer.__init__(self, optimizer.param_groups, optimizer.defaults)
         self._settings = settings(self)
@@ -164,12 +152,7 @@ class DistributedOptimizer(Following, torch.optim.Optimizer):
         self.state.clear()
         if self.version:
             config, grant = self.remote.config, self.remote.grant
-            names = _SLOTS[config["name"]]
-            if config["name"] == "rmsprop":
-                kept = (True, config["momentum"] > 0, config["centered"])
-                names = tuple(name for name, keeps in zip(names, kept, strict=True) if keeps)
-            elif names is _MEANS and not config.get("amsgrad"):
-                names = names[:2]
+            names = self._row.slots(config)
             slots = self.session.pull_slots(len(names), grant) if names else []
             for index, parameter in enumerate(self._model.parameters):
                 found = {

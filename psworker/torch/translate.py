@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import glob
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from psworker.translating import Config, TranslationError, beginning, single
-
-Group = Mapping[str, Any]
+from psworker.optimizers import Config, Row, TranslationError, beginning, kinds_of, row_of, single
 
 
 def translate(optimizer: torch.optim.Optimizer, names: Mapping[int, str], clipnorm: float = 0.0) -> Config:
@@ -24,10 +22,11 @@ def translate(optimizer: torch.optim.Optimizer, names: Mapping[int, str], clipno
     `names`: of the trained parameters, by their id. `clipnorm`: limit of the norm of the mean gradient.
     """
     kind = type(optimizer)
-    if kind not in RULES:
+    row = torch_row(optimizer)
+    if row is None:
         raise TranslationError(
-            f"the servers have no {kind.__name__}: expected one of torch.optim's "
-            f"{', '.join(each.__name__ for each in RULES)}, not a class derived from one"
+            f"the servers have no {kind.__name__}: expected one of torch.optim's {', '.join(kinds_of('torch'))}, not a "
+            "class derived from one"
         )
     # Adagrad has its sums from the beginning.
     if any(float(found.get("step", 1)) for found in optimizer.state.values()):
@@ -48,8 +47,7 @@ def translate(optimizer: torch.optim.Optimizer, names: Mapping[int, str], clipno
                 )
     if first.get("differentiable"):
         raise TranslationError("differentiable=True: no gradient goes through the servers' update")
-    name, knobs = RULES[kind](first)
-    config = {"name": name, "learning_rate": beginning(rate(optimizer)), **knobs}
+    config = {"name": row.rule, "learning_rate": single(beginning(rate(optimizer))), **row.read(first.get)}
     if decoupled(optimizer):
         decays = {float(group["weight_decay"]) for group in groups} - {0.0}
         if len(decays) > 1:
@@ -57,7 +55,7 @@ def translate(optimizer: torch.optim.Optimizer, names: Mapping[int, str], clipno
                 f"parameter groups with weight_decay={' and '.join(map(str, sorted(decays)))}: expected one value, "
                 "and 0 for parameters that do not decay"
             )
-        config["weight_decay"] = decays.pop() if decays else 0.0
+        config["weight_decay"] = single(decays.pop() if decays else 0.0)
         kept = [
             names[id(each)]
             for group in groups
@@ -68,10 +66,16 @@ def translate(optimizer: torch.optim.Optimizer, names: Mapping[int, str], clipno
         if kept and config["weight_decay"]:
             config["exclude_from_weight_decay"] = [glob.escape(each) for each in kept]
     if clipnorm:
-        config["global_clipnorm"] = clipnorm
-    return {
-        key: single(value) if not isinstance(value, str | list) else value for key, value in config.items()
-    }
+        config["global_clipnorm"] = single(clipnorm)
+    return config
+
+
+def torch_row(optimizer: torch.optim.Optimizer) -> Row | None:
+    """Return the table's row of an optimizer; None for a class of the user's, also where it derives from torch's."""
+    kind = type(optimizer)
+    if getattr(torch.optim, kind.__name__, None) is not kind:
+        return None
+    return row_of("torch", kind.__name__, optimizer.param_groups[0].get)
 
 
 def rate(optimizer: torch.optim.Optimizer) -> float:
@@ -100,53 +104,3 @@ def decoupled(optimizer: torch.optim.Optimizer) -> bool:
     return bool(
         isinstance(optimizer, torch.optim.AdamW) or optimizer.param_groups[0].get("decoupled_weight_decay")
     )
-
-
-def _sgd(g: Group) -> tuple[str, Config]:
-    if g["dampening"]:
-        raise TranslationError(
-            f"SGD(dampening={g['dampening']}), which the first step leaves out: expected 0; a smaller lr has the same "
-            "effect on all later steps"
-        )
-    if not g["momentum"]:
-        return "sgd", {}
-    return "nesterov" if g["nesterov"] else "momentum", {"momentum": g["momentum"], "rate_outside": True}
-
-
-def _adam(g: Group) -> tuple[str, Config]:
-    return "adam", {**_means(g), "amsgrad": g["amsgrad"], "epsilon_outside": True}
-
-
-def _adagrad(g: Group) -> tuple[str, Config]:
-    if g["lr_decay"]:
-        raise TranslationError(
-            f"Adagrad(lr_decay={g['lr_decay']}): expected 0, and a scheduler of torch.optim.lr_scheduler"
-        )
-    start = g["initial_accumulator_value"]
-    return "adagrad", {"initial_accumulator_value": start, "epsilon": g["eps"], "epsilon_outside": True}
-
-
-def _rmsprop(g: Group) -> tuple[str, Config]:
-    knobs = {"rho": g["alpha"], "momentum": g["momentum"], "centered": g["centered"], "epsilon": g["eps"]}
-    return "rmsprop", {**knobs, "rate_outside": True, "epsilon_outside": True}
-
-
-def _nadam(g: Group) -> tuple[str, Config]:
-    return "nadam", {**_means(g), "momentum_decay": g["momentum_decay"]}
-
-
-def _means(g: Group) -> Config:
-    return {"beta_1": float(g["betas"][0]), "beta_2": float(g["betas"][1]), "epsilon": g["eps"]}
-
-
-# Exact classes: a derived one may do anything.
-RULES: Mapping[type[torch.optim.Optimizer], Callable[[Group], tuple[str, Config]]] = {
-    torch.optim.SGD: _sgd,
-    torch.optim.Adam: _adam,
-    torch.optim.AdamW: lambda g: ("adamw", _adam(g)[1]),
-    torch.optim.RMSprop: _rmsprop,
-    torch.optim.Adagrad: _adagrad,
-    torch.optim.Adadelta: lambda g: ("adadelta", {"rho": g["rho"], "epsilon": g["eps"]}),
-    torch.optim.Adamax: lambda g: ("adamax", {**_means(g), "epsilon_inside": True}),
-    torch.optim.NAdam: _nadam,
-}

@@ -18,6 +18,9 @@ from tests.keras.in_process import in_threads, servers
 torch = torch_or_skip()
 pt = pytest.importorskip("psworker.torch")
 
+from psworker.optimizers import OPTIMIZERS  # noqa: E402
+from psworker.torch.translate import torch_row  # noqa: E402
+
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 optim, nn = torch.optim, torch.nn
@@ -91,6 +94,20 @@ def test_a_rule_of_torch_is_the_servers(make: Callable[[Any], Any], atol: float)
         rule.update(x, gradient.copy(), out, slots, version=k, lr_scale=scale)
         x = out.copy()
     np.testing.assert_allclose(x, parameter.detach().numpy(), rtol=1e-6, atol=atol)
+
+
+def test_every_row_of_the_table_is_tried_and_names_torchs_slots() -> None:
+    tried = []
+    for make, _ in RULES:
+        parameter = nn.Parameter(torch.ones(3))
+        optimizer = make([parameter])
+        row, config = torch_row(optimizer), pt.translate(optimizer, {id(parameter): "w"})
+        parameter.grad = torch.ones(3)
+        optimizer.step()
+        state = {name for name, value in optimizer.state[parameter].items() if value is not None}
+        assert set(row.slots(config)) == state - {"step", "mu_product"}, optimizer
+        tried.append(row)
+    assert [row for row in OPTIMIZERS["torch"] if row not in tried] == []
 
 
 def test_averages_stay_between_those_of_the_batches_without_a_barrier() -> None:

@@ -12,8 +12,10 @@ pytestmark = pytest.mark.tensorflow
 pk = pytest.importorskip("psworker.keras")
 keras = pytest.importorskip("keras")
 
+from psworker.backends.keras import unwrapped  # noqa: E402
 from psworker.keras.slots import slot_lists  # noqa: E402
-from psworker.keras.translate import translate, warn_of_clipping, worker_clips  # noqa: E402
+from psworker.keras.translate import keras_row, translate, warn_of_clipping, worker_clips  # noqa: E402
+from psworker.optimizers import OPTIMIZERS  # noqa: E402
 
 o = keras.optimizers
 TRANSLATED: list[tuple[Any, dict[str, Any]]] = [
@@ -63,6 +65,11 @@ def test_slots_are_those_of_the_server_in_its_order(optimizer: Any) -> None:
         assert [each.name for (each,) in found] == [f"v_{slot}" for slot in slots]
 
 
+def test_every_row_of_the_table_is_tried() -> None:
+    found = [keras_row(unwrapped(optimizer)) for optimizer, _ in TRANSLATED]
+    assert [row for row in OPTIMIZERS["keras"] if row not in found] == []
+
+
 def test_schedules_are_those_of_the_server() -> None:
     s = keras.optimizers.schedules
     for schedule in (
@@ -99,7 +106,7 @@ REFUSED = [
         "run one for all; .* a psworker.keras.Remote for each",
     ),
     (lambda: Mine(), r"of your own \(Mine\).* keras.optimizers.Adam, of which it is a subclass"),
-    (lambda: o.Ftrl(learning_rate_power=-1.0), "knows -0.5 only"),
+    (lambda: o.Ftrl(learning_rate_power=-1.0), r"learning_rate_power=-1.0\): expected -0.5"),
     (lambda: o.SGD(lambda: 0.1), "a function of yours"),
     (lambda: o.SGD(Late()), "Late is a schedule of yours.* PiecewiseConstantDecay comes near"),
     (lambda: o.SGD(o.schedules.CosineDecayRestarts(0.1, 10, t_mul=0.5)), "expected t_mul >= 1"),

@@ -11,8 +11,8 @@ import numpy as np
 
 from pswire.logs.events import event
 from psworker.backends.keras import FitError, unwrapped
+from psworker.optimizers import beginning
 from psworker.session import Session
-from psworker.translating import beginning
 
 log = logging.getLogger("ps-worker")
 
