@@ -1,11 +1,9 @@
 """The ps-worker command: its options, and what they mean together."""
 
-import logging
 import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +31,11 @@ from pswire.command.task import chosen_task_index
 from pswire.config.experiment import Experiment, ExperimentError
 from pswire.config.flags import WORKER
 from pswire.exits import ExitCode, exit_codes_text
-from pswire.logs.events import event, set_up
+from pswire.logs.events import set_up
 from pswire.security.names import IdentityError, Role
 from pswire.security.settings import SecurityError, SecurityOptions, credentials_for
+from psworker.connection import Connection, named_servers
 from psworker.running import Reporter, WorkerOptions, fail, run
-from psworker.servers import Place, find_servers
-
-log = logging.getLogger("ps-worker")
 
 EPILOG = "\b\nExit codes:\n" + exit_codes_text()
 
@@ -48,33 +44,11 @@ class UsageError(ValueError):
     """The options are incomplete or contradict each other."""
 
 
-# Variables of scripts, and the options that ps-worker has for them.
-_SCRIPTS = {
-    "PS_HOSTS": "--ps-hosts",
-    "PS_TASK_INDEX": "--task-index",
-    "PS_WIRE_DTYPE": "--wire-dtype",
-    "PS_TRANSPORT": "--transport",
-}
-
-
-def find_place(ps_hosts: str | None, task_index: int | None, tf_config: str | None) -> Place:
-    """Return the servers and this worker's part, from options and TF_CONFIG. Raises UsageError, AddressError."""
-    environment = {"TF_CONFIG": tf_config or "", "PS_REPLICAS": os.environ.get("PS_REPLICAS", "1")}
-    for name, option in _SCRIPTS.items():
-        if os.environ.get(name):
-            unread = "%s is for training scripts, and ps-worker does not read it: expected %s"
-            log.warning(unread, name, option, extra=event("variable_unread", variable=name))
-    place = find_servers(ps_hosts, environment)
-    if place is None:
-        raise UsageError("expected --ps-hosts host:port,... (or TF_CONFIG in the environment), got neither")
-    return place if task_index is None else replace(place, task_index=task_index)
-
-
 def read_experiment(
-    config: Path | None, overrides: Sequence[str], place: Place, typed: Mapping[str, str]
+    config: Path | None, overrides: Sequence[str], typed: Mapping[str, str], servers: int
 ) -> Experiment:
     """Load an experiment with a job. `typed`: as for `Experiment.load`. Raises ExperimentError, UsageError."""
-    experiment = Experiment.load(config, overrides, typed, {"cluster": {"servers": len(place.hosts)}})
+    experiment = Experiment.load(config, overrides, typed, {"cluster": {"servers": max(servers, 1)}})
     if experiment.job.module:
         return experiment
     if config is None:
@@ -103,7 +77,7 @@ def check_new(option: str, save: Path | None) -> None:
     "--task-index",
     metavar="N|auto",
     help="Which part of the data to take. auto: from TF_CONFIG, SLURM_PROCID, JOB_COMPLETION_INDEX or VC_TASK_INDEX. "
-    "Default: TF_CONFIG's if that is in use, else the servers choose.",
+    "Default: PS_TASK_INDEX, or TF_CONFIG's if that is in use, else the servers choose.",
 )
 @section_options(WORKER, WorkerOptions, only=("name", "options", "save", "save_best", "device"))
 @config_option
@@ -146,17 +120,31 @@ def main(
         check_new("--save", options.save)
         check_new("--save-best", options.save_best)
         index = chosen_task_index(task_index, "ps-worker")
-        place = find_place(ps_hosts, index, os.environ.get("TF_CONFIG"))
+        servers, _ = named_servers(ps_hosts, os.environ)
         keys = {name: value for name, value in given.items() if name not in WorkerOptions.model_fields}
         passed = [f"job.options.{option}" for option in options.options]
         given_keys = chosen_keys(WORKER, keys, overrides, passed)
-        experiment = read_experiment(config, given_keys, place, typed_options(keys))
+        experiment = read_experiment(config, given_keys, typed_options(keys), len(servers))
         if options.save_best is not None and not experiment.job.evaluate_every:
             raise UsageError("--save-best: needs --evaluate-every, '1 epoch', say")
         own = options.name or ("" if index is None else f"w{index}")
-        credentials = credentials_for(Role.WORKER, security, os.environ, experiment.security, name=own)
+        cluster = {name: getattr(experiment.cluster, name) for name in experiment.cluster.model_fields_set}
+        connection = Connection.resolve(
+            ps_hosts,
+            name=options.name,
+            task_index=index,
+            wire_dtype=cluster.get("wire_dtype"),
+            transport=cluster.get("transport"),
+            replicas=cluster.get("replicas"),
+            server_timeout=options.server_timeout,
+            credentials=credentials_for(Role.WORKER, security, os.environ, experiment.security, name=own),
+        )
+        if connection.own is not None:
+            raise UsageError(
+                "expected --ps-hosts host:port,... (or PS_HOSTS, or TF_CONFIG), got none of them"
+            )
     except IdentityError as error:
         raise fail(str(error), ExitCode.UNTRUSTED) from error
     except (UsageError, OptionError, AddressError, ExperimentError, SecurityError) as error:
         raise fail(str(error), ExitCode.USAGE) from error
-    sys.exit(int(run(experiment, place, options, Reporter(as_json), credentials)))
+    sys.exit(int(run(experiment, connection, options, Reporter(as_json))))

@@ -1,28 +1,20 @@
 """How a training loop joins a job: the servers, the variables, the credentials."""
 
 import logging
-import os
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.model.plan import VariableSpec
 from pswire.model.tables import TableSpec
 from pswire.nearest import did_you_mean
-from pswire.patience import SERVER_TIMEOUT
-from pswire.security.credentials import NO_TLS, Credentials
-from pswire.security.names import IdentityError, Role
-from pswire.security.settings import SecurityOptions, credentials_for
-from psworker.control.joining import FIRST, Phase
-from psworker.errors import Refused, Untrusted
+from psworker.connection import Connection, Hosts, Where
+from psworker.errors import Refused
 from psworker.function import function_of
 from psworker.local import PLAIN
-from psworker.servers import EmbeddedServer, find_servers
 from psworker.session import Session
 from psworker.work import WorkUnits
 
@@ -35,45 +27,31 @@ _STATE = ("moving_mean", "moving_variance", "moving_norm")
 
 
 def connect(
-    hosts: str | Sequence[str | Address] | None = None,
+    hosts: Hosts = None,
     variables: Variables | None = None,
     *,
-    name: str | None = None,
-    task_index: int | None = None,
-    wire_dtype: str = "float32",
-    server_timeout: float = SERVER_TIMEOUT,
-    transport: str = "auto",
     prefetch: bool = False,
     local_rules: bool = False,
     optimizer: Mapping[str, Any] | None = None,
     state: Collection[str] | None = None,
     work: WorkUnits | None = None,
     epochs: int = 1,
-    tls_ca: str | Path | None = None,
-    tls_cert: str | Path | None = None,
-    tls_key: str | Path | None = None,
-    credentials: Credentials | None = None,
-    phase: Phase = FIRST,
     computes: str = "",
     function: str = "",
     tables: Sequence[TableSpec] = (),
+    **where: Unpack[Where],
 ) -> Session:
     """Join the job on `hosts` ("host:port,host:port", in task order) and open a session.
 
     Without `hosts`, PS_HOSTS or TF_CONFIG name the servers. If neither is set, this starts one on loopback for this
-    process alone, with `optimizer` (sgd by default), which ends with the session. PS_REPLICAS=2 says that they were
-    started with `--replicas 2`.
+    process alone, with `optimizer` (sgd by default), which ends with the session. `where`: what every entry takes, see
+    `psworker.connection.Where`.
 
     `variables`: a built Keras model, or initial values, by name or with their specifications. Of a model, trainable
     variables are trained and others (BatchNorm's averages) are state: changes are pushed, and no optimizer moves them;
     `psworker.tensorflow.named_variables` has both by name. With values by name, `state` names the state; a warning
     names variables that look like state and are not listed. The first worker of a job installs its values; all others
     must name the same variables.
-    `name`, `task_index`: this worker's name and part of the data; the servers choose what is None.
-    `server_timeout`: seconds to retry a server that does not answer.
-    `transport`: "auto" shares memory with servers on this machine if that is available and `wire_dtype` is float32, as
-    all shared memory is, and otherwise uses a socket beside gRPC; "grpc" uses neither; "socket" and "shared-memory"
-    raise Refused with the first payload if that transport is unavailable.
     `prefetch`: enable `Session.prefetch`.
     `local_rules`: the caller does what the policy wants done between pull and push (`Session.local_work`, as
     `psworker.train` does). Otherwise a policy that wants more than gradients refuses the worker.
@@ -81,54 +59,51 @@ def connect(
     another one refuses the worker; one that was started with "from-job" adopts it.
     `work`: the coordinator deals the data, for `epochs` epochs, and each grant names a part (`Session.unit`). All
     workers of a job give the same.
-    `tls_ca`, `tls_cert`, `tls_key`: PEM files of trusted authorities, of this worker's certificate and of its key; with
-    them the session speaks TLS only. The environment provides those that are None (PS_TLS_CA, PS_TLS_CERT,
-    PS_TLS_KEY). `credentials`: replaces them all.
     `computes`: what this worker computes with ("torch on cuda:0", at most 128 characters), for log, status and
     dashboard.
     `function`: what decides the model's function beside its variables (`psworker.function.function_of`); of a Keras
     model it is found. Workers whose layers, vocabularies or constants differ are refused.
     `tables`: sparse tables beside the variables; all workers name the same. Their rows come into being on the servers,
     when a gradient for them is applied.
-    `phase`: for a process that trains more than once with these servers, see `psworker.control.joining.Phase`.
 
-    Raises Refused (another model, optimizer or job, or a local rule), Untrusted (certificates, or names that belong
-    to others), Unreachable, EmbeddedServerError, and ValueError for variables, addresses, a dtype, a transport
-    or files that make no sense.
+    Raises Refused (another model, optimizer or job, or a local rule), Unreachable, EmbeddedServerError, ValueError for
+    variables that make no sense, and what `Connection.resolve` raises.
     """
     if variables is None:
         raise TypeError(
             "connect() needs the model, or its variables: connect(hosts, model), or connect(variables=model)"
         )
-    specs = specified(variables, state)
-    place = find_servers(hosts, os.environ)
-    if place is None:
-        # The embedded server listens on loopback only.
-        credentials = NO_TLS
-    elif credentials is None:
-        credentials = worker_credentials(tls_ca, tls_cert, tls_key)
-    server = None if place is not None else EmbeddedServer(optimizer or {}, "sync", 0, None)
-    index = task_index if place is None or task_index is not None else place.task_index
+    specs, connection = specified(variables, state), Connection.resolve(hosts, **where)
+    return open_session(
+        connection,
+        specs,
+        local_rules=local_rules,
+        function=function or ("" if connection.own is not None else _compared(variables)),
+        prefetch=prefetch,
+        optimizer=optimizer,
+        work=work,
+        epochs=epochs,
+        computes=computes,
+        tables=tables,
+    )
+
+
+def open_session(
+    connection: Connection,
+    specs: Sequence[tuple[VariableSpec, ArrayLike]],
+    *,
+    optimizer: Mapping[str, Any] | None = None,
+    local_rules: bool = False,
+    **more: Any,
+) -> Session:
+    """Open a session, and start a server for it if there is none, which ends with it. `more`: as for `Session`.
+
+    Raises Refused for a local rule without `local_rules`, and as `connect`.
+    """
+    server = connection.own.start(optimizer or {}) if connection.own is not None else None
     try:
-        session = Session(
-            place.hosts if place is not None else (server.address,),  # type: ignore[union-attr]
-            specs,
-            name=name,
-            task_index=index,
-            wire_dtype=wire_dtype,
-            server_timeout=server_timeout,
-            transport=transport,
-            prefetch=prefetch,
-            optimizer=optimizer,
-            work=work,
-            epochs=epochs,
-            credentials=credentials,
-            phase=phase,
-            computes=computes,
-            function=function or ("" if server is not None else _compared(variables)),
-            tables=tables,
-            replicas=place is not None and place.replicas,
-        )
+        at = connection if server is None else connection.at(server)
+        session = Session(at, specs, optimizer=optimizer, **more)
     except BaseException:
         if server is not None:
             server.end()
@@ -143,19 +118,6 @@ def connect(
             "gradients: use ps-worker or psworker.train, or session.local_work() and connect(local_rules=True)"
         )
     return session
-
-
-def worker_credentials(
-    tls_ca: str | Path | None = None,
-    tls_cert: str | Path | None = None,
-    tls_key: str | Path | None = None,
-) -> Credentials:
-    """Return the credentials that `connect` would use. Raises Untrusted, ValueError."""
-    ca, cert, key = (None if path is None else str(path) for path in (tls_ca, tls_cert, tls_key))
-    try:
-        return credentials_for(Role.WORKER, SecurityOptions(ca, cert, key), os.environ)
-    except IdentityError as error:
-        raise Untrusted(str(error)) from error
 
 
 def specified(variables: Variables, state: Collection[str] | None) -> list[tuple[VariableSpec, ArrayLike]]:

@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import atexit
 import math
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
-from pswire.addresses import Address
-from pswire.patience import SERVER_TIMEOUT
 from pswire.transport.wire import wire_named
 from psworker.backends import Model, computes, cut, log_backend, payloads
-from psworker.connecting import connect
+from psworker.connecting import open_session
+from psworker.connection import Connection, Hosts, Where
 from psworker.engine import Grant
 from psworker.errors import Diverged, JobOver, PayloadRefused, Unsupported, Voided
 from psworker.function import function_of
 from psworker.local import NONFINITE_LIMIT
-from psworker.servers import EmbeddedServer, find_servers
 from psworker.session import Session
 
 
@@ -35,9 +31,8 @@ class Remote:
     """One worker's loop. Close it, or use `with`. Not thread-safe.
 
     `optimizer`: returns the [optimizer] for a number of servers. `rate`: returns the learning rate of the update from a
-    version on, or None if the servers know it; worker 0 sets it for all. `hosts`, `policy`, `seed`, `out`, `name`,
-    `task_index`, `wire_dtype`, `transport`, `server_timeout`: as in `psworker.keras.distribute`; without servers this
-    starts one.
+    version on, or None if the servers know it; worker 0 sets it for all. `hosts` and `where`: as in
+    `psworker.connect`; without servers this starts one.
 
     Raises what `psworker.connect` raises.
     """
@@ -47,43 +42,18 @@ class Remote:
         model: Model,
         optimizer: Callable[[int], Mapping[str, Any]],
         rate: Callable[[int], float | None],
-        hosts: str | Sequence[Address] | None = None,
-        *,
-        policy: str | None = None,
-        seed: int | None = None,
-        out: str | Path | None = None,
-        name: str | None = None,
-        task_index: int | None = None,
-        wire_dtype: str | None = None,
-        transport: str | None = None,
-        server_timeout: float = SERVER_TIMEOUT,
+        hosts: Hosts = None,
+        **where: Unpack[Where],
     ) -> None:
-        place = find_servers(hosts, os.environ, policy=policy, seed=seed, out=out)
-        self.config = optimizer(1 if place is None else place.parts)
-        server = None
-        if place is None:
-            server = EmbeddedServer(
-                self.config, policy or "sync", seed or 0, None if out is None else Path(out)
-            )
-        try:
-            self.session: Session = connect(
-                place.hosts if place is not None else (server.address,),  # type: ignore[union-attr]
-                list(zip(model.specs, model.values(), strict=True)),
-                name=name,
-                task_index=task_index if place is None or task_index is not None else place.task_index,
-                wire_dtype=wire_dtype or (place.wire_dtype if place is not None else "") or "float32",
-                server_timeout=server_timeout,
-                transport=transport or (place.transport if place is not None else "") or "auto",
-                optimizer=self.config,
-                computes=computes(model.backend, model.device),
-                function="" if server is not None else function_of(self._compared(model)),
-            )
-        except BaseException:
-            if server is not None:
-                server.end()
-            raise
-        if server is not None:
-            self.session.at_close(server.close, server.end)
+        connection = Connection.resolve(hosts, **where)
+        self.config = optimizer(connection.parts)
+        self.session: Session = open_session(
+            connection,
+            list(zip(model.specs, model.values(), strict=True)),
+            optimizer=self.config,
+            computes=computes(model.backend, model.device),
+            function="" if connection.own is not None else function_of(self._compared(model)),
+        )
         log_backend(self.session.worker, model)
         self._model, self._rate_of = model, rate
         self._dtype = wire_named(self.session.dtypes[0]).array_dtype

@@ -20,16 +20,15 @@ from pswire.config.sections import Section
 from pswire.exits import ExitCode
 from pswire.logs.events import event, last_words
 from pswire.patience import SERVER_TIMEOUT
-from pswire.security.credentials import NO_TLS, Credentials
 from psworker.backends import computes
-from psworker.connecting import connect
+from psworker.connecting import open_session
+from psworker.connection import Connection
 from psworker.engine import Disposition
 from psworker.errors import Diverged, JobOver, Refused, SessionError, Unreachable, Untrusted
 from psworker.evaluating import Evaluations, MonitorError, Plateau, Watched
 from psworker.job import JobError
 from psworker.local import tables_of
 from psworker.loop import Outcome, no_pause, train
-from psworker.servers import Place
 from psworker.session import Session
 from psworker.ticket_loop import Pause
 from psworker.trainers import load_trainer, requested_optimizer
@@ -145,14 +144,13 @@ def fail(message: str, code: ExitCode) -> SystemExit:
 
 def run(
     experiment: Experiment,
-    place: Place,
+    connection: Connection,
     options: WorkerOptions,
     report: Reporter,
-    credentials: Credentials = NO_TLS,
 ) -> ExitCode:
     """Train, and return the exit code. Every failure prints one message and raises SystemExit."""
     try:
-        outcome = _train(experiment, place, options, report, credentials)
+        outcome = _train(experiment, connection, options, report)
     except DelayError as error:
         raise fail(f"workers.N.delay: {error}", ExitCode.USAGE) from error
     except JobError as error:
@@ -187,13 +185,12 @@ def run(
 
 def _train(
     experiment: Experiment,
-    place: Place,
+    connection: Connection,
     options: WorkerOptions,
     report: Reporter,
-    credentials: Credentials,
 ) -> Outcome:
     sys.path.insert(0, os.getcwd())
-    section = experiment.workers.get(place.task_index) if place.task_index is not None else None
+    section = None if connection.task_index is None else experiment.workers.get(connection.task_index)
     chosen = options.device or (section.device if section else "auto")
     trainer = _trainer(experiment, chosen)
     if tables_of(trainer) and options.save_best is not None:
@@ -201,21 +198,15 @@ def _train(
             "--save-best: the rows of the model's tables go on with other workers while worker 0 evaluates: expected "
             "--save, for the last version, or ps-lab export --version"
         )
-    optimizer = requested_optimizer(trainer, place.parts)
-    with connect(
-        place.hosts,
-        trainer.specs,
-        name=options.name,
-        task_index=place.task_index,
-        wire_dtype=experiment.cluster.wire_dtype,
-        server_timeout=options.server_timeout,
-        transport=experiment.cluster.transport,
+    optimizer = requested_optimizer(trainer, connection.parts)
+    with open_session(
+        connection,
+        list(trainer.specs),
         prefetch=experiment.cluster.prefetch,
         local_rules=True,
         work=trainer.work,
         epochs=experiment.job.epochs,
         optimizer=optimizer,
-        credentials=credentials,
         computes=computes("tensorflow", trainer.device),
         function=trainer.function,
         tables=tables_of(trainer),

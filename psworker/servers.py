@@ -1,4 +1,4 @@
-"""Addresses of the servers, from the caller or the environment, and a server that this process starts itself."""
+"""A server that a worker's process starts for itself."""
 
 from __future__ import annotations
 
@@ -8,15 +8,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pswire.addresses import Address, AddressError, parse_address, parse_hosts
-from pswire.command.task import cluster_from_tf_config
-from pswire.environment import warn_of_misspelt
-from pswire.model.plan import parts_of
+from pswire.addresses import Address, parse_address
 from pswire.security.settings import PERSONAL
 from psworker.errors import Unsupported
 
@@ -26,78 +22,6 @@ START, END = 60.0, 10.0
 
 class EmbeddedServerError(Unsupported, RuntimeError):
     """The embedded server did not start; the text has its output."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Addresses of the servers, and this worker's task index if the environment says it.
-
-    `wire_dtype`, `transport`: of the run that started this process; empty without one. `replicas`: whether the servers
-    hold copies of one job.
-    """
-
-    hosts: tuple[Address, ...]
-    task_index: int | None = None
-    wire_dtype: str = ""
-    transport: str = ""
-    replicas: bool = False
-
-    @property
-    def parts(self) -> int:
-        """Parts into which the model is cut."""
-        return parts_of(len(self.hosts), 2 if self.replicas else 1)
-
-
-def find_servers(
-    hosts: str | Sequence[str | Address] | None, environment: Mapping[str, str], **own: object
-) -> Place | None:
-    """Return the servers of `hosts`, else PS_HOSTS, else TF_CONFIG; None if none of them is set.
-
-    `own`: settings for a server that this process would start; None where the caller gave none. Raises AddressError,
-    and ValueError if servers run already and a setting is given.
-    """
-    warn_of_misspelt(os.environ)
-    place = _named(hosts, environment)
-    for name, value in own.items():
-        if place is not None and value is not None:
-            raise ValueError(
-                f"{name}={value!r} is for a server that is started here, and servers run already, at "
-                f"{','.join(map(str, place.hosts))}: expected no {name} here; give it to ps-server or ps-lab run"
-            )
-    return place
-
-
-def _named(hosts: str | Sequence[str | Address] | None, environment: Mapping[str, str]) -> Place | None:
-    if hosts is not None:
-        given = parse_hosts(hosts if isinstance(hosts, str) else ",".join(map(str, hosts)))
-        return Place(given, replicas=_replicas(environment))
-    if environment.get("PS_HOSTS"):
-        wire_dtype, transport = (environment.get(name, "") for name in ("PS_WIRE_DTYPE", "PS_TRANSPORT"))
-        hosts = parse_hosts(environment["PS_HOSTS"])
-        return Place(hosts, _index(environment), wire_dtype, transport, _replicas(environment))
-    if not environment.get("TF_CONFIG"):
-        return None
-    cluster = cluster_from_tf_config(environment["TF_CONFIG"])
-    if cluster.task_type != "worker":
-        raise AddressError(
-            f"TF_CONFIG: task.type: expected worker or chief, got {cluster.task_type}: a server is started with the "
-            "ps-server command"
-        )
-    return Place(cluster.ps, cluster.task_index, replicas=_replicas(environment))
-
-
-def _replicas(environment: Mapping[str, str]) -> bool:
-    text = environment.get("PS_REPLICAS", "1")
-    if text not in ("1", "2"):
-        raise AddressError(f"PS_REPLICAS: expected 1 or 2, got {text[:40]!r}")
-    return text == "2"
-
-
-def _index(environment: Mapping[str, str]) -> int | None:
-    text = environment.get("PS_TASK_INDEX", "")
-    if text and not (text.isdecimal() and len(text) < 10):
-        raise AddressError(f"PS_TASK_INDEX: expected a number from 0, got {text[:40]!r}")
-    return int(text) if text else None
 
 
 class EmbeddedServer:

@@ -15,15 +15,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pswire import running
-from pswire.addresses import Address
 from pswire.logs.events import event
-from pswire.model.plan import VariableSpec, make_plan, parts_of
+from pswire.model.plan import VariableSpec, make_plan
 from pswire.model.rows import NO_ROWS, KeysByName, RowLayout, RowsByName
 from pswire.model.tables import TableSpec, compiled_batches, joined_parts, unique
-from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.wire import wire_named
 from pswire.unreached import unreached_here
 from pswire.v1 import coordinator_pb2 as pb
+from psworker.connection import Connection
 from psworker.control.backoff import Backoff, Contact
 from psworker.control.epochs import EpochTotals, gather
 from psworker.control.joining import FIRST, Facts, Phase, Registration
@@ -34,7 +33,6 @@ from psworker.data.reader import WeightReader
 from psworker.data.shard_client import Settings, ShardClient, StepResult
 from psworker.data.shard_group import ShardGroup
 from psworker.data.timing import Stopwatch
-from psworker.data.transport import TRANSPORTS
 from psworker.engine import Commit, Disposition, Grant, Stop
 from psworker.errors import JobStopped, Refused, Voided
 from psworker.local import PLAIN, LocalRuleError, LocalWork, build
@@ -53,57 +51,45 @@ class Session(Facts):
 
     def __init__(
         self,
-        hosts: tuple[Address, ...],
+        where: Connection,
         variables: Sequence[tuple[VariableSpec, ArrayLike]],
         *,
-        name: str | None,
-        task_index: int | None,
-        wire_dtype: str,
-        server_timeout: float,
-        transport: str = "auto",
         prefetch: bool = False,
         optimizer: Mapping[str, Any] | None = None,
         work: WorkUnits | None = None,
         epochs: int = 1,
-        credentials: Credentials = NO_TLS,
         phase: Phase = FIRST,
         computes: str = "",
         function: str = "",
         tables: Sequence[TableSpec] = (),
-        replicas: bool = False,
     ) -> None:
-        """`psworker.connect` opens sessions, and describes the parameters. `replicas`: two of the `hosts` have a copy
-        of each part, and the session follows the one that serves it."""
-        wire = wire_named(wire_dtype)
-        if transport not in TRANSPORTS:
-            raise ValueError(f"transport: expected one of {', '.join(TRANSPORTS)}, got {transport!r}")
-        if transport == "shared-memory" and (wire.up.scaled or wire.deltas):
-            raise ValueError(
-                f"shared memory carries float32: expected another transport beside wire_dtype {wire_dtype!r}"
-            )
-        parts = parts_of(len(hosts), 2 if replicas else 1)
-        self.plan, self.work = make_plan([spec for spec, _ in variables], parts, tables), work
+        """`psworker.connect` opens sessions, and describes the parameters. With replicas the session follows the server
+        that serves a part."""
+        hosts, wire, credentials = where.hosts, wire_named(where.wire_dtype), where.credentials
+        self.plan, self.work = make_plan([spec for spec, _ in variables], where.parts, tables), work
         self._layout = RowLayout(self.plan)
         self._initial = [np.asarray(value) for _, value in variables]
-        self._wire, self._strict = wire, transport == "shared-memory"
+        self._wire, self._strict = wire, where.transport == "shared-memory"
         for codec in (wire.up, wire.deltas):
             if codec is not None:
                 codec.prepare()
         if self.plan.tables:
             compiled_batches()
-        settings = Settings(self.plan, wire, server_timeout, transport, credentials)
-        servers = self._servers = ShardGroup(hosts, settings, replicas=replicas)
+        settings = Settings(self.plan, wire, where.server_timeout, where.transport, credentials)
+        servers = self._servers = ShardGroup(hosts, settings, replicas=where.replicas)
         contact = Contact(hosts[0], credentials)
         backoff, self._epoch_backoff = (
-            Backoff(0, hosts[0], server_timeout, servers.closing, contact, settings.silent, servers.seeker())
+            Backoff(
+                0, hosts[0], where.server_timeout, servers.closing, contact, settings.silent, servers.seeker()
+            )
             for _ in range(2)
         )
         registration = Registration(
             servers.control,
             self.plan,
             wire,
-            name,
-            task_index,
+            where.name,
+            where.task_index,
             backoff,
             "" if optimizer is None else json.dumps(optimizer),
             work,

@@ -124,7 +124,7 @@ class ClusterSection(Section):
     """seconds that a lost server has to come back, after which the job continues from its newest checkpoint; 0: its
     loss ends the job; `auto`: 60 if checkpoints are taken"""
 
-    replicas: Annotated[int, Field(ge=1, le=2), Flag((SERVER, RUN), metavar="1|2")] = 1
+    replicas: Annotated[int, Field(ge=1, le=2), Flag((SERVER, WORKER, RUN), metavar="1|2")] = 1
     """2: each pair of servers holds two copies of a part of the model, the first pair also of the job, and an odd last
     one votes: a job on three or more goes on without going back when one of them dies; on two it waits. All need one
     run folder that they see"""

@@ -66,7 +66,6 @@ EVENTS: Final[dict[str, Event]] = {
     ),
     "options_unused": Event(SERVER, ("options",), "given to another server, which does not use them"),
     "variable_misspelt": Event(BOTH, ("variable",), "the environment has a name like one that is read"),
-    "variable_unread": Event(WORKER, ("variable",), "ps-worker has an option for what the environment says"),
     "server_ready": Event(SERVER, ("server", "address"), "another server executes the log of server 0"),
     "server_unreachable": Event(
         SERVER, ("server", "address", "seconds"), "another server does not answer yet"

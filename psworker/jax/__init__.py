@@ -10,13 +10,12 @@ See docs/guides/loop.md. Importing this package loads JAX; Optax is loaded by wh
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
-from pswire.addresses import Address
 from psworker.backends import ModelError
 from psworker.backends.jax import JaxModel
+from psworker.connection import Hosts, Where
 from psworker.jax.translate import Translated, translate
 from psworker.optimizers import TranslationError, warn_of_own_clipping
 from psworker.remote import Remote, RemoteError
@@ -28,17 +27,17 @@ __all__ = ["Job", "ModelError", "RemoteError", "TranslationError", "distribute",
 def distribute(
     params: Any,
     optimizer: Any,
-    hosts: str | Sequence[Address] | None = None,
+    hosts: Hosts = None,
     *,
     state: Any = None,
-    **where: Any,
+    **where: Unpack[Where],
 ) -> Job:
     """Let parameter servers hold `params`, a pytree of floating arrays, and run `optimizer`, an Optax chain.
 
     A schedule of the chain is evaluated by worker 0 at the version that it has. Clipping is of the mean gradient where
     there is one server. `state`: a pytree of what the model keeps beside (BatchNorm's averages), whose changes are
-    averaged over the workers. `hosts`, `where` (`policy`, `seed`, `out`, `name`, `task_index`, `wire_dtype`,
-    `transport`, `server_timeout`): as in `psworker.keras.distribute`; without any servers one is started here.
+    averaged over the workers. `hosts`, `where`: as in `psworker.connect`; without any servers one is
+    started here.
 
     Raises TranslationError, ModelError, and what `psworker.connect` raises.
     """
@@ -55,9 +54,9 @@ class Job:
         self,
         params: Any,
         optimizer: Any,
-        hosts: str | Sequence[Address] | None,
+        hosts: Hosts,
         state: Any,
-        where: dict[str, Any],
+        where: Where,
     ) -> None:
         self._model = model = JaxModel(params, state)
         made: list[Translated] = []

@@ -2,53 +2,33 @@
 
 from __future__ import annotations
 
-import functools
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 
-from pswire.addresses import Address
-from pswire.patience import SERVER_TIMEOUT
-from pswire.security.credentials import NO_TLS
 from psworker.backends.keras import FitError, backend
-from psworker.connecting import connect, worker_credentials
+from psworker.connection import Connection, Hosts, Where
 from psworker.keras.converted import Converted
 from psworker.keras.fit.distributed import Distributed
 from psworker.keras.fit.membership import Membership
-from psworker.servers import EmbeddedServer, find_servers
 
 
 def distribute(
     model: Any,
-    hosts: str | Sequence[Address] | None = None,
+    hosts: Hosts = None,
     *,
-    policy: str | None = None,
-    seed: int | None = None,
-    out: str | Path | None = None,
-    name: str | None = None,
-    task_index: int | None = None,
-    wire_dtype: str | None = None,
-    transport: str | None = None,
-    server_timeout: float = SERVER_TIMEOUT,
     stay: bool | None = None,
     sharding: str = "none",
     metrics: str = "all",
     remote: Sequence[str] = (),
-    tls_ca: str | Path | None = None,
-    tls_cert: str | Path | None = None,
-    tls_key: str | Path | None = None,
+    **where: Unpack[Where],
 ) -> Distributed:
     """Let `model.fit` train on parameter servers from now on. Call it after `model.compile`, on any of Keras' backends.
 
     `hosts` ("host:port,...", in task order) are running servers, whose job this worker joins; by default those of
     PS_HOSTS or TF_CONFIG. If none of these names servers, the first batch starts one on loopback, for this process
-    alone: with `policy` ("sync" by default), `seed` (0) and, if `out` is given, a run folder there. The three are
-    refused where servers run already. `name`, `task_index`, `wire_dtype` ("float32" by default), `transport` ("auto")
-    and `server_timeout` are those of `psworker.connect`; the environment may set the defaults (PS_TASK_INDEX,
-    PS_WIRE_DTYPE, PS_TRANSPORT).
+    alone. `where`: what every entry takes, see `psworker.connection.Where`.
 
     `stay`: keep the job open after `fit`, for another one, until `close`; the default with a server of its own. On a
     cluster the end of `fit` is by default the end of this worker's part: it waits for the others, and the model then
@@ -67,9 +47,6 @@ def distribute(
     only those of its batch, instead of the whole weights. They begin as the layers' initializers say, on the servers.
     When the model is saved, at the end of a fit and at `close` the layers have their weights again; compile the model
     anew before you train it without servers. `RemoteEmbedding` layers need no mention.
-
-    `tls_ca`, `tls_cert` and `tls_key` are those of `psworker.connect`, as PS_TLS_CA and the others of the
-    environment; a server of its own, on loopback, needs none.
 
     Raises TranslationError for an optimizer that servers do not have, FitError for a model that is not compiled or
     cannot be trained so, Untrusted for bad certificates, AddressError and ValueError for bad addresses and arguments
@@ -90,44 +67,27 @@ def distribute(
         raise ValueError(f'sharding: expected "none", "auto" or "units", got {sharding!r}')
     if metrics not in ("all", "own"):
         raise ValueError(f'metrics: expected "all" or "own", got {metrics!r}')
-    place = find_servers(hosts, os.environ, policy=policy, seed=seed, out=out)
-    _check_model(model, alone=place is None)
-    credentials = NO_TLS if place is None else worker_credentials(tls_ca, tls_cert, tls_key)
-    if sharding == "units" and place is not None and stay:
+    connection = Connection.resolve(hosts, **where)
+    alone = connection.own is not None
+    _check_model(model, alone=alone)
+    if sharding == "units" and not alone and stay:
         raise ValueError('sharding="units" is for one fit per job: expected stay=False')
     # An earlier `distribute` of this model.
     before = getattr(model.__dict__.get("fit"), "__self__", None)
     if isinstance(before, Distributed):
         before.replace()
-    own = None
-    if place is None:
-        # The optimizer is known at the first batch, which may build the model.
-        own = functools.partial(EmbeddedServer, {"name": "from-job"}, policy or "sync", seed or 0, _path(out))
-    wire_dtype = wire_dtype or (place.wire_dtype if place is not None else "") or "float32"
-    transport = transport or (place.transport if place is not None else "") or "auto"
-    if place is not None and task_index is None:
-        task_index = place.task_index
-    join = functools.partial(
-        connect,
-        name=name,
-        task_index=task_index,
-        wire_dtype=wire_dtype,
-        server_timeout=server_timeout,
-        transport=transport,
-        credentials=credentials,
-    )
     # Before a server of its own starts: this refuses layers.
     converted = Converted(model, remote)
     membership = None
     try:
-        membership = Membership(place, own, join, task_index)
+        membership = Membership(connection)
         return Distributed(
             model,
             membership,
-            wire_dtype,
-            stay=place is None if stay is None else stay,
-            deals=sharding == "units" and place is not None,
-            cuts=sharding == "auto" and place is not None,
+            connection.wire_dtype,
+            stay=alone if stay is None else stay,
+            deals=sharding == "units" and not alone,
+            cuts=sharding == "auto" and not alone,
             shares=metrics == "all",
             converted=converted,
         )
@@ -161,7 +121,3 @@ def _check_model(model: Any, *, alone: bool) -> None:
                 "and workers exchange gradients: expected synchronized=False, with which each worker normalizes its "
                 "own batch and all share the moving averages, or another layer, such as GroupNormalization"
             )
-
-
-def _path(out: str | Path | None) -> Path | None:
-    return None if out is None else Path(out)

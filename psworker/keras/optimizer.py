@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 
 from psworker.backends.keras import backend
+from psworker.connection import Hosts, Where
 from psworker.keras.remote import Remote
 from psworker.remote import Following, RemoteError
 
@@ -25,17 +26,17 @@ class RemoteOptimizer(Following):
 
     The servers run `optimizer`, one of Keras' or its name. `apply` contributes gradients, and loads the next version
     into the variables of `model`, a built Keras model or a layer. The constructor joins the job and waits for its first
-    version, the same for all workers. `more`: the arguments of `Remote`. `close` it, or use `with`; the end of the
-    process does so, too, and loads the job's last version only then. Two optimizers, of a GAN say, are two jobs, each
-    with servers of its own.
+    version, the same for all workers. `hosts`, `where`: as in `psworker.connect`. `close` it, or use `with`; the end of
+    the process does so, too, and loads the job's last version only then. Two optimizers, of a GAN say, are two jobs,
+    each with servers of its own.
 
     Raises what `Remote` raises. Not thread-safe.
     """
 
-    def __init__(self, model: Any, optimizer: Any, *args: Any, **more: Any) -> None:
+    def __init__(self, model: Any, optimizer: Any, hosts: Hosts = None, **where: Unpack[Where]) -> None:
         self.optimizer = keras.optimizers.get(optimizer)
         self.remote: Remote
-        super().__init__(Remote(model, self.optimizer, *args, **more))
+        super().__init__(Remote(model, self.optimizer, hosts, **where))
 
     @property
     def learning_rate(self) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 
@@ -15,6 +15,7 @@ import psworker.remote
 from psworker.backends import Model
 from psworker.backends.keras import KerasModel, backend, collect
 from psworker.backends.lookups import tables_of
+from psworker.connection import Hosts, Where
 from psworker.keras.translate import translate, warn_of_clipping, worker_clips
 from psworker.optimizers import TranslationError
 from psworker.remote import RemoteError
@@ -24,13 +25,12 @@ class Remote(psworker.remote.Remote):
     """The loop: `while remote.pull() is not None: ...; remote.apply(gradients)`. Close it, or use `with`.
 
     `model`: a built Keras model, or a layer. `optimizer`: one of Keras' that `distribute` takes, or its name. `hosts`
-    and `where` (`policy`, `seed`, `out`, `name`, `task_index`,
-    `wire_dtype`, `transport`, `server_timeout`): as in `distribute`; without any servers one is started here.
+    and `where`: as in `psworker.connect`; without any servers one is started here.
 
     Raises TranslationError, and what `psworker.connect` raises. Not thread-safe.
     """
 
-    def __init__(self, model: Any, optimizer: Any, hosts: Any = None, **where: Any) -> None:
+    def __init__(self, model: Any, optimizer: Any, hosts: Hosts = None, **where: Unpack[Where]) -> None:
         tables = tables_of(model._flatten_layers())
         if tables:
             raise RemoteError(

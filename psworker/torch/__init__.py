@@ -12,14 +12,14 @@ See docs/guides/loop.md. Importing this package loads PyTorch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, Unpack
 
 import torch
 
-from pswire.addresses import Address
 from psworker.backends import ModelError
 from psworker.backends.torch import TorchModel
+from psworker.connection import Hosts, Where
 from psworker.optimizers import TranslationError
 from psworker.remote import Following, Remote, RemoteError
 from psworker.torch.translate import decoupled, rate, settings, torch_row, translate
@@ -45,18 +45,17 @@ _HOOKS = (
 def distribute(
     optimizer: torch.optim.Optimizer,
     model: torch.nn.Module,
-    hosts: str | Sequence[Address] | None = None,
+    hosts: Hosts = None,
     *,
     clip_norm: float = 0.0,
-    **where: Any,
+    **where: Unpack[Where],
 ) -> DistributedOptimizer:
     """Let parameter servers run `optimizer`: what is returned takes its place in the loop.
 
     `model`: the module whose parameters it trains; it gets the job's first version now and the next one with every
     `step()`. `clip_norm` limits the norm of the mean gradient, as `clip_grad_norm_` does under
-    DistributedDataParallel; `clip_grad_norm_` itself limits that of this worker's. `hosts`, `where` (`policy`, `seed`,
-    `out`, `name`, `task_index`, `wire_dtype`, `transport`, `server_timeout`): as in `psworker.keras.distribute`;
-    without any servers one is started here.
+    DistributedDataParallel; `clip_grad_norm_` itself limits that of this worker's. `hosts`, `where`: as in
+    `psworker.connect`; without any servers one is started here.
 
     Raises TranslationError, ModelError, and what `psworker.connect` raises.
     """
@@ -75,9 +74,9 @@ class DistributedOptimizer(Following, torch.optim.Optimizer):
         self,
         optimizer: torch.optim.Optimizer,
         model: torch.nn.Module,
-        hosts: str | Sequence[Address] | None,
+        hosts: Hosts,
         clip_norm: float,
-        where: dict[str, Any],
+        where: Where,
     ) -> None:
         _check(optimizer, torch.optim.Optimizer)
         _check(model, torch.nn.Module)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pswire.addresses import AddressError
-from psworker.servers import find_servers
+from psworker.connection import Connection
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -103,6 +103,16 @@ def test_two_workers_equal_one_process_with_the_combined_batch(tmp_path: Path) -
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
+def resolved(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], hosts: str | None = None
+) -> Connection:
+    for name in ("PS_HOSTS", "PS_TASK_INDEX", "TF_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    return Connection.resolve(hosts)
+
+
 CLUSTER = {"ps": ["p:1", "q:2"], "chief": ["c:3"], "worker": ["w:4", "w:5"]}
 
 
@@ -118,15 +128,18 @@ def tf_config(kind: str, index: int = 0) -> str:
         ("h:9", {"PS_HOSTS": "e:8", "TF_CONFIG": tf_config("chief")}, (["h:9"], None)),
         (None, {"PS_HOSTS": "e:8", "TF_CONFIG": tf_config("chief")}, (["e:8"], None)),
         (None, {"PS_HOSTS": "e:8,f:7", "PS_TASK_INDEX": "3"}, (["e:8", "f:7"], 3)),
-        (None, {"TF_CONFIG": tf_config("chief"), "PS_TASK_INDEX": "7"}, (CLUSTER["ps"], 0)),
+        (None, {"TF_CONFIG": tf_config("chief"), "PS_TASK_INDEX": "7"}, (CLUSTER["ps"], 7)),
         (None, {"TF_CONFIG": tf_config("worker", 1)}, (CLUSTER["ps"], 2)),
     ],
 )
 def test_servers_are_where_the_caller_says_then_ps_hosts_then_tf_config(
-    hosts: str | None, environment: dict[str, str], expected: tuple[list[str], int | None] | None
+    hosts: str | None,
+    environment: dict[str, str],
+    expected: tuple[list[str], int | None] | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = find_servers(hosts, environment)
-    assert (found and ([str(each) for each in found.hosts], found.task_index)) == expected
+    found = resolved(monkeypatch, environment, hosts)
+    assert (None if found.own else ([str(each) for each in found.hosts], found.task_index)) == expected
 
 
 @pytest.mark.parametrize(
@@ -140,7 +153,7 @@ def test_servers_are_where_the_caller_says_then_ps_hosts_then_tf_config(
     ],
 )
 def test_an_environment_that_makes_no_sense_is_refused_with_a_sentence(
-    environment: dict[str, str], words: str
+    environment: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(AddressError, match=words):
-        find_servers(None, environment)
+        resolved(monkeypatch, environment)

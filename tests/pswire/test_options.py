@@ -20,7 +20,6 @@ from pswire.config.sections import Section
 from pswire.config.toml import apply_overrides, overrides_of
 from pswire.environment import VARIABLES, warn_of_misspelt
 from pswire.exits import ExitCode
-from psworker.cli import find_place
 from psworker.cli import main as worker
 from psworker.running import WorkerOptions
 
@@ -137,16 +136,6 @@ def test_a_variable_that_looks_misspelt_is_named(caplog: pytest.LogCaptureFixtur
     warn_of_misspelt(dict.fromkeys(names, "x"))
     said = [record.getMessage() for record in caplog.records]
     assert [text.rpartition("you mean ")[2] for text in said] == ["PS_HOSTS?", "PS_WIRE_DTYPE?"]
-
-
-def test_a_worker_names_the_variables_that_only_scripts_read(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name in ("PS_HOSTS", "PS_TRANSPORT"):
-        monkeypatch.setenv(name, "x")
-    find_place("127.0.0.1:7070", 0, None)
-    said = [record.getMessage().partition(" is for")[0] for record in caplog.records]
-    assert said == ["PS_HOSTS", "PS_TRANSPORT"] and "expected --ps-hosts" in caplog.text
 
 
 def test_every_variable_of_ours_is_known() -> None:

@@ -12,11 +12,10 @@ import pytest
 
 import psworker
 from pslab.experiment import Experiment
-from pswire.addresses import parse_hosts
 from pswire.exits import ExitCode
 from psworker import running
+from psworker.connection import Connection
 from psworker.running import Reporter, WorkerOptions
-from psworker.servers import Place
 from tests.promises import promise
 from tests.sentences import Recorder
 from tests.service.peer import Peer
@@ -44,7 +43,8 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ps_worker(hosts: str, task_index: int) -> ExitCode:
     options = WorkerOptions(server_timeout=PATIENCE)
-    return running.run(Experiment(), Place(parse_hosts(hosts), task_index), options, Reporter(as_json=False))
+    connection = Connection.resolve(hosts, task_index=task_index, server_timeout=PATIENCE)
+    return running.run(Experiment(), connection, options, Reporter(as_json=False))
 
 
 def test_a_loop_of_ones_own_is_told_so(over: Cluster, sentences: Recorder) -> None:

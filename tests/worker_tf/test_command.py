@@ -12,11 +12,10 @@ from safetensors.numpy import load_file
 from pslab.check.checker import check_run
 from pslab.experiment import Experiment
 from pslab.runs.folder import Run
-from pswire.addresses import parse_hosts
 from pswire.exits import ExitCode
 from psworker.cli import main
+from psworker.connection import Connection
 from psworker.running import Reporter, WorkerOptions, run
-from psworker.servers import Place
 from psworker.tensorflow import named_variables
 from tests.service.serving import serving
 
@@ -60,9 +59,9 @@ def work(
     file = folder / "job_of_a_test.py"
     file.write_text(JOB.format(optimizer=optimizer))
     document = {"job": {"module": f"{file}:Plain", "options": options, **(job or {})}}
-    place = Place(parse_hosts(hosts), None)
+    connection = Connection.resolve(hosts, server_timeout=10.0)
     options = WorkerOptions(device="cpu", server_timeout=10.0, save=save, save_best=best)
-    return run(Experiment.parse(document), place, options, Reporter(as_json=False))
+    return run(Experiment.parse(document), connection, options, Reporter(as_json=False))
 
 
 def test_an_empty_dataset_names_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -246,9 +246,9 @@ class Backups:
         session, untrained = membership.session, membership.given is not None
         self._late = session is not None and untrained
         self._restored = found[0] if found and (session is None or untrained) else ""
-        if self._restored and self._late and membership.place is None:
+        if self._restored and self._late and membership.alone:
             self._refuse(1)
-        index = 0 if membership.place is None else membership.place.task_index
+        index = 0 if membership.alone else membership.connection.task_index
         for backup in self._callbacks:
             if not (index if session is None else session.worker_index):
                 backup.on_train_begin()

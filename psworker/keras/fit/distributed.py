@@ -138,7 +138,7 @@ class Distributed:
 
     def replace(self) -> None:
         """Close, but let the servers of a cluster wait for what this process trains next."""
-        if self._membership.place is None:
+        if self._membership.alone:
             self.close()
             return
         self._bring_rows()
@@ -213,7 +213,7 @@ class Distributed:
         try:
             return self._run(bound)
         except BaseException as error:
-            if self._membership.place is not None:
+            if not self._membership.alone:
                 # Others must not wait for a contribution that will not come.
                 self._steps.leave(f"{type(error).__name__} in fit")
             raise
@@ -303,10 +303,10 @@ class Distributed:
 
     def _acts_for_all(self) -> bool:
         """Return whether this worker is the chief; see `Duties`."""
-        place = self._membership.place
-        if self._membership.session is None and place is not None and not self._steps.finished:
-            if place.task_index is not None:
-                return place.task_index == 0
+        membership = self._membership
+        if membership.session is None and not membership.alone and not self._steps.finished:
+            if membership.connection.task_index is not None:
+                return membership.connection.task_index == 0
             # Only by joining this worker learns its number.
             assert self.session is not None
         return self._steps.duties.mine
@@ -328,7 +328,7 @@ class Distributed:
                 data = self._resumption.next(self._one_ahead.over(iterator))
             except StopIteration:
                 break
-            if self._membership.place is not None:
+            if not self._membership.alone:
                 self._place(data)
             logs = self._steps(data, following=self._one_ahead.following)
             if self._resumption.ends_epoch() and self._counts_steps:
@@ -403,7 +403,7 @@ class Distributed:
     def _tell_alone(self, logs: Mapping[str, Any]) -> None:
         """As the only worker of a job on servers, tell what it validated."""
         session, steps = self._membership.session, self._steps
-        if session is None or self._membership.place is None or session.worker_count > 1:
+        if session is None or self._membership.alone or session.worker_count > 1:
             return
         # Work units end the job before the validation of their last epoch.
         if steps.dealt is not None or not steps.finished:
@@ -427,12 +427,7 @@ class Distributed:
         if self._resumption.passes_over:
             # Its end is that of the fit in which this worker goes on.
             return
-        if (
-            self._membership.place is not None
-            and not self._stay
-            and not self._steps.finished
-            and self.model.built
-        ):
+        if not self._membership.alone and not self._stay and not self._steps.finished and self.model.built:
             # A worker without a batch joins, too, because the others wait for it.
             assert self.session is not None
         if self._stay:
@@ -454,7 +449,7 @@ OPEN: weakref.WeakSet[Distributed] = weakref.WeakSet()
 
 def _forsake(membership: Membership) -> None:
     """Leave in a thread of its own: garbage is collected anywhere, also while locks are held."""
-    if membership.place is None:
+    if membership.alone:
         threading.Thread(target=membership.abandon, name="forsaken model").start()
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ import numpy as np
 from pswire.addresses import Address
 from psworker.backends import computes, log_backend
 from psworker.backends.keras import KerasModel, KerasVariables, backend, collect
+from psworker.connecting import open_session
+from psworker.connection import Connection
 from psworker.control.joining import Phase
-from psworker.servers import EmbeddedServer, Place
 from psworker.session import Session
 
 # The newest session of this process, by servers and task. What the process trains there next is a phase behind it; it
@@ -21,37 +23,21 @@ _NEWEST: dict[tuple[tuple[Address, ...], int | None], Session] = {}
 
 
 class Membership:
-    """Holds the session of one worker, and its own server if there is one.
+    """Holds the session of one worker, and its own server if there is none yet.
 
-    `place`: where servers run; None where `start` starts one, for this process alone. `join` opens a session.
-    `task_index`: this worker's number, if it was given; threads may be different workers.
+    `alone`: this process has started the server for itself. Threads may be different workers.
     """
 
-    def __init__(
-        self,
-        place: Place | None,
-        start: Callable[[], EmbeddedServer] | None,
-        join: Callable[..., Session],
-        task_index: int | None,
-    ) -> None:
-        self.place, self._join, self._task_index = place, join, task_index
-        self._server = None if start is None else start()
+    def __init__(self, connection: Connection) -> None:
+        own = connection.own
+        # The optimizer is known at the first batch, which may build the model.
+        self._server = None if own is None else own.start({"name": "from-job"})
+        self.alone = own is not None
+        self.connection = connection if self._server is None else connection.at(self._server)
+        self._key = self.connection.hosts, connection.task_index
         self.session: Session | None = None
         # The weights with which the job was joined, until the first version comes in their place.
         self.given: list[np.ndarray[Any, Any]] | None = None
-
-    @property
-    def hosts(self) -> tuple[Address, ...]:
-        """All servers, in task order."""
-        if self._server is not None:
-            return (self._server.address,)
-        assert self.place is not None, "the server of its own has ended"
-        return self.place.hosts
-
-    @property
-    def parts(self) -> int:
-        """Parts into which the model is cut."""
-        return 1 if self.place is None else self.place.parts
 
     def open(
         self,
@@ -66,17 +52,23 @@ class Membership:
         `goes_on`: begin another phase of the job of this membership's last session. Otherwise what this process trained
         on these servers before is over, and a job begins.
         """
-        before, hosts = _NEWEST.get((self.hosts, self._task_index)), self.hosts
+        before, connection = _NEWEST.get(self._key), self.connection
         self.given = variables.values()
         specs = list(zip(variables.specs, self.given, strict=True))
-        phase, known = Phase(stays=True), dict[str, Any]()
+        phase = Phase(stays=True)
         if before is not None and before.stop is not None:
             phase = Phase(stays=True, job=before.job, begins_next=not goes_on)
-            known = {"name": before.worker, "task_index": before.worker_index}
+            connection = replace(connection, name=before.worker, task_index=before.worker_index)
         model = KerasModel(variables, backend().framework)
-        known["computes"] = computes(model.backend, model.device)
-        self.session = session = self._join(hosts, specs, optimizer=optimizer, phase=phase, **known, **more)
-        _NEWEST[hosts, self._task_index] = session
+        self.session = session = open_session(
+            connection,
+            specs,
+            optimizer=optimizer,
+            phase=phase,
+            computes=computes(model.backend, model.device),
+            **more,
+        )
+        _NEWEST[self._key] = session
         log_backend(session.worker, model)
         if before is not None:
             before.close("begins another phase")
@@ -85,7 +77,7 @@ class Membership:
     @property
     def went_on(self) -> bool:
         """This process has trained something else on these servers since."""
-        return _NEWEST.get((self.hosts, self._task_index)) is not self.session
+        return _NEWEST.get(self._key) is not self.session
 
     def changed(self, variables: KerasVariables, tolerance: float) -> str | None:
         """Name a variable that is not as it was given, up to `tolerance` relative to 1 or to itself."""
@@ -130,7 +122,7 @@ class Membership:
         server = self._server
         if server is None:
             return
-        newest = _NEWEST.pop((self.hosts, self._task_index), None)
+        newest = _NEWEST.pop(self._key, None)
         if newest is not None:
             newest.close()
         self._server = None

@@ -148,7 +148,7 @@ class Steps:
         more: dict[str, Any] = {"tables": tables} if tables else {}
         if self.dealt is not None:
             more |= {"work": self.dealt.work, "epochs": self.dealt.epochs}
-        if self.membership.place is not None:
+        if not self.membership.alone:
             more["function"] = function_of(model)
         session = self.membership.open(variables, self.optimizer, more, goes_on=self._goes_on)
         read_rows(model, session.lookup)
@@ -157,7 +157,7 @@ class Steps:
                 f'the job has ended {session.phases_over} phases without this process: with sharding="units" a script '
                 "that is started again cannot tell which of its fits that is; the other workers train its units"
             )
-        if self.membership.place is not None and not self._goes_on:
+        if not self.membership.alone and not self._goes_on:
             # Whichever worker gets a unit draws the same numbers for it.
             self._draws.begin(variables, 0 if self._deals else session.worker_index)
         self._step = self._traced(variables, session)
@@ -172,7 +172,7 @@ class Steps:
 
     def _translated(self, trained: Sequence[tuple[Any, str]]) -> dict[str, Any]:
         # Nobody but the worker has the norm of a gradient that is rows in part.
-        servers = 2 if tables_of(self.model._flatten_layers()) else self.membership.parts
+        servers = 2 if tables_of(self.model._flatten_layers()) else self.membership.connection.parts
         return translate(self.model.optimizer, trained, servers=servers)
 
     def _traced(self, variables: KerasVariables, session: Session) -> GradientStep:

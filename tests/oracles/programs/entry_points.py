@@ -2,8 +2,7 @@
 
 The session that an entry point would open is replaced by one that notes its arguments, so no server is needed. `way` is
 how the setting is given: by an argument, an environment variable or TF_CONFIG. `what` is the value that the session
-got, "ignored" if it got the default, or the error. This file uses public names only, so that an earlier commit can run
-it, too.
+got, "ignored" if it got the default, or the error.
 """
 
 import json
@@ -86,7 +85,7 @@ SETTINGS: dict[str, tuple[Any, str, str]] = {
     "wire_dtype": ("bfloat16", "PS_WIRE_DTYPE", "bfloat16"),
     "transport": ("socket", "PS_TRANSPORT", "socket"),
     "server_timeout": (7.0, "", ""),
-    "replicas": (None, "PS_REPLICAS", "2"),
+    "replicas": (2, "PS_REPLICAS", "2"),
     "tls_ca": (PEM, "PS_TLS_CA", PEM),
 }
 
@@ -95,8 +94,9 @@ def found(entry: str, setting: str, given: Given, environment: dict[str, str]) -
     """Return what the session of this entry point gets for the setting."""
     noted: Given = {}
 
-    def opened(hosts: Any, specs: Any, **rest: Any) -> None:
-        noted.update(rest, hosts=",".join(map(str, hosts)))
+    def opened(where: Any, specs: Any, **rest: Any) -> None:
+        noted.update({name: getattr(where, name) for name in SETTINGS if hasattr(where, name)})
+        noted.update(credentials=where.credentials, hosts=",".join(map(str, where.hosts)))
         raise Opened
 
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PS_", "TF_CONFIG"))}
@@ -104,9 +104,7 @@ def found(entry: str, setting: str, given: Given, environment: dict[str, str]) -
         mock.patch.dict(os.environ, {**kept, **environment}, clear=True),
         mock.patch("psworker.connecting.Session", opened),
         # Without servers the entry points start one.
-        mock.patch("psworker.connecting.EmbeddedServer", side_effect=Opened),
-        mock.patch("psworker.remote.EmbeddedServer", side_effect=Opened),
-        mock.patch("psworker.keras.distribution.EmbeddedServer", side_effect=Opened),
+        mock.patch("psworker.connection.EmbeddedServer", side_effect=Opened),
     ):
         try:
             ENTRIES[entry](given)
