@@ -368,7 +368,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a commit that a cancel has crossed counts for its worker",
-        "and each.ticket == ticket and «each.cancelled»: self.held = ticket",
+        "and each.ticket == ticket and «each.cancelled»)",
         "False",
         ("engine/test_client.py",),
     ),
