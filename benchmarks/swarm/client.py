@@ -67,7 +67,6 @@ class Client:
         self._swarm, self._model, self._hosts = swarm, model, hosts
         self._control = channel(hosts[0])
         self._channels = [channel(host, payloads=True) for host in hosts]
-        self._liveness: list[GrpcLink | None] = [None] * len(hosts)
         self._links: list[SocketLink | None] = [None] * len(hosts)
         self._unsent: list[list[bytes]] = [[] for _ in hosts]
         self._said: asyncio.Queue[pb.SessionRequest] = asyncio.Queue()
@@ -124,22 +123,21 @@ class Client:
                 self.member.end(f"the session takes nothing more: {error}")
 
     async def _open_link(self, server: int) -> None:
-        """A socket; the stream on which it is asked for stays open beside it."""
+        """A socket. A stream asks where."""
         offered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
         def ended(code: int, reason: str) -> None:
             if not offered.done():
                 offered.set_exception(RuntimeError(f"server {server}: {reason}"))
-            else:
-                self._ended(server, code, reason)
 
         call = self._channels[server].stream_stream("/pswire.v1.Shard/Exchange")
-        stream = self._liveness[server] = GrpcLink(call, offered.set_result, ended)
-        stream.send(self.member.attach())
+        stream, claim = GrpcLink(call, offered.set_result, ended), self.member.claim()
+        stream.send(shard_pb2.ExchangeRequest(attach=claim).SerializeToString())
         offer = shard_pb2.ExchangeReply.FromString(await offered).attached
+        stream.close()
         host = str(parse_hosts(self._hosts[server])[0].host)
         self._links[server] = await SocketLink.opened(
-            *(host, offer.port, offer.token),
+            *(host, offer.port, claim.SerializeToString()),
             lambda message: self.member.deliver(server, message),
             lambda code, reason: self._ended(server, code, reason),
         )
@@ -166,11 +164,9 @@ class Client:
             self._send(server, message)
 
     def _ended(self, server: int, code: int, reason: str) -> None:
-        link, stream = self._links[server], self._liveness[server]
-        self._links[server] = self._liveness[server] = None
-        for each in (link, stream):
-            if each is not None:
-                each.close()
+        link, self._links[server] = self._links[server], None
+        if link is not None:
+            link.close()
         if self.member.alive:
             self.member.ended(server, code, reason)
 

@@ -1,4 +1,4 @@
-"""What a light member's words travel on, in one event loop: sockets, and the gRPC streams that authorize them."""
+"""What a light member's words travel on, in one event loop: sockets, and gRPC streams."""
 
 import asyncio
 import struct
@@ -62,12 +62,12 @@ class SocketLink(asyncio.Protocol):
         self._accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @classmethod
-    async def opened(cls, host: str, port: int, token: bytes, deliver: Deliver, ended: Ended) -> "SocketLink":
+    async def opened(cls, host: str, port: int, claim: bytes, deliver: Deliver, ended: Ended) -> "SocketLink":
         """Raises OSError."""
         link = cls(deliver, ended)
         async with asyncio.timeout(PATIENCE):
             await asyncio.get_running_loop().create_connection(lambda: link, host, port)
-            link.send(token)
+            link.send(claim)
             await link._accepted
         return link
 

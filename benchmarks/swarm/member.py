@@ -90,21 +90,17 @@ class Member:
         """The first message of the session."""
         return pb.SessionRequest(hello=self._hello)
 
-    def attach(self) -> bytes:
-        """The request that asks a server what travels faster than gRPC; its answer is not for `deliver`."""
+    def claim(self) -> shard_pb2.Attach:
+        """The first frame of a connection; over gRPC it asks where a server takes connections."""
         push = self._push
-        asked = shard_pb2.Attach(
+        return shard_pb2.Attach(
             job=push.job,
             worker=push.worker,
             incarnation=push.incarnation,
             membership_token=push.membership_token,
             plan=push.plan,
-            # Another place than the server's: memory is not shared, and a socket is.
-            place="elsewhere",
             after=0 if self._grant is None else self._grant.index,
-            ask=True,
         )
-        return shard_pb2.ExchangeRequest(attach=asked).SerializeToString()
 
     def adopt(self) -> None:
         """A grant that nobody sent, with its version: where no server stands behind."""

@@ -87,7 +87,7 @@ class Server:
         self.watch = self.host.watch
         self.authorizer = Authorizer(settings.credentials, settings.task_index)
         self._exchange = ExchangeRpc(self.host)
-        self.listeners = Listeners(settings, self.host, self._exchange.exchange, self.authorizer)
+        self.listeners = Listeners(settings, self.host, self._exchange.admit, self.authorizer)
         self.sockets = self._exchange.sockets = self.listeners.sockets
         # Server 0 coordinates; any other server follows.
         self._coordinating: Coordinating | None = None

@@ -3,7 +3,6 @@
 TLS 1.3 on both sides. Sessions are not resumed: every connection checks the certificate anew.
 """
 
-import hashlib
 import os
 import ssl
 import tempfile
@@ -84,11 +83,6 @@ class Identity:
             return False
         return True
 
-    @cached_property
-    def fingerprint(self) -> bytes:
-        """The SHA-256 digest of the certificate, which `peer_fingerprint` gives to the other end."""
-        return fingerprint_of_pem(self.cert.decode())
-
     def _show(self, context: ssl.SSLContext) -> None:
         """Load certificate and key. `ssl` reads files only, so they go through an anonymous file in memory."""
 
@@ -166,23 +160,6 @@ class Facts:
     def ends(self) -> float:
         """The time from which it is no longer accepted."""
         return min(self.certificate_ends, self.authority_ends)
-
-
-def fingerprint_of_pem(cert: str) -> bytes:
-    """Return the SHA-256 digest of the first certificate in `cert`. Raises IdentityError if there is none."""
-    end = cert.find(ssl.PEM_FOOTER)
-    start = cert.find(ssl.PEM_HEADER)
-    try:
-        der = ssl.PEM_cert_to_DER_cert(cert[start : end + len(ssl.PEM_FOOTER)])
-    except ValueError as error:
-        raise IdentityError("expected a certificate in PEM, got something else") from error
-    return hashlib.sha256(der).digest()
-
-
-def peer_fingerprint(connected: ssl.SSLSocket | ssl.SSLObject) -> bytes:
-    """Return the digest of the other end's certificate; empty if it showed none."""
-    der = connected.getpeercert(binary_form=True)
-    return hashlib.sha256(der).digest() if der else b""
 
 
 def new_context(protocol: int) -> ssl.SSLContext:

@@ -1,20 +1,20 @@
 """Messages over a plain socket: a stream of an RPC without HTTP/2 around it.
 
-A round trip of a small message takes a tenth of gRPC's time, and a large one is copied half as often. The socket
-supplements a gRPC stream, on which the server says how to connect: where it listens (a Unix socket for its own machine,
-a port for others), and a token that is valid for one connection. The token is the first frame; an empty frame in return
-accepts it.
+A round trip of a small message takes a tenth of gRPC's time, and a large one is copied half as often. A server says
+over gRPC where it listens: on a Unix socket for its own machine, on a port for others. The first frame proves who
+connects; a frame in return accepts it.
 
 Each frame is its length and a gRPC status code, which is 0 for a message of the stream. Any other code ends the stream;
 the frame then holds the reason in UTF-8. For connecting see `pswire.transport.socket_handshake`.
 """
 
 import math
-import select
+import os
 import socket
 import ssl
 import struct
 import threading
+from array import array
 from collections.abc import Sequence
 from typing import Final
 
@@ -28,46 +28,53 @@ Parts = Sequence[bytes | memoryview]
 
 # A chunk of 4 MiB with its headers. Neither end makes the other accept more at once.
 FRAME_BYTES: Final = 4 * 2**20 + 2**16
-TOKEN_BYTES: Final = 16
 # Seconds that either end waits for the other's first frame.
 HANDSHAKE_TIMEOUT: Final = 5.0
 HEAD: Final = struct.Struct("<IB")
+# A time, as the system takes it.
+_TIMEVAL: Final = struct.Struct("ll")
 # Bytes received at once before the length of a frame is known: what it holds of a large one has to be copied.
 FIRST: Final = 1 << 12
 # A frame from this size on is sent in two pieces instead of being copied behind its head, and received into a reused
 # buffer.
 LARGE: Final = 1 << 16
-# A connection is idle while a gradient is computed, and routers forget connections that are idle for minutes. TCP
-# itself would then wait a quarter of an hour for an answer, and gRPC's pings use another connection. Idle seconds,
-# interval in seconds, and number of unanswered probes.
-_KEEPALIVE: Final = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+# A connection is idle while a gradient is computed, and routers forget connections that are idle for minutes. Seconds
+# without an acknowledgement after which a connection counts as dead, unless a worker_timeout is known: TCP itself would
+# wait a quarter of an hour.
+DEAD: Final = 50.0
 # Bytes that one process leaves in a Unix socket without waiting for the other: keys and rows of a batch, which are no
 # part of shared memory. With the system's 208 KiB both processes wake each other several times for a message. The
 # system may give less (net.core.wmem_max).
 ROOM: Final = 2**20
+# Descriptors of shared memory that are here and not taken, at most.
+DESCRIPTORS: Final = 8
+_DESCRIPTORS_SPACE: Final = socket.CMSG_SPACE(4 * DESCRIPTORS)
 # More data follows at once. Not every system has this flag.
 MORE: Final = getattr(socket, "MSG_MORE", 0)
-
-
-# Fields of Linux' struct tcp_info: unanswered retransmissions and probes at bytes 2 and 3; milliseconds since the last
-# data and the last acknowledgement at bytes 52 and 56.
-_TCP_INFO: Final = struct.Struct("<2xBB48xII")
 
 
 class SocketError(OSError):
     """There is no connection, or it is broken. The text says why."""
 
 
-def keep_alive(connected: Carrier) -> None:
-    """Configure TCP: send small messages at once, and keep the connection known to routers. Give a Unix socket room."""
+class Stuck(SocketError):
+    """Nothing was received or taken for as long as `FramedSocket.limit` says."""
+
+
+def keep_alive(connected: Carrier, dead: float = DEAD) -> None:
+    """Configure TCP: send small messages at once, keep the connection known to routers, and end it after `dead` seconds
+    without an acknowledgement. Give a Unix socket room."""
     if connected.family == socket.AF_UNIX:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM)
-    else:
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _KEEPALIVE.items():
-            if hasattr(socket, name):
-                connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        return
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    probes = max(1, math.ceil(dead / 3))
+    options = {"TCP_KEEPIDLE": probes, "TCP_KEEPINTVL": probes, "TCP_USER_TIMEOUT": math.ceil(1000 * dead)}
+    for name, value in options.items():
+        # Not every system has all of them.
+        if hasattr(socket, name):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class FramedSocket:
@@ -76,15 +83,18 @@ class FramedSocket:
     `_guard` protects the count of users and the closed flag; everything else belongs to the one thread.
     """
 
-    def __init__(self, connected: Carrier) -> None:
+    def __init__(self, connected: Carrier, dead: float = DEAD) -> None:
+        """`dead`: as of `keep_alive`."""
         self._socket = connected
-        keep_alive(connected)
+        keep_alive(connected, dead)
         # Received and not read yet: bytes `_start` to `_end`. Python's buffered reader takes twice the time for a small
         # frame.
         self._come = memoryview(bytearray(LARGE))
         self._start = self._end = 0
         # Holds the last large frame.
         self._buffer = bytearray()
+        # Came with frames, and nobody has taken them yet.
+        self._descriptors: list[int] = []
         # Reentrant, because a signal handler may close the socket it interrupts.
         self._guard = threading.RLock()
         # The last user closes the descriptor, whose number is soon reused for another connection.
@@ -94,17 +104,19 @@ class FramedSocket:
     def first(self, most: int) -> bytes | None:
         """Return the first frame; None if none comes within `HANDSHAKE_TIMEOUT`. Call before any other receive.
 
-        Raises SocketError for a frame of more than `most` bytes, and if TLS gives a reason.
+        Raises SocketError for a frame of more than `most` bytes, for a refusal, and if TLS gives a reason.
         """
         deadline = running.now() + HANDSHAKE_TIMEOUT
         try:
-            head = self._exactly(HEAD.size, deadline)
-            if len(head) < HEAD.size:
+            if not self._fill(HEAD.size, deadline):
                 return None
-            length, _ = HEAD.unpack(head)
+            length, code = HEAD.unpack_from(self._come)
             if length > most:
                 raise _too_long(length, most)
-            message = self._exactly(length, deadline)
+            if not self._fill(HEAD.size + length, deadline):
+                return None
+            self._start = HEAD.size + length
+            message = bytes(self._come[HEAD.size : self._start])
             self._socket.settimeout(None)
         except SocketError:
             raise
@@ -113,25 +125,12 @@ class FramedSocket:
             raise SocketError(f"TLS ends the connection: {error.reason}") from error
         except OSError:
             return None
-        return message if len(message) == length else None
-
-    def _exactly(self, size: int, deadline: float) -> bytes:
-        """Receive this many bytes, or fewer at the end of the stream. Raises TimeoutError."""
-        data = b""
-        while len(data) < size:
-            # One deadline for all bytes, not one for each.
-            left = deadline - running.now()
-            if left <= 0:
-                raise TimeoutError
-            self._socket.settimeout(left)
-            piece = self._socket.recv(size - len(data))
-            if not piece:
-                break
-            data += piece
-        return data
+        if code:
+            raise SocketError(message.decode(errors="replace"))
+        return message
 
     def send(self, parts: Parts, code: int = 0) -> None:
-        """Send a frame. Raises SocketError if the other end is gone or the message is too long."""
+        """Send a frame. Raises SocketError if the other end is gone or the message is too long, and Stuck."""
         length = sum(map(len, parts))
         if length > FRAME_BYTES:
             raise SocketError(f"expected a message of at most {FRAME_BYTES} bytes, got {length}")
@@ -146,13 +145,17 @@ class FramedSocket:
                 *few, payload = parts
                 self._socket.sendall(b"".join((head, *few)), MORE)
                 self._socket.sendall(payload)
+        except BlockingIOError as error:
+            raise Stuck("the other end takes nothing") from error
         except OSError as error:
             raise SocketError(f"the other end is gone: {error.strerror}") from error
         finally:
             self._leave()
 
     def receive(self) -> tuple[bytes | memoryview, int] | None:
-        """Return the next frame and its code; None at the end of the stream. Raises SocketError for an invalid frame.
+        """Return the next frame and its code; None at the end of the stream.
+
+        Raises SocketError for an invalid frame, and Stuck.
 
         A large frame lies in memory that the next one overwrites.
         """
@@ -169,23 +172,56 @@ class FramedSocket:
             return None if message is None else (message, code)
         except SocketError:
             raise
+        except BlockingIOError as error:
+            raise Stuck("the other end sends nothing") from error
         except OSError:
             return None
         finally:
             self._leave()
 
-    def _fill(self, size: int) -> bool:
-        """Receive until this many bytes (at most `LARGE`) are here; False if the stream ends before."""
+    def _fill(self, size: int, deadline: float | None = None) -> bool:
+        """Receive until this many bytes (at most `LARGE`) are here; False if the stream ends before.
+
+        Raises TimeoutError at the deadline, which is one for all bytes.
+        """
         come, held = self._come, self._end - self._start
         if self._start:
             come[:held] = come[self._start : self._end]
             self._start, self._end = 0, held
         while self._end < size:
-            count = self._socket.recv_into(come[self._end : max(size, FIRST)])
+            if deadline is not None:
+                left = deadline - running.now()
+                if left <= 0:
+                    raise TimeoutError
+                self._socket.settimeout(left)
+            count = self._some(come[self._end : max(size, FIRST)])
             if not count:
                 return False
             self._end += count
         return True
+
+    def _some(self, into: memoryview) -> int:
+        """Receive bytes, and the descriptors that come with them."""
+        connected = self._socket
+        if connected.family != socket.AF_UNIX or isinstance(connected, TlsSocket):
+            return connected.recv_into(into)
+        count, ancillary, flags, _ = connected.recvmsg_into(
+            [into], _DESCRIPTORS_SPACE, socket.MSG_CMSG_CLOEXEC
+        )
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                self._descriptors += array("i", data[: len(data) - len(data) % 4])
+        if flags & socket.MSG_CTRUNC or len(self._descriptors) > DESCRIPTORS:
+            raise SocketError(f"expected at most {DESCRIPTORS} descriptors with a frame, got more")
+        return count
+
+    def descriptors(self, count: int) -> list[int]:
+        """Return the next descriptors that came with frames; they are the caller's. Raises SocketError if fewer are
+        here."""
+        if len(self._descriptors) < count:
+            raise SocketError(f"expected {count} descriptors with a frame, got {len(self._descriptors)}")
+        taken, self._descriptors = self._descriptors[:count], self._descriptors[count:]
+        return taken
 
     def _small(self, length: int) -> bytes | None:
         if self._end - self._start < length and not self._fill(length):
@@ -214,41 +250,21 @@ class FramedSocket:
         return memoryview(self._buffer)[:length]
 
     @property
-    def alive(self) -> bool:
-        """True if the other end has neither closed nor died."""
-        watch = select.poll()
-        try:
-            watch.register(self._socket, select.POLLRDHUP)
-        except ValueError:
-            return False
-        return not watch.poll(0)
+    def local(self) -> bool:
+        """Whether the other end is on this machine."""
+        return self._socket.family == socket.AF_UNIX
 
-    def probe(self, seconds: float) -> None:
-        """Make the system probe an idle peer often enough for `silent` to answer within `seconds`."""
-        if self._socket.family == socket.AF_UNIX:
-            return
-        for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
-            if hasattr(socket, name):
-                value = max(1, math.ceil(seconds / 3))
-                self._socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    def limit(self, seconds: float) -> None:
+        """Have `send` and `receive` raise Stuck if nothing moves for that long. The time in which this process is
+        stopped does not count."""
+        whole, part = divmod(seconds, 1)
+        value = _TIMEVAL.pack(int(whole), int(1e6 * part))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._plain.setsockopt(socket.SOL_SOCKET, option, value)
 
-    def silent(self, seconds: float) -> bool:
-        """Return True if the other end's system has acknowledged nothing for this long, despite several probes.
-
-        It is gone, or something on the way drops packets. False if that cannot be known. Thread-safe.
-        """
-        with self._guard:
-            if self._closed or self._socket.family == socket.AF_UNIX or not hasattr(socket, "TCP_INFO"):
-                return False
-            try:
-                plain = self._socket.plain if isinstance(self._socket, TlsSocket) else self._socket
-                info = plain.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-            except OSError:
-                return False
-        if len(info) < _TCP_INFO.size:
-            return False
-        retransmitted, probed, data, acknowledged = _TCP_INFO.unpack(info)
-        return bool(max(retransmitted, probed) > 1 and min(data, acknowledged) > 1000 * seconds)
+    @property
+    def _plain(self) -> socket.socket:
+        return self._socket.plain if isinstance(self._socket, TlsSocket) else self._socket
 
     def detach(self) -> Carrier:
         """Return the socket, which is the caller's from now on. Only behind `first`, and before any other receive."""
@@ -290,6 +306,8 @@ class FramedSocket:
         if not self._users:
             self._socket.close()
             self._buffer = bytearray()
+            for descriptor in self.descriptors(len(self._descriptors)):
+                os.close(descriptor)
 
 
 def _too_long(length: int, most: int) -> SocketError:

@@ -1,8 +1,9 @@
-"""Memory shared by two processes of one machine: anonymous files, found through /proc.
+"""Memory shared by two processes of one machine: anonymous files, whose descriptors a Unix socket hands over.
 
 A segment is an anonymous file (memfd). No directory lists it, so nothing is left behind however its processes end: the
-kernel frees it with the last process that has it open or mapped. Another process opens it as /proc/<pid>/fd/<fd>, which
-the kernel allows to the same user only. A random token at its beginning proves that it is the right one.
+kernel frees it with the last process that has it open or mapped. A worker gets descriptors with a frame of its
+connection (`pswire.transport.framed_socket`). Servers with replicas open each other's as /proc/<pid>/fd/<fd>, which the
+kernel allows to the same user only; a random token at its beginning proves that it is the right one.
 """
 
 import fcntl
@@ -10,9 +11,11 @@ import hmac
 import mmap
 import os
 import secrets
+import stat
 import sys
 import weakref
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +32,11 @@ TOKEN_BYTES: Final = 16
 F_SEAL_FUTURE_WRITE: Final = 0x10
 # The name of the files in `readlink` and `ls -l /proc/*/fd`.
 NAME: Final = "pswire"
+
+
+# What a file of ours cannot do, so that no access to it is fatal.
+_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_numbers: Final = count(1)
 
 
 class SegmentError(OSError):
@@ -57,6 +65,8 @@ class Segment:
         fd, self.memory = _made(size, writable)
         # Other processes find the file only while this one has it open.
         weakref.finalize(self.memory, os.close, fd).atexit = False
+        # Of this process, and of no other segment of it.
+        self.number = next(_numbers)
         token = secrets.token_bytes(TOKEN_BYTES)
         self.memory[:TOKEN_BYTES] = token
         self.place = Place(os.getpid(), fd, token, nbytes)
@@ -93,6 +103,28 @@ def _keep_for_readers(fd: int) -> None:
             "expected a kernel that keeps other processes from writing to shared weights (F_SEAL_FUTURE_WRITE, "
             f"Linux 5.1 or later), got Linux {os.uname().release}: {error.strerror}"
         ) from error
+
+
+def map_descriptor(fd: int, nbytes: int, *, writable: bool) -> mmap.mmap:
+    """Map a segment with `nbytes` of contents that another process has handed over, and close the descriptor.
+
+    Raises SegmentError unless it is sealed memory of that size.
+    """
+    try:
+        facts = os.fstat(fd)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size != HEADER + nbytes:
+            raise SegmentError(
+                f"expected memory of {HEADER + nbytes} bytes, got {facts.st_size} bytes of a file"
+            )
+        if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+            raise SegmentError("expected memory that nobody can cut short, got a file without seals")
+        return mmap.mmap(fd, HEADER + nbytes, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
+    except SegmentError:
+        raise
+    except OSError as error:
+        raise SegmentError(f"a descriptor is of no shared memory: {error.strerror}") from error
+    finally:
+        os.close(fd)
 
 
 def open_segment(place: Place, *, writable: bool) -> mmap.mmap:

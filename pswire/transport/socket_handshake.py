@@ -1,4 +1,4 @@
-"""The handshake of a socket: the server listens and checks the peer, the worker shows its token.
+"""The handshake of a socket: the server listens and checks the peer, whose first frame proves who it is.
 
 A Unix socket's name is abstract: no file is left behind, and other network namespaces cannot see it.
 """
@@ -11,15 +11,17 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pswire.transport.framed_socket import HANDSHAKE_TIMEOUT, Carrier, FramedSocket, SocketError
+from pswire.transport.framed_socket import HANDSHAKE_TIMEOUT, FramedSocket, SocketError
 from pswire.transport.tls_socket import TlsSocket
 
 _CREDENTIALS: Final = struct.Struct("3i")
 
 # Connections that the system queues until they are accepted. The client of a further one retries a second later.
 BACKLOG: Final = 1024
+# Bytes of the frame that accepts a connection.
+ANSWER_BYTES: Final = 2**16
 
-# The server's side
+# The side that listens
 
 
 def listen_unix() -> tuple[socket.socket, str]:
@@ -71,13 +73,14 @@ def check_same_user(connected: socket.socket) -> None:
         raise SocketError(f"expected a process of user {os.geteuid()}, got one of user {user}")
 
 
-# The worker's side
+# The side that connects
 
 
-def connect_unix(name: str, token: bytes) -> FramedSocket:
-    """Connect to the process of this machine that listens under `name`.
+def connect_unix(name: str, first: bytes) -> tuple[FramedSocket, bytes]:
+    """Connect to the process of this machine that listens under `name`, and send the first frame; return its answer,
+    too.
 
-    Raises SocketError if it cannot be reached, is not of this user, or does not expect `token`.
+    Raises SocketError if it cannot be reached, is not of this user, or does not answer in time.
     """
     made = _unix()
     try:
@@ -89,17 +92,18 @@ def connect_unix(name: str, token: bytes) -> FramedSocket:
     except OSError as error:
         made.close()
         raise SocketError(f"no connection to {name}: {error.strerror}") from error
-    return _accepted(made, token)
+    return _accepted(FramedSocket(made), first)
 
 
 def connect_tcp(
     host: str,
     port: int,
-    token: bytes,
+    first: bytes,
     context: ssl.SSLContext | None = None,
     timeout: float = HANDSHAKE_TIMEOUT,
 ) -> FramedSocket:
-    """Connect to the process that listens there, within `timeout` seconds; with TLS if there is a `context`.
+    """Connect to the process that listens there, within `timeout` seconds, with TLS if there is a `context`, and send
+    the first frame. A connection without an acknowledgement for `timeout` counts as dead.
 
     Raises SocketError as `connect_unix`, and for a server without a certificate for `host`.
     """
@@ -107,7 +111,8 @@ def connect_tcp(
         made = socket.create_connection((host, port), timeout=min(timeout, HANDSHAKE_TIMEOUT))
     except OSError as error:
         raise SocketError(f"no connection to {host}:{port}: {error.strerror or error}") from error
-    return _accepted(made if context is None else _secured(made, context, host, port), token)
+    connected = made if context is None else _secured(made, context, host, port)
+    return _accepted(FramedSocket(connected, timeout), first)[0]
 
 
 def _secured(made: socket.socket, context: ssl.SSLContext, host: str, port: int) -> TlsSocket:
@@ -129,18 +134,17 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error) or "no answer in time"
 
 
-def _accepted(connected: Carrier, token: bytes) -> FramedSocket:
-    connection = FramedSocket(connected)
+def _accepted(connection: FramedSocket, first: bytes) -> tuple[FramedSocket, bytes]:
     answer = None
     try:
-        connection.send([token])
-        answer = connection.first(most=0)
+        connection.send([first])
+        answer = connection.first(most=ANSWER_BYTES)
     finally:
         if answer is None:
             connection.close()
     if answer is None:
         raise SocketError("the server did not accept this connection")
-    return connection
+    return connection, answer
 
 
 def _unix() -> socket.socket:

@@ -12,10 +12,9 @@ import socket
 import ssl
 import threading
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from pswire import running
-from pswire.security.identity import peer_fingerprint
 
 Data = bytes | bytearray | memoryview
 
@@ -56,9 +55,10 @@ class TlsSocket:
         self._deadline: float | None = None
 
     @property
-    def fingerprint(self) -> bytes:
-        """The digest of the other end's certificate; empty without one. After the handshake."""
-        return peer_fingerprint(self._tls)
+    def names(self) -> list[str]:
+        """The URIs in the other end's certificate; none without one. After the handshake."""
+        shown: Any = (self._tls.getpeercert() or {}).get("subjectAltName", ())
+        return [str(name) for kind, name in shown if kind == "URI"]
 
     @property
     def waiting(self) -> bool:

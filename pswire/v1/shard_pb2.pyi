@@ -166,6 +166,39 @@ class Greeting(_message.Message):
 Global___Greeting: _TypeAlias = Greeting  # noqa: Y015
 
 @_typing.final
+class Segment(_message.Message):
+    """A segment of memory of a server: an anonymous file, open in process `pid` as `fd`. Its first
+    page begins with `token`.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PID_FIELD_NUMBER: _builtins.int
+    FD_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    pid: _builtins.int
+    fd: _builtins.int
+    token: _builtins.bytes
+    bytes: _builtins.int
+    """After the first page."""
+    def __init__(
+        self,
+        *,
+        pid: _builtins.int = ...,
+        fd: _builtins.int = ...,
+        token: _builtins.bytes = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "fd", b"fd", "pid", b"pid", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Segment: _TypeAlias = Segment  # noqa: Y015
+
+@_typing.final
 class Piece(_message.Message):
     """A part of what an item of the log consists of. Pieces of one item follow one another."""
 
@@ -580,7 +613,7 @@ class ExchangeRequest(_message.Message):
     SLOT_FIELD_NUMBER: _builtins.int
     IN_PLACE_FIELD_NUMBER: _builtins.int
     slot: _builtins.int
-    """With a push, on a stream that shares memory: the payload (float32) lies in
+    """With a push, on a connection that shares memory: the payload (float32) lies in
     this slot, counted from 1, and no chunks follow.
     """
     in_place: _builtins.bool
@@ -603,7 +636,7 @@ class ExchangeRequest(_message.Message):
 
     @_builtins.property
     def attach(self) -> Global___Attach:
-        """Only in a message of its own: share memory for the rest of this stream."""
+        """Only in a message of its own: over gRPC."""
 
     def __init__(
         self,
@@ -626,8 +659,9 @@ Global___ExchangeRequest: _TypeAlias = ExchangeRequest  # noqa: Y015
 
 @_typing.final
 class Attach(_message.Message):
-    """A worker asks for memory that it shares with the server, on the same machine,
-    or, with `ask`, for a plain socket beside this stream.
+    """A worker asks where the server takes connections that carry the messages of Exchange
+    without gRPC (pswire/transport/framed_socket.py). The same message, on its own, is the
+    first frame of such a connection; an Attached in return accepts it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -638,8 +672,6 @@ class Attach(_message.Message):
     MEMBERSHIP_TOKEN_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
-    PLACE_FIELD_NUMBER: _builtins.int
-    ASK_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     worker: _builtins.str
     incarnation: _builtins.int
@@ -648,10 +680,6 @@ class Attach(_message.Message):
     plan: _builtins.str
     after: _builtins.int
     """Log index of a grant: the shard first catches up to it."""
-    place: _builtins.str
-    """Identifies the kernel and the process namespace of the worker."""
-    ask: _builtins.bool
-    """Share nothing yet; only report what is available: memory, a socket, a port."""
     def __init__(
         self,
         *,
@@ -661,104 +689,66 @@ class Attach(_message.Message):
         membership_token: _builtins.bytes = ...,
         plan: _builtins.str = ...,
         after: _builtins.int = ...,
-        place: _builtins.str = ...,
-        ask: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "ask", b"ask", "incarnation", b"incarnation", "job", b"job", "membership_token", b"membership_token", "place", b"place", "plan", b"plan", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "incarnation", b"incarnation", "job", b"job", "membership_token", b"membership_token", "plan", b"plan", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Attach: _TypeAlias = Attach  # noqa: Y015
 
 @_typing.final
-class Segment(_message.Message):
-    """A segment of memory: an anonymous file, open in process `pid` as `fd`. Its first
-    page begins with `token`.
+class Attached(_message.Message):
+    """The answer to attach. Over gRPC: where the server takes connections. On its Unix socket:
+    the memory that it shares until the connection ends. On its port: empty. Memory comes as
+    descriptors with a frame: here a control word, then the slots.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    PID_FIELD_NUMBER: _builtins.int
-    FD_FIELD_NUMBER: _builtins.int
-    TOKEN_FIELD_NUMBER: _builtins.int
-    BYTES_FIELD_NUMBER: _builtins.int
-    pid: _builtins.int
-    fd: _builtins.int
-    token: _builtins.bytes
-    bytes: _builtins.int
-    """After the first page."""
-    def __init__(
-        self,
-        *,
-        pid: _builtins.int = ...,
-        fd: _builtins.int = ...,
-        token: _builtins.bytes = ...,
-        bytes: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "fd", b"fd", "pid", b"pid", "token", b"token"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Segment: _TypeAlias = Segment  # noqa: Y015
-
-@_typing.final
-class Attached(_message.Message):
-    """The answer to attach."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
     REFUSAL_FIELD_NUMBER: _builtins.int
-    CONTROL_FIELD_NUMBER: _builtins.int
     SLOTS_FIELD_NUMBER: _builtins.int
+    SLOT_BYTES_FIELD_NUMBER: _builtins.int
     ARENA_VERSIONS_FIELD_NUMBER: _builtins.int
     SOCKET_FIELD_NUMBER: _builtins.int
     PORT_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     refusal: _builtins.str
     """Why no memory is shared; empty if it is."""
+    slots: _builtins.int
+    """For payloads. The server copies a payload before it answers. Until then the
+    worker leaves the slot alone; what it writes later has no effect. In the control
+    word (64 bits in the machine's own order) the worker writes the last ticket whose
+    version it has read.
+    """
+    slot_bytes: _builtins.int
     arena_versions: _builtins.int
     """Versions that the server can hold without evicting one that is being read."""
     socket: _builtins.str
-    """Answer to `ask`, if memory can be shared: the abstract Unix socket on which the
-    server also accepts the messages of this stream
-    (pswire/transport/framed_socket.py); empty if there is none.
+    """Over gRPC, if memory can be shared: the abstract Unix socket for workers of the
+    server's machine.
     """
     port: _builtins.int
-    """Answer to `ask`: the TCP port for the same purpose, at the server's address; 0: none."""
+    """Over gRPC: the TCP port for the others, at the server's address; 0: none."""
     token: _builtins.bytes
-    """With either: the first frame to send there. Valid for one connection, which
+    """To another server: the first frame to send there. Valid for one connection, which
     ends with this stream.
     """
-    @_builtins.property
-    def control(self) -> Global___Segment:
-        """One 64-bit word in the machine's own order, which the worker writes: the
-        last ticket whose version it has read.
-        """
-
-    @_builtins.property
-    def slots(self) -> _containers.RepeatedCompositeFieldContainer[Global___Segment]:
-        """For payloads. The server copies a payload before it answers. Until then the
-        worker leaves the slot alone; what it writes later has no effect.
-        """
-
     def __init__(
         self,
         *,
         refusal: _builtins.str = ...,
-        control: Global___Segment | None = ...,
-        slots: _abc.Iterable[Global___Segment] | None = ...,
+        slots: _builtins.int = ...,
+        slot_bytes: _builtins.int = ...,
         arena_versions: _builtins.int = ...,
         socket: _builtins.str = ...,
         port: _builtins.int = ...,
         token: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["control", b"control"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arena_versions", b"arena_versions", "control", b"control", "port", b"port", "refusal", b"refusal", "slots", b"slots", "socket", b"socket", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arena_versions", b"arena_versions", "port", b"port", "refusal", b"refusal", "slot_bytes", b"slot_bytes", "slots", b"slots", "socket", b"socket", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -773,22 +763,25 @@ class Located(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SEGMENT_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
     LIVE_FIELD_NUMBER: _builtins.int
+    segment: _builtins.int
+    """The segment's number. Its descriptor comes with this frame if it is new to the worker."""
+    bytes: _builtins.int
     @_builtins.property
-    def segment(self) -> Global___Segment: ...
-    @_builtins.property
-    def live(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """The tokens of all segments in which versions may lie; others can be unmapped."""
+    def live(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The numbers of all segments in which versions may lie; the worker forgets others."""
 
     def __init__(
         self,
         *,
-        segment: Global___Segment | None = ...,
-        live: _abc.Iterable[_builtins.bytes] | None = ...,
+        segment: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        live: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["segment", b"segment"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["live", b"live", "segment", b"segment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "live", b"live", "segment", b"segment"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,5 +1,6 @@
-"""One stream to one server that carries requests and their answers, in turn: a gRPC call, or a socket beside one."""
+"""One stream to one server that carries requests and their answers, in turn: a gRPC call, or a socket."""
 
+import logging
 import queue
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
@@ -9,16 +10,18 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from pswire import running
-from pswire.bounds import BoundError, checker
+from pswire.bounds import BoundError, check, checker
+from pswire.logs.events import event
 from pswire.transport import frames
 from pswire.transport.codecs import ElementDecoder, Elementwise, WireDtypeError
 from pswire.transport.failures import CallEnded
-from pswire.transport.framed_socket import FramedSocket, Parts, SocketError
+from pswire.transport.framed_socket import FramedSocket, Parts, SocketError, Stuck
 from pswire.transport.frames import Message
 from pswire.v1 import shard_pb2
 from psworker.control.backoff import out_of_bounds
 from psworker.errors import SessionError
+
+log = logging.getLogger("ps-worker")
 
 # Looked up once, because every step needs them.
 _REPLY: Callable[[bytes], shard_pb2.ExchangeReply] = shard_pb2.ExchangeReply.FromString
@@ -64,11 +67,6 @@ class GrpcStream:
         message: bytes | None = next(self._replies, None)
         return message
 
-    def when_over(self, call: Callable[[], object]) -> None:
-        """Run `call()`, in any thread, when the stream ends; at once if it has ended."""
-        if not self._replies.add_callback(call):
-            call()
-
     def close(self) -> None:
         # Cancel first: a server that sees only the end of the requests ends the call without an answer, and the
         # client would take that for a final failure.
@@ -81,24 +79,34 @@ class SocketBroken(CallEnded):
 
 
 class SocketStream:
-    """A framed socket that closes with `liveness_stream`.
+    """A framed socket. `where`: the server at its other end, for log lines."""
 
-    A socket alone would not show that the server is stopped or stuck. gRPC's pings do.
-    """
-
-    def __init__(self, connection: FramedSocket, liveness_stream: GrpcStream) -> None:
-        self.connection = connection
-        liveness_stream.when_over(connection.cut)
+    def __init__(self, connection: FramedSocket, where: str) -> None:
+        self.connection, self._where = connection, where
 
     def send(self, message: Parts) -> None:
         try:
             self.connection.send(message)
+        except Stuck as error:
+            raise self._stuck(error) from error
         except SocketError as error:
             raise SocketBroken(grpc.StatusCode.UNAVAILABLE, str(error)) from error
+
+    def _stuck(self, error: Stuck) -> SocketBroken:
+        """Say that the connection is given up. What stands between may acknowledge for the dead, and then only
+        progress tells."""
+        log.warning(
+            "nothing of a request to %s has moved for long; connecting again",
+            self._where,
+            extra=event("request_stuck", server=self._where),
+        )
+        return SocketBroken(grpc.StatusCode.UNAVAILABLE, str(error))
 
     def receive(self) -> Message | None:
         try:
             frame = self.connection.receive()
+        except Stuck as error:
+            raise self._stuck(error) from error
         except SocketError as error:
             raise SocketBroken(grpc.StatusCode.UNKNOWN, str(error)) from error
         if frame is None:
@@ -123,8 +131,6 @@ class Exchange:
     def __init__(self, connect: Callable[[], Stream], stream: Stream | None = None) -> None:
         self._connect = connect
         self._stream = stream
-        # Since when a message is being sent or awaited; None between requests. Any thread may read it.
-        self.waits: float | None = None
 
     @property
     def open(self) -> bool:
@@ -138,21 +144,11 @@ class Exchange:
             if stream is None:
                 stream = self._stream = self._connect()
             for request in requests:
-                self.waits = running.now()
                 stream.send(request)
-            return _parsed(self._next(stream))
+            return _parsed(stream.receive())
         except BaseException:
             self.close()
             raise
-        finally:
-            self.waits = None
-
-    def _next(self, stream: Stream) -> Message | None:
-        self.waits = running.now()
-        try:
-            return stream.receive()
-        finally:
-            self.waits = None
 
     def payload(
         self,
@@ -194,7 +190,7 @@ class Exchange:
         if stream is None:
             # Another thread closed it. The server has refused nothing, so this counts as a broken connection.
             raise CallEnded(grpc.StatusCode.CANCELLED, "the exchange was closed here")
-        return _parsed(self._next(stream))[1]
+        return _parsed(stream.receive())[1]
 
     def close(self) -> None:
         """End the stream. Any thread may call this."""
@@ -248,6 +244,16 @@ def _parsed(message: Message | None) -> Answer:
     if chunk is None and reply.HasField("chunk"):
         chunk = frames.ChunkView(reply.chunk.offset, memoryview(reply.chunk.data))
     return reply, chunk
+
+
+def attached(message: bytes) -> shard_pb2.Attached:
+    """Parse the frame that accepts a connection. Raises SocketError."""
+    try:
+        answer = shard_pb2.Attached.FromString(message)
+        check(answer)
+    except (DecodeError, BoundError) as error:
+        raise SocketError(f"expected an Attached, got {len(message)} bytes: {error}") from error
+    return answer
 
 
 def _until_none(requests: "queue.SimpleQueue[bytes | None]") -> Iterator[bytes]:

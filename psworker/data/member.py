@@ -14,7 +14,6 @@ from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32, Encoder
 from pswire.transport.framed_socket import Parts
 from pswire.transport.rows import RowFormat, counts_of
-from pswire.transport.segments import here
 from pswire.transport.wire import Wire
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import model_pb2, shard_pb2
@@ -66,10 +65,14 @@ class Member:
         self._step = shard_pb2.ExchangeRequest(push=header)
         self._hello: pb.Hello | None = None
 
-    def attach(self, after: int, *, ask: bool) -> bytes:
-        """Ask for shared memory or a socket (`ask`), or take what was offered."""
-        request = shard_pb2.Attach(**self._proof, after=after, place=here(), ask=ask)
-        return shard_pb2.ExchangeRequest(attach=request).SerializeToString()
+    def attach(self, after: int) -> bytes:
+        """Ask where the server takes connections."""
+        attach = shard_pb2.Attach(**self._proof, after=after)
+        return shard_pb2.ExchangeRequest(attach=attach).SerializeToString()
+
+    def claim(self, after: int) -> bytes:
+        """Write the first frame of a connection."""
+        return shard_pb2.Attach(**self._proof, after=after).SerializeToString()
 
     def pull(
         self,

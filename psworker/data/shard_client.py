@@ -32,6 +32,7 @@ from psworker.data.changes import KnownGroups, KnownVersion
 from psworker.data.exchange import Answer, Exchange
 from psworker.data.member import Member, commit_request, messages
 from psworker.data.payloads import Floats, Payload, Pieces, Received, array_of
+from psworker.data.shared_memory import Attachment
 from psworker.data.transport import Lane, Lanes, Transport
 from psworker.engine import Commit, Event, Grant
 from psworker.errors import PayloadRefused, SessionError, Voided
@@ -110,6 +111,9 @@ class ShardClient:
         # Arrays that held earlier versions: the system would have to clear the pages of new ones. `append` and `pop`
         # of a list are atomic, so the reader may return an array without the turn.
         self._spare: list[NDArray[Any]] = []
+        # The first lane's transport when it was told last; called when that is another one.
+        self._kind = "undecided"
+        self.on_transport: Callable[[], object] = lambda: None
         # As of `Backoff`: the session's thread finds this server elsewhere, and tells `move`.
         self.seek: Callable[[], bool] | None = None
 
@@ -125,25 +129,15 @@ class ShardClient:
         self._member = self._new_member(joined, encoder)
         if not same_job:
             # A server that ended while the request came in may never answer it.
-            self.cut()
+            self.close()
 
     def move(self, address: Address, channel: grpc.Channel) -> None:
         """Adopt the server's other address. A call that waits for the former one tries here next."""
         self.address, self._contact, self._channel = address, self._contact_at(address), channel
         self._lanes.move()
 
-    def check_alive(self) -> None:
-        """Cut sockets on which the server has been silent for too long. Any thread may call this."""
-        for lane in self._lanes.all:
-            lane.transport.check_alive()
-
-    def cut(self) -> None:
-        """Break off the requests under way. Any thread may call this."""
-        for lane in self._lanes.all:
-            lane.cut()
-
     def close(self) -> None:
-        """Any thread may call this."""
+        """Break off the requests under way. Any thread may call this."""
         for lane in self._lanes.all:
             lane.close()
 
@@ -197,7 +191,7 @@ class ShardClient:
 
         def ask() -> Received:
             # Without a ticket nothing holds the version, and the memory in which it lies may change.
-            in_place = lane.current().agree(member, after) is not None and ticket != 0
+            in_place = self._agree(lane, member, after) is not None and ticket != 0
             request = member.pull(
                 *(ticket, version, after),
                 in_place=in_place,
@@ -451,7 +445,7 @@ class ShardClient:
         ahead: WantedRows = (),
     ) -> Answer:
         """Push in a shared slot if one is free, else in chunks, and return the answer's beginning."""
-        attachment, exchange = self._lane.current().agree(member, after), self._lane.exchange
+        attachment, exchange = self._agree(self._lane, member, after), self._lane.exchange
         if commit is None or hello is None:
             request = member.push(ticket, after)
         else:
@@ -547,7 +541,7 @@ class ShardClient:
 
     def _agreed(self, member: Member, after: int) -> Exchange:
         """Return the exchange of the first lane, on which all is agreed. Hold the `turn`."""
-        self._lane.current().agree(member, after)
+        self._agree(self._lane, member, after)
         return self._lane.exchange
 
     def _agreed_to_commit(self, member: Member, after: int) -> Exchange:
@@ -559,6 +553,15 @@ class ShardClient:
             if error.code() is grpc.StatusCode.ABORTED:
                 raise CallEnded(grpc.StatusCode.UNAVAILABLE, f"{error.details()}: wait") from error
             raise
+
+    def _agree(self, lane: Lane, member: Member, after: int) -> Attachment | None:
+        """Return the memory that is shared on a lane, if any, once it is connected. Hold its `turn`."""
+        transport = lane.current()
+        attachment = transport.agree(member, after)
+        if lane is self._lane and transport.kind != self._kind:
+            self._kind = transport.kind
+            self.on_transport()
+        return attachment
 
     def _transport(self, first: bool) -> Transport:
         """Return a transport to where the server is now. No lane but the first shares memory."""

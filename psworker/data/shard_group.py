@@ -44,6 +44,9 @@ class ShardGroup:
         self.void: Callable[[int], str | None] = lambda ticket: None
         # Called with the transport to each server when one changes.
         self.on_transport: Callable[[Sequence[str]], object] = lambda kinds: None
+        # What it was called with last.
+        self._told: list[str] = []
+        self._telling = threading.Lock()
         self._channels: list[grpc.Channel] = []
         # The timeout by which control channels notice that a connection is dead.
         self._timeout = UNKNOWN_TIMEOUT
@@ -172,9 +175,9 @@ class ShardGroup:
                     server, address, channel, settings, self.pointless, lambda ticket: self.void(ticket)
                 )
             )
+            self.shards[server].on_transport = self._tell_transports
             if self._seek_part is not None:
                 self.shards[server].seek = self._seek_part(server)
-        threading.Thread(target=self._watch, args=(settings.silence,), name="transports", daemon=True).start()
 
     def _open(self, address: Address) -> grpc.Channel:
         channel = _channel(address, self._options, self._settings.credentials)
@@ -191,22 +194,19 @@ class ShardGroup:
             raise SessionError(f"the coordinator named a server's new address, and {error}") from error
         return tuple(hosts)
 
-    def _watch(self, silence: float) -> None:
-        """Look for silent data ports and changed transports until the session ends. Runs in a thread of its own."""
-        reported: list[str] = []
-        while not self.closing.wait(silence / 3):
-            for shard in self.shards:
-                shard.check_alive()
+    def _tell_transports(self) -> None:
+        """Tell the session by what each server is reached, once that is decided for all."""
+        with self._telling:
             kinds = [shard.transport.kind for shard in self.shards]
-            if kinds != reported and "undecided" not in kinds:
-                reported = kinds
+            if kinds != self._told and "undecided" not in kinds:
+                self._told = kinds
                 self.on_transport(kinds)
 
     def give_up(self) -> None:
         """Payloads are of no use any more: end the calls that wait for a server. Any thread may call this."""
         self.pointless.set()
         for shard in self.shards:
-            shard.cut()
+            shard.close()
 
     def close(self) -> None:
         self.closing.set()

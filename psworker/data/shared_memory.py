@@ -1,40 +1,44 @@
 """Memory that a server on this machine shares with this worker: slots to fill, versions to read in place."""
 
+import mmap
 import threading
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pswire.transport import segments
-from pswire.transport.segments import Place, SegmentError
+from pswire.transport.framed_socket import FramedSocket
+from pswire.transport.segments import SegmentError
 from pswire.v1 import shard_pb2
 from psworker.data.payloads import Floats, Pieces, Received
-from psworker.errors import Voided
+from psworker.errors import SessionError
 
 
 class Attachment:
-    """The segments that one server lends. Raises SegmentError when one cannot be opened here.
+    """The segments that one server lends on a connection.
 
     The holder of the server's `turn` owns it, except for the control word: the thread that has read a version writes it
     under `_guard`.
     """
 
-    def __init__(self, attached: shard_pb2.Attached) -> None:
-        self.arena_versions = attached.arena_versions
-        self._guard = threading.Lock()
-        # A plain memoryview: reading a numpy scalar takes five times as long.
-        self._word = segments.words(segments.open_segment(_place(attached.control), writable=True)).data
-        self._slots = [
-            segments.floats(segments.open_segment(_place(slot), writable=True)) for slot in attached.slots
-        ]
-        self._versions: dict[bytes, Floats] = {}
-
-    @classmethod
-    def of(cls, attached: shard_pb2.Attached) -> Self:
+    def __init__(self, attached: shard_pb2.Attached, connection: FramedSocket) -> None:
+        """Take what came with the frame `attached`. Raises SegmentError, also for a refusal, and SocketError."""
         if attached.refusal:
             raise SegmentError(attached.refusal)
-        return cls(attached)
+        self.arena_versions = attached.arena_versions
+        self._guard = threading.Lock()
+        self._connection = connection
+        # A plain memoryview: reading a numpy scalar takes five times as long.
+        self._word = segments.words(self._next(8, writable=True)).data
+        self._slots = [
+            segments.floats(self._next(attached.slot_bytes, writable=True)) for _ in range(attached.slots)
+        ]
+        self._versions: dict[int, Floats] = {}
+
+    def _next(self, nbytes: int, *, writable: bool) -> mmap.mmap:
+        (descriptor,) = self._connection.descriptors(1)
+        return segments.map_descriptor(descriptor, nbytes, writable=writable)
 
     # Payloads out
 
@@ -58,18 +62,19 @@ class Attachment:
     # Versions in
 
     def receive(self, located: shard_pb2.Located, ticket: int) -> Received:
-        """Return the version in the located segment. Raises Voided when the segment is gone."""
-        token = located.segment.token
-        if token not in self._versions:
-            live = set(located.live)
-            self._versions = {t: values for t, values in self._versions.items() if t in live}
+        """Return the version in the located segment. Raises SessionError for one that was not handed over."""
+        values = self._versions.get(located.segment)
+        if values is None:
             try:
-                memory = segments.open_segment(_place(located.segment), writable=False)
-            except SegmentError as error:
-                # A server takes no version back before the limit for reading it.
-                raise Voided(f"the version of ticket {ticket} is gone: {error}") from error
-            self._versions[token] = segments.floats(memory)
-        return Received(self._versions[token], ticket, self)
+                values = segments.floats(self._next(located.bytes, writable=False))
+            except OSError as error:
+                raise SessionError(
+                    f"the version of ticket {ticket} is not where it should be: {error}"
+                ) from error
+        # The server hands the others over again.
+        known = {**self._versions, located.segment: values}
+        self._versions = {number: known[number] for number in located.live if number in known}
+        return Received(values, ticket, self)
 
     def mark_read(self, ticket: int) -> None:
         """Tell the server, by the control word, that the versions of tickets up to this one are read."""
@@ -77,7 +82,3 @@ class Attachment:
         with self._guard:
             if ticket > self._word[0]:
                 self._word[0] = ticket
-
-
-def _place(segment: shard_pb2.Segment) -> Place:
-    return Place(segment.pid, segment.fd, segment.token, segment.bytes)

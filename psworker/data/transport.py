@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import grpc
 
-from pswire import running
 from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.patience import UNKNOWN_TIMEOUT
@@ -21,7 +20,7 @@ from pswire.transport.framed_socket import FramedSocket, SocketError
 from pswire.transport.segments import SegmentError
 from pswire.v1 import shard_pb2
 from psworker.data.changes import KnownVersion
-from psworker.data.exchange import Exchange, GrpcStream, SocketStream
+from psworker.data.exchange import Exchange, GrpcStream, SocketStream, attached
 from psworker.data.member import Member
 from psworker.data.shared_memory import Attachment
 from psworker.errors import Refused
@@ -32,13 +31,13 @@ TRANSPORTS = ("auto", "grpc", "socket", "shared-memory")
 
 
 class Transport:
-    """Negotiates the fastest transport at the beginning of every gRPC stream. What is agreed ends with that stream.
+    """Connects by the fastest transport to a server, which says over gRPC where it takes connections.
 
     With a server on this machine: shared memory, and messages over a Unix socket. With any other server, and for
     rounded payloads: chunks over a TCP socket. What is unavailable is not asked for again; the next best is used, down
-    to gRPC itself. The gRPC stream stays open beside a socket, for its pings.
+    to gRPC itself. A connection is of one membership.
 
-    The holder of the server's `turn` uses it; any thread may call `close`, `cut` and `check_alive`.
+    The holder of the server's `turn` uses it; any thread may call `close`.
     """
 
     def __init__(
@@ -55,21 +54,20 @@ class Transport:
         """`kind`: one of TRANSPORTS. `exact`: payloads are float32, as all shared memory is; whether a payload is
         rounded must not depend on the worker's machine. `identity`: this process's certificate; None without TLS. With
         TLS nothing leaves this machine unencrypted. `silence`: seconds without an acknowledgement after which a socket
-        counts as broken. `stuck`: seconds without progress after which a request does."""
+        counts as broken. `stuck`: seconds without progress after which a request over a socket does."""
         self.attachment: Attachment | None = None
         self._where = f"server {server} at {address}"
         self._host = address.host
-        self._channel = channel
         self._identity = identity
         self._silence, self._stuck = silence, stuck
         self._required = kind if kind in ("socket", "shared-memory") else None
         self._memory = kind == "shared-memory" or (kind == "auto" and exact)
         self._socket = kind != "grpc"
-        self._over_grpc = Exchange(self._open_grpc)
+        self._over_grpc = Exchange(lambda: GrpcStream(channel))
         self._over_socket: Exchange | None = None
-        # The socket in use, and the gRPC stream with which it ends.
+        # The socket in use, and the membership that connected it: the job and the incarnation.
         self.socket_stream: SocketStream | None = None
-        self.liveness_stream: GrpcStream | None = None
+        self._membership = ("", 0)
         self._agreed = kind == "grpc"
         # Whether a socket was ever in use.
         self._socket_worked = False
@@ -90,109 +88,77 @@ class Transport:
         return "socket" if self._socket else "grpc"
 
     def agree(self, member: Member, after: int) -> Attachment | None:
-        """Return the shared memory, if any, negotiated anew if the stream broke. Call it before every request.
+        """Return the shared memory, if any, connected anew if the connection broke. Call it before every request.
 
         `after`: log index of a grant, to which the server first catches up. Raises Refused, grpc.RpcError.
         """
         if not (self._memory or self._socket):
             return None
-        if not (self._agreed and (self._over_socket or self._over_grpc).open):
-            self._reset()
-            if self._memory:
-                self._share(member, after)
-            if self.attachment is None and self._socket:
-                self._dial(member, after)
-            self._agreed = True
+        socket, membership = self._over_socket, (member.joined.job, member.joined.incarnation)
+        if socket is None or not socket.open or membership != self._membership:
+            self.close()
+            self.attachment, self._over_socket, self.socket_stream = None, None, None
+            self._connect(member, after)
+            self._membership, self._agreed = membership, True
         return self.attachment
 
-    def check_alive(self) -> None:
-        """Cut a socket whose server has acknowledged nothing for `silence` seconds, and a request that is stuck.
-
-        The pings of the gRPC stream use another connection and do not show it. What stands between may acknowledge
-        for the dead, and then only progress tells. Any thread may call this.
-        """
-        self._cut_if_stuck()
-        stream = self.socket_stream
-        if stream is not None and stream.connection.silent(self._silence):
-            log.warning(
-                "the data port of %s has not answered for %g s; connecting again",
-                *(self._where, self._silence),
-                extra=event("data_port_silent", server=self._where),
-            )
-            stream.connection.cut()
-
-    def _cut_if_stuck(self) -> None:
-        exchange = self.exchange
-        since = exchange.waits
-        if since is None or (waited := running.now() - since) <= self._stuck:
-            return
-        log.warning(
-            "nothing of a request to %s has moved for %.0f s (%s); connecting again",
-            *(self._where, waited, self.kind),
-            extra=event("request_stuck", server=self._where, seconds=waited),
-        )
-        exchange.waits = None
-        if self.socket_stream is not None:
-            self.socket_stream.connection.cut()
-        else:
-            exchange.close()
-
-    def cut(self) -> None:
-        """Break off the request under way. A socket ends with its gRPC stream. Any thread may call this."""
-        self._over_grpc.close()
-
     def close(self) -> None:
-        """Any thread may call this."""
+        """Break off the request under way. The next one connects again. Any thread may call this."""
         socket = self._over_socket
         if socket is not None:
             socket.close()
         self._over_grpc.close()
 
-    # Shared memory
+    def _connect(self, member: Member, after: int) -> None:
+        offer = self._offered(member, after)
+        if self._memory:
+            try:
+                self._share(offer, member.claim(after))
+            except OSError as error:
+                # If the server is gone meanwhile this raises, and everything is tried again.
+                offer, self._memory = self._offered(member, after), False
+                self._unavailable("shared memory", error, "shared-memory")
+        if self.attachment is None and self._socket:
+            try:
+                self._dial(offer, member.claim(after))
+            except SocketError as error:
+                self._offered(member, after)
+                self._socket = False
+                self._unavailable("a socket", error, "socket")
+        if self.socket_stream is not None:
+            # It has said what it had to say.
+            self._over_grpc.close()
 
-    def _share(self, member: Member, after: int) -> None:
+    def _offered(self, member: Member, after: int) -> shard_pb2.Attached:
+        """Ask where the server takes connections."""
+        reply, _ = self._over_grpc.ask([[member.attach(after)]])
+        return reply.attached
+
+    def _share(self, offer: shard_pb2.Attached, claim: bytes) -> None:
+        """Connect to a server of this machine, which lends memory. Raises SocketError, SegmentError."""
+        if offer.refusal or not offer.socket:
+            raise SegmentError(offer.refusal or "it takes no connections of its machine")
+        connection, answer = handshake.connect_unix(offer.socket, claim)
         try:
-            self.attachment = self._attached(member, after)
-        except SegmentError as error:
-            # If the stream broke meanwhile this raises, and everything is tried again: loans end with the stream.
-            self._negotiate(member, after, ask=True)
-            # The server gives up its half with the stream.
-            self._reset()
-            self._memory = False
-            self._unavailable("shared memory", error, "shared-memory")
+            self.attachment = Attachment(attached(answer), connection)
+        except OSError:
+            connection.close()
+            raise
+        self._use(connection)
 
-    def _attached(self, member: Member, after: int) -> Attachment:
-        """Attach the member's memory. Raises SegmentError when none can be shared."""
-        offer = self._negotiate(member, after, ask=True)
-        if offer.refusal:
-            raise SegmentError(offer.refusal)
-        try:
-            if offer.socket:
-                self._use(handshake.connect_unix(offer.socket, offer.token))
-        except SocketError as error:
-            log.info(
-                "requests to %s use gRPC: %s",
-                *(self._where, error),
-                extra=event("transport_unavailable", server=self._where),
-            )
-        return Attachment.of(self._negotiate(member, after, ask=False))
+    def _dial(self, offer: shard_pb2.Attached, claim: bytes) -> None:
+        """Connect to the server's port. Raises SocketError."""
+        if not offer.port:
+            raise SocketError(offer.refusal or "it listens on none")
+        context = None if self._identity is None else self._identity.line_context
+        self._use(handshake.connect_tcp(self._host, offer.port, claim, context, self._silence))
 
-    # A socket for payloads
-
-    def _dial(self, member: Member, after: int) -> None:
-        try:
-            offer = self._negotiate(member, after, ask=True)
-            if not offer.port:
-                raise SocketError("it listens on none" if offer.token else offer.refusal)
-            context = None if self._identity is None else self._identity.line_context
-            self._use(handshake.connect_tcp(self._host, offer.port, offer.token, context, self._silence))
-        except SocketError as error:
-            # If the server is gone meanwhile this raises, and everything is tried again.
-            self._negotiate(member, after, ask=True)
-            self._socket = False
-            self._unavailable("a socket", error, "socket")
-
-    # Both
+    def _use(self, connection: FramedSocket) -> None:
+        """Send requests over `connection` from now on, until it breaks."""
+        connection.limit(self._stuck)
+        stream = self.socket_stream = SocketStream(connection, self._where)
+        self._socket_worked = True
+        self._over_socket = Exchange(lambda: stream, stream)
 
     def _unavailable(self, what: str, error: OSError, kind: str) -> None:
         if self._required == kind:
@@ -207,33 +173,9 @@ class Transport:
             extra=event("transport_unavailable", server=self._where),
         )
 
-    def _negotiate(self, member: Member, after: int, *, ask: bool) -> shard_pb2.Attached:
-        reply, _ = self.exchange.ask([[member.attach(after, ask=ask)]])
-        return reply.attached
-
-    def _open_grpc(self) -> GrpcStream:
-        self.liveness_stream = GrpcStream(self._channel)
-        return self.liveness_stream
-
-    def _use(self, connection: FramedSocket) -> None:
-        """Send requests over `connection` from now on, until the gRPC stream on which it was agreed ends."""
-        connection.probe(self._silence)
-        assert self.liveness_stream is not None, "a socket is agreed on a gRPC stream"
-        stream = self.socket_stream = SocketStream(connection, self.liveness_stream)
-        self._socket_worked = True
-        self._over_socket = Exchange(lambda: stream, stream)
-
-    def _reset(self) -> None:
-        """Close the streams, and forget what was agreed on them."""
-        self.attachment = None
-        socket, self._over_socket, self.socket_stream = self._over_socket, None, None
-        if socket is not None:
-            socket.close()
-        self._over_grpc.close()
-
 
 class Lane:
-    """A connection to one server. The thread that holds `turn` talks on it; any thread may `move`, `cut` or `close` it.
+    """A connection to one server. The thread that holds `turn` talks on it; any thread may `move` or `close` it.
 
     `known`: the version that came on it last, of which only changes have to come; None where versions come whole.
     """
@@ -262,11 +204,8 @@ class Lane:
         self._newest = transport
         self.transport.close()
 
-    def cut(self) -> None:
-        """Break off the request under way."""
-        self.transport.cut()
-
     def close(self) -> None:
+        """Break off the request under way."""
         self.transport.close()
         self._newest.close()
 

@@ -5,6 +5,7 @@ import queue
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from typing import Any
 
 import grpc
@@ -13,7 +14,9 @@ import numpy as np
 from pswire.messages import specs_to_wire
 from pswire.model.tables import tables_to_json
 from pswire.transport import segments
-from pswire.transport.segments import Place, SegmentError
+from pswire.transport import socket_handshake as handshake
+from pswire.transport.framed_socket import FramedSocket, SocketError
+from pswire.transport.segments import SegmentError
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from pswire.v1.model_pb2 import Chunk
@@ -404,69 +407,78 @@ class Liar(Attacker):
 
     # The line, and shared memory
 
-    def _attach(self, *, ask: bool) -> bytes:
+    def _claim(self) -> shard_pb2.Attach:
         assert self.grant is not None
-        attach = shard_pb2.Attach(
+        return shard_pb2.Attach(
             job=self.reply.job,
             worker=self.reply.worker,
             incarnation=self.reply.incarnation,
             membership_token=self.reply.membership_token,
             plan=self.target.plan.fingerprint,
             after=self.grant.index,
-            place=segments.here(),
-            ask=ask,
         )
-        return shard_pb2.ExchangeRequest(attach=attach).SerializeToString()
+
+    def _offer(self, server: int) -> shard_pb2.Attached:
+        """Where the server takes connections. Raises Refusal."""
+        path, door = f"{SHARD}/Exchange", self.target.doors[server]
+        ask = shard_pb2.ExchangeRequest(attach=self._claim()).SerializeToString()
+        for reply in door.call(path, self.counted(path, [ask]), 1.0):
+            return shard_pb2.ExchangeReply.FromString(reply).attached
+        return shard_pb2.Attached()
 
     def _share(self) -> None:
-        """On one stream: attach, write into what was lent, push slots, and write on after the commit."""
+        """On one connection: write into what was lent, push slots, and write on after the commit."""
         if not self._ready():
             return
         server = self.server()
-        done = threading.Event()
-
-        def requests() -> Iterator[bytes]:
-            yield self._attach(ask=False)
+        try:
+            offer = self._offer(server)
+            if not offer.socket:
+                return
+            connection, answer = handshake.connect_unix(offer.socket, self._claim().SerializeToString())
+        except Refusal as refusal:
+            self.tally.answered(refusal.code.name)
+            return
+        except SocketError:
+            self.tally.answered("CUT")
+            return
+        connection.limit(1.0)
+        with closing(connection), suppress(SocketError):
+            self._map(connection, shard_pb2.Attached.FromString(answer))
             for _ in range(self.chance.choice((1, 3))):
                 self._scribble(server)
                 if self.grant is None and not self._ready():
                     return
-                yield self._slot(server)
+                connection.send([self._slot(server)])
                 self._scribble(server)
-            done.set()
-
-        path, door = f"{SHARD}/Exchange", self.target.doors[server]
-        try:
-            for reply in door.call(path, self.counted(path, requests()), 1.0):
-                self._map(reply)
-            self.tally.answered("OK")
-        except Refusal as refusal:
-            self.tally.answered(refusal.code.name)
+                reply = connection.receive()
+                if reply is None or reply[1]:
+                    self.tally.answered("CUT")
+                    break
+                found = shard_pb2.ExchangeReply.FromString(bytes(reply[0]))
+                if found.HasField("located"):
+                    self._overwrite(connection, found.located)
+                self.tally.answered("OK")
         self._scribble(server)
 
-    def _map(self, reply: bytes) -> None:
-        found = shard_pb2.ExchangeReply.FromString(reply)
-        if found.HasField("located"):
-            self._overwrite(found.located.segment)
-        if not found.HasField("attached") or found.attached.refusal:
-            return
-        for segment in (found.attached.control, *found.attached.slots):
-            place = Place(segment.pid, segment.fd, segment.token, segment.bytes)
+    def _map(self, connection: FramedSocket, attached: shard_pb2.Attached) -> None:
+        """Map what was lent. Raises SocketError."""
+        for nbytes in (8, *[attached.slot_bytes] * attached.slots):
+            (descriptor,) = connection.descriptors(1)
             try:
-                memory = segments.open_segment(place, writable=True)
+                memory = segments.map_descriptor(descriptor, nbytes, writable=True)
             except SegmentError:
-                # A slot that was sealed, or is gone: nothing to write into.
+                # A slot that was sealed: nothing to write into.
                 self.tally.answered("NO SEGMENT")
                 continue
             self._memory.append(np.frombuffer(memory, np.uint8, offset=segments.HEADER))
 
-    def _overwrite(self, segment: shard_pb2.Segment) -> None:
-        """Write into a published version. It was lent for reading."""
+    def _overwrite(self, connection: FramedSocket, located: shard_pb2.Located) -> None:
+        """Write into a published version. It was lent for reading. Raises SocketError."""
         self.tally.count("shared memory")
+        (descriptor,) = connection.descriptors(1)
         try:
-            memory = segments.open_segment(
-                Place(segment.pid, segment.fd, segment.token, segment.bytes), writable=True
-            )
+            memory = segments.map_descriptor(descriptor, located.bytes, writable=True)
         except SegmentError:
             return
         segments.floats(memory)[:] = 777
@@ -494,33 +506,24 @@ class Liar(Attacker):
         return request.SerializeToString()
 
     def _line(self) -> None:
-        """Ask for a token, and say things on the socket that it opens."""
+        """Ask where the server takes connections, and say things on one."""
         if not self._ready():
             return
-        server = self.server()
-        path, door = f"{SHARD}/Exchange", self.target.doors[server]
-        over = threading.Event()
-
-        def requests() -> Iterator[bytes]:
-            yield self._attach(ask=True)
-            over.wait(1.0)
-
+        server, claim = self.server(), self._claim()
         try:
-            for reply in door.call(path, self.counted(path, requests()), 1.0):
-                offer = shard_pb2.ExchangeReply.FromString(reply).attached
-                if offer.token:
-                    self._speak(server, offer)
-                over.set()
+            offer = self._offer(server)
         except Refusal as refusal:
             self.tally.answered(refusal.code.name)
-        finally:
-            over.set()
+            return
+        if self.chance.random() < 0.2:
+            self.mutate.message(claim)
+        self._speak(server, offer, claim.SerializeToString())
 
-    def _speak(self, server: int, offer: shard_pb2.Attached) -> None:
+    def _speak(self, server: int, offer: shard_pb2.Attached, claim: bytes) -> None:
         kind = "Unix socket" if offer.socket and self.chance.random() < 0.7 else "data port"
         try:
             with self._connected(kind, offer) as connection:
-                connection.sendall(HEAD.pack(len(offer.token), 0) + offer.token)
+                connection.sendall(HEAD.pack(len(claim), 0) + claim)
                 connection.recv(HEAD.size)
                 messages = self._exchanges(server)
                 if self.chance.random() < 0.4:

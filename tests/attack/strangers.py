@@ -157,8 +157,6 @@ class Stranger(Attacker):
             worker=self._name(),
             membership_token=self._guess(),
             plan=self.target.plan.fingerprint,
-            place="here",
-            ask=self.chance.random() < 0.5,
         )
 
     def _exchange(self) -> None:

@@ -40,10 +40,12 @@ REDACTED = {
     # By the machine and its processes.
     "pswire.v1.JoinRequest.process",
     "pswire.v1.JoinRequest.place",
-    "pswire.v1.Attach.place",
     "pswire.v1.Attached.port",
     "pswire.v1.Segment.pid",
     "pswire.v1.Segment.fd",
+    # By what the process has shared before.
+    "pswire.v1.Located.segment",
+    "pswire.v1.Located.live",
 }
 # Several of them may share a message, or have one each, as they come.
 BUNDLES = {
@@ -78,7 +80,7 @@ def sessions() -> dict[str, Value]:
 
 def session(transport: str, servers: int, dtype: str) -> Value:
     """A worker's whole session: from Join over four steps, two of them in one round trip, to the report of the end."""
-    # A worker reports its carriers by the clock, the later the longer this timeout is.
+    # Nothing is to happen by the clock.
     unhurried = ["cluster.worker_timeout=1000.0"]
     with heard() as streams, serving(servers, overrides=unhurried) as cluster:
         # Entry 0 goes to followers by itself: before what Join sends them, where that waits.
@@ -145,23 +147,23 @@ class Streams:
         for number, ways in enumerate(self._sockets):
             for way, data in ways.items():
                 kind = MESSAGES["Exchange"][way == "<"]
-                found[f"socket {number} {way}"] = list(framed(bytes(data), kind))
+                first = shard_pb2.Attached if way == "<" else shard_pb2.Attach
+                found[f"socket {number} {way}"] = list(framed(bytes(data), first.DESCRIPTOR, kind))
         return found
 
 
-def framed(data: bytes, kind: Descriptor) -> Iterator[str]:
-    """The frames of one direction; the first is the token, or the empty frame that accepts it."""
-    start, first = 0, True
+def framed(data: bytes, first: Descriptor, kind: Descriptor) -> Iterator[str]:
+    """The frames of one direction. `first`: the message of the first one."""
+    start = 0
     while start < len(data):
         length, code = HEAD.unpack_from(data, start)
-        start += HEAD.size
-        message = data[start : start + length]
+        message = data[start + HEAD.size : start + HEAD.size + length]
         assert len(message) == length, "half a frame"
-        if first or code:
+        if code or not message:
             yield f"frame, code {code}: {_summary(message)}"
         else:
-            yield from (f"frame: {line}" for line in described(message, kind))
-        start, first = start + length, False
+            yield from (f"frame: {line}" for line in described(message, kind if start else first))
+        start += HEAD.size + length
 
 
 def described(message: bytes, kind: Descriptor) -> Iterator[str]:
@@ -309,7 +311,7 @@ def _listen_to_sockets(patch: Callable[..., Any], streams: Streams) -> None:
     heard: WeakKeyDictionary[socket.socket, dict[str, bytearray]] = WeakKeyDictionary()
     plain = socket.socket
     bind, connect = plain.bind, plain.connect
-    sendall, recv, recv_into = plain.sendall, plain.recv, plain.recv_into
+    sendall, recv_into, recvmsg_into = plain.sendall, plain.recv_into, plain.recvmsg_into
 
     def own(address: Any) -> Any:
         """With secrets that are none, the names of Unix sockets are those of every process that does this."""
@@ -327,20 +329,20 @@ def _listen_to_sockets(patch: Callable[..., Any], streams: Streams) -> None:
             heard[self][">"] += data
         sendall(self, data, *flags)
 
-    def receiving(self: socket.socket, *size: int) -> bytes:
-        data = recv(self, *size)
-        if self in heard:
-            heard[self]["<"] += data
-        return data
-
     def receiving_into(self: socket.socket, buffer: Any, *size: int) -> int:
         count = recv_into(self, buffer, *size)
         if self in heard:
             heard[self]["<"] += memoryview(buffer)[:count]
         return count
 
+    def receiving_with(self: socket.socket, buffers: Any, *sizes: int) -> Any:
+        answer = recvmsg_into(self, buffers, *sizes)
+        if self in heard:
+            heard[self]["<"] += memoryview(buffers[0])[: answer[0]]
+        return answer
+
     patch(plain, "bind", binding)
     patch(plain, "connect", connecting)
     patch(plain, "sendall", sending)
-    patch(plain, "recv", receiving)
     patch(plain, "recv_into", receiving_into)
+    patch(plain, "recvmsg_into", receiving_with)

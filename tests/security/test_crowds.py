@@ -111,7 +111,7 @@ def test_strangers_with_certificates_of_others_are_sent_away_at_once() -> None:
     with listening() as opened, closing(line_to(opened)) as here:
         for _ in range(20):
             with suppress(SocketError):
-                line_to(opened, foreign, bytes(framed_socket.TOKEN_BYTES))
+                line_to(opened, foreign)
         wait_until(lambda: not opened.unauthenticated, "the server to let go")
         here.send([MESSAGE])
         assert same(here.receive(), (MESSAGE, 0))

@@ -11,6 +11,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
 
+import pytest
+
+from psserver.service.net import sockets
 from psserver.service.net.streams import Stream
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import FramedSocket, SocketError
@@ -20,7 +23,7 @@ from tests.promises import promise
 from tests.relay import relayed
 from tests.repetitions import seeds
 from tests.security.test_line import WORKER, listening
-from tests.service.loops import Opened
+from tests.service.loops import CLAIM, Opened
 from tests.service.serving import PATIENCE, wait_until
 
 FRAMES = [bytes([number + 1]) * (2 << 20) for number in range(32)]
@@ -65,7 +68,8 @@ class Payloads:
     "A connection that is cut anywhere in 67 MB delivers whole frames or none, and leaves no thread and no "
     "descriptor."
 )
-def test_a_cut_line_gives_whole_frames_or_none() -> None:
+def test_a_cut_line_gives_whole_frames_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "LOOK_EVERY", 0.01)
     payloads = Payloads()
     with listening(payloads.serve) as opened:
         seen: set[tuple[str, str]] = set()
@@ -96,17 +100,17 @@ def cut_once(opened: Opened, draw: random.Random, way: str, verb: str) -> None:
     # Early cuts as often as late ones.
     at = int(2 ** draw.uniform(12, 25.9))
     limits = {"up" if verb == "push" else "down": at} if way in ("end", "reset") else {}
-    token = opened.issue_token(WORKER.fingerprint)
+    claim = CLAIM + os.urandom(8)
     with relayed(("127.0.0.1", opened.port), reset=way == "reset", **limits) as relay:
-        connection = handshake.connect_tcp("127.0.0.1", relay.port, token.token, WORKER.client_context())
+        connection = handshake.connect_tcp("127.0.0.1", relay.port, claim, WORKER.client_context())
         with closing(connection):
             frames = at * len(FRAMES) // TOTAL
-            cuts = {"worker": connection.cut, "server": lambda: opened.withdraw(token)}
+            cuts = {"worker": connection.cut, "server": lambda: opened.end_membership(claim)}
             cut = threading.Thread(target=cuts.get(way, int))
             (push if verb == "push" else pull)(connection, frames, cut)
             cut.join(PATIENCE)
             assert not cut.is_alive()
-    opened.withdraw(token)
+    opened.end_membership(claim)
     wait_until(lambda: not opened.connections and not opened.unauthenticated, "the server to let go")
 
 
@@ -141,7 +145,6 @@ def test_a_relay_that_closes_at_once_is_a_line_that_is_not_there() -> None:
     with listening(Payloads().serve) as opened:
         for at in (1, 5, 100, 517, 1000, 1500, 2000):
             with relayed(("127.0.0.1", opened.port), down=at) as relay, suppress(SocketError):
-                token = opened.issue_token(WORKER.fingerprint).token
-                handshake.connect_tcp("127.0.0.1", relay.port, token, WORKER.client_context()).close()
+                handshake.connect_tcp("127.0.0.1", relay.port, CLAIM, WORKER.client_context()).close()
         wait_until(lambda: not opened.unauthenticated and not opened.connections, "the server to let go")
         assert socket.create_connection(("127.0.0.1", opened.port)).close() is None

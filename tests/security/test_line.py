@@ -7,15 +7,20 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from psserver.service.errors import precondition
 from psserver.service.guard import calls
+from psserver.service.guard.authorization import Authorizer
 from psserver.service.net import sockets
-from psserver.service.net.streams import Serve, Stream
+from psserver.service.net.sockets import Serve
+from psserver.service.net.streams import Stream
 from pswire import running
+from pswire.security.credentials import Credentials, LiveIdentity
+from pswire.security.files import TlsFiles
 from pswire.security.identity import Identity
 from pswire.security.names import Role
 from pswire.transport import framed_socket
@@ -29,10 +34,10 @@ from tests.promises import promise
 from tests.relay import relayed
 from tests.security.authorities import authority, ended, server, worker
 from tests.sentences import Recorder
-from tests.service.loops import Opened
+from tests.service.loops import CLAIM, Opened
 from tests.service.loops import opened as opened_by
 from tests.service.serving import PATIENCE, wait_until
-from tests.shm.test_sockets import Liveness, echo
+from tests.shm.test_sockets import echo
 
 WORKER = worker()
 
@@ -42,22 +47,17 @@ def listening(serve: Serve = echo) -> AbstractContextManager[Opened]:
     return opened_by(serve, contexts=lambda: context)
 
 
-def line_to(
-    opened: Opened, identity: Identity = WORKER, token: bytes | None = None, port: int | None = None
-) -> FramedSocket:
-    token = opened.issue_token(identity.fingerprint).token if token is None else token
-    return handshake.connect_tcp("127.0.0.1", port or opened.port, token, identity.client_context())
+def line_to(opened: Opened, identity: Identity = WORKER, first: bytes = CLAIM) -> FramedSocket:
+    return handshake.connect_tcp("127.0.0.1", opened.port, first, identity.client_context())
 
 
 @contextmanager
 def stream_to(opened: Opened) -> Iterator[SocketStream]:
-    with closing(SocketStream(line_to(opened), Liveness())) as stream:  # type: ignore[arg-type]
+    with closing(SocketStream(line_to(opened), "server 0")) as stream:
         yield stream
 
 
-@promise(
-    "A connection for payloads is for the certificate that asked for it, and for the host that was meant."
-)
+@promise("A connection for payloads needs a certificate of its role, and a host of the name that was meant.")
 def test_failed_handshakes_are_counted_and_some_are_named(caplog: pytest.LogCaptureFixture) -> None:
     with listening() as opened:
         for _ in range(3):
@@ -141,22 +141,22 @@ def test_both_ends_may_be_much_slower_than_the_other() -> None:
             assert stream.receive() == b"taken"
 
 
-def test_a_token_is_for_the_certificate_that_asked_for_it(sentences: Recorder) -> None:
-    thief = worker("w1")
-    with listening() as opened:
-        token = opened.issue_token(WORKER.fingerprint)
+def test_a_line_is_for_members_with_a_certificate_of_their_role(tmp_path: Path, sentences: Recorder) -> None:
+    files = TlsFiles.in_folder(tmp_path, "server")
+    files.write(server())
+    observer, context = authority().issue(Role.OBSERVER, "eye"), server().server_context()
+    known = Authorizer(Credentials(LiveIdentity(files), Role.SERVER))
+    with opened_by(echo, contexts=lambda: context, authorizer=known) as opened:
         with pytest.raises(SocketError) as refused:
-            line_to(opened, thief, token.token)
+            line_to(opened, observer)
         sentences.check(refused)
+        assert opened.refused["role"] == 1
         with pytest.raises(SocketError) as refused:
-            line_to(opened, WORKER, os.urandom(16))
+            line_to(opened, WORKER, b"guessed")
         sentences.check(refused)
-        with closing(line_to(opened, WORKER, token.token)) as connection:
+        with closing(line_to(opened)) as connection:
             connection.send([b"hello"])
             assert connection.receive() == (b"hello", 0)
-            with pytest.raises(SocketError) as refused:
-                line_to(opened, WORKER, token.token)
-            sentences.check(refused)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_who_is_not_believed_is_told_why_and_kept_nothing_of(identity: Identity,
 
 def test_the_servers_name_must_be_that_of_the_host() -> None:
     with listening() as opened, pytest.raises(SocketError, match="IP address mismatch"):
-        handshake.connect_tcp("127.0.0.2", opened_everywhere(opened), b"", WORKER.client_context())
+        handshake.connect_tcp("127.0.0.2", opened_everywhere(opened), CLAIM, WORKER.client_context())
 
 
 def opened_everywhere(opened: Opened) -> int:
@@ -199,11 +199,10 @@ def opened_everywhere(opened: Opened) -> int:
 
 
 def test_plaintext_is_no_way_in(sentences: Recorder) -> None:
-    """Neither with a good token at a port with TLS, nor with TLS at one without."""
+    """Neither with a good claim at a port with TLS, nor with TLS at one without."""
     with listening() as opened:
-        token = opened.issue_token(WORKER.fingerprint).token
         with pytest.raises(SocketError) as refused:
-            handshake.connect_tcp("127.0.0.1", opened.port, token)
+            handshake.connect_tcp("127.0.0.1", opened.port, CLAIM)
         sentences.check(refused)
         wait_until(lambda: not opened.unauthenticated, "the server to let go")
     with opened_by(echo) as plain, pytest.raises(SocketError, match="no TLS with 127.0.0.1"):
@@ -211,10 +210,9 @@ def test_plaintext_is_no_way_in(sentences: Recorder) -> None:
 
 
 def test_local_sockets_stay_as_they_are() -> None:
-    """The system says whose they are, and no other machine sees them. The token is the same."""
+    """The system says whose they are, and no other machine sees them."""
     with listening() as opened:
-        token = opened.issue_token(WORKER.fingerprint).token
-        with closing(handshake.connect_unix(opened.name, token)) as connection:
+        with closing(handshake.connect_unix(opened.name, CLAIM)[0]) as connection:
             connection.send([b"hello"])
             assert connection.receive() == (b"hello", 0)
 
@@ -232,7 +230,7 @@ def test_a_handshake_that_does_not_end_is_ended(said: bytes, monkeypatch: pytest
         wait_until(lambda: not opened.unauthenticated, "the server to let go")
 
 
-def test_who_shakes_hands_and_then_shows_no_token_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_shakes_hands_and_then_says_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has shaken hands in time: the clock that its silence is measured by goes on afterwards."""
     late = [0.0]
     monkeypatch.setattr(framed_socket, "HANDSHAKE_TIMEOUT", PATIENCE)
@@ -248,7 +246,7 @@ def test_an_unauthenticated_connection_may_not_send_much() -> None:
     with listening() as opened, socket.create_connection(("127.0.0.1", opened.port)) as plain:
         plain.settimeout(PATIENCE)
         with WORKER.client_context().wrap_socket(plain, server_hostname="127.0.0.1") as other:
-            other.sendall(struct.pack("<IB", 17, 0) + bytes(17))
+            other.sendall(struct.pack("<IB", sockets.FIRST_BYTES + 1, 0) + bytes(17))
             with suppress(ConnectionResetError):
                 assert other.recv(1) == b""
 
@@ -271,12 +269,11 @@ def test_a_refusal_reaches_a_peer_that_is_still_sending(
         sentences.check(refused)
 
 
-def test_a_connection_ends_with_the_stream_that_its_token_came_on() -> None:
-    with listening() as opened:
-        token = opened.issue_token(WORKER.fingerprint)
-        with closing(line_to(opened, WORKER, token.token)) as connection:
-            opened.withdraw(token)
-            assert connection.receive() is None
+def test_a_connection_ends_with_its_membership(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "LOOK_EVERY", 0.05)
+    with listening() as opened, closing(line_to(opened)) as connection:
+        opened.end_membership(CLAIM)
+        assert connection.receive() is None
 
 
 def test_ciphertext_is_never_read_as_frames_after_a_cut() -> None:
@@ -304,25 +301,24 @@ def test_a_byte_that_is_changed_on_the_way_ends_the_line() -> None:
 
 
 def test_who_listens_on_the_way_sees_nothing() -> None:
-    """Neither token nor payload, both of which are seen where there is no TLS."""
+    """Neither claim nor payload, both of which are seen where there is no TLS."""
     pattern = b"the pattern of these weights" * 1000
 
-    def seen(opened: Opened, context: ssl.SSLContext | None) -> tuple[bytes, bytes]:
-        token = opened.issue_token(WORKER.fingerprint).token
+    def seen(opened: Opened, context: ssl.SSLContext | None) -> bytes:
         with relayed(("127.0.0.1", opened.port), record=True) as relay:
-            with closing(handshake.connect_tcp("127.0.0.1", relay.port, token, context)) as connection:
+            with closing(handshake.connect_tcp("127.0.0.1", relay.port, CLAIM, context)) as connection:
                 connection.send([pattern])
                 assert same(connection.receive(), (pattern, 0))
-        return token, bytes(relay.seen)
+        return bytes(relay.seen)
 
     with opened_by(echo) as plain:
-        token, passed = seen(plain, None)
-        assert token in passed
+        passed = seen(plain, None)
+        assert CLAIM in passed
         assert pattern[:28] in passed
     with listening() as opened:
-        token, passed = seen(opened, WORKER.client_context())
+        passed = seen(opened, WORKER.client_context())
         assert len(passed) > 2 * len(pattern)
-        assert token not in passed
+        assert CLAIM not in passed
         assert b"the pattern" not in passed
         # Of TLS 1.3 not even the certificates' names.
         assert b"ps://lab" not in passed

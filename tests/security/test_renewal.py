@@ -18,7 +18,7 @@ from psserver.service.life.listeners import DAY, Reminders, ending
 from pswire.addresses import parse_address
 from pswire.security.credentials import Credentials, LiveIdentity
 from pswire.security.files import TlsFiles
-from pswire.security.identity import fingerprint_of_pem, peer_fingerprint
+from pswire.security.identity import Identity
 from pswire.security.names import Role
 from tests.promises import promise
 from tests.security.identities import Identities, options_of, overwrite
@@ -36,14 +36,18 @@ def files(tmp_path: Path, identities: Identities) -> Iterator[TlsFiles]:
     yield made
 
 
-def shown(cluster: Cluster, identities: Identities) -> bytes:
-    """The fingerprint of the certificate that a new connection is shown."""
+def shown(cluster: Cluster, identities: Identities) -> bytes | None:
+    """The certificate that a new connection is shown."""
     address = parse_address(cluster.hosts)
     context = identities.credentials(Role.OBSERVER).identity.client_context()
     context.set_alpn_protocols(["h2"])
     with socket.create_connection((address.host, address.port), PATIENCE) as plain:
         with context.wrap_socket(plain, server_hostname=address.host) as tls:
-            return peer_fingerprint(tls)
+            return tls.getpeercert(binary_form=True)
+
+
+def der(identity: Identity) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(identity.cert.decode())
 
 
 def step(session: psworker.Session) -> None:
@@ -66,7 +70,7 @@ def test_new_connections_use_the_new_certificate_and_the_job_goes_on(
     """Acceptance 6."""
     observer = identities.credentials(Role.OBSERVER)
     with serving(security=lambda _: options_of(files), credentials=observer, overrides=PATIENT) as cluster:
-        first = files.read().fingerprint
+        first = der(files.read())
         assert shown(cluster, identities) == first
         with psworker.connect(
             cluster.hosts, ONES, credentials=identities.credentials(Role.WORKER, "w0"), transport="grpc"
@@ -74,13 +78,13 @@ def test_new_connections_use_the_new_certificate_and_the_job_goes_on(
             step(session)
             renewed = identities.authority.issue(Role.SERVER, "s0")
             files.write(renewed, replace=True)
-            assert shown(cluster, identities) == renewed.fingerprint != first
+            assert shown(cluster, identities) == der(renewed) != first
             step(session)
             [worker] = cluster.status().workers
             assert (worker.name, worker.incarnation, worker.committed) == ("w0", 0, 2)
             # Files that do not fit together change nothing.
             overwrite(files.cert, identities.authority.issue(Role.SERVER, "s0").cert)
-            assert shown(cluster, identities) == renewed.fingerprint
+            assert shown(cluster, identities) == der(renewed)
             step(session)
 
 
@@ -121,9 +125,3 @@ def test_metrics_have_the_end_of_the_certificate(identities: Identities) -> None
     assert samples[name, "certificate"] == facts.certificate_ends
     assert samples[name, "authority"] == facts.authority_ends
     assert samples["paramserver_authentication_failures_total", "role"] == 2
-
-
-def test_a_fingerprint_is_that_of_the_first_certificate(identities: Identities) -> None:
-    cert = identities.credentials(Role.SERVER, "s0").identity.cert.decode()
-    assert fingerprint_of_pem(cert) == fingerprint_of_pem(cert + cert)
-    assert ssl.PEM_HEADER in cert

@@ -26,7 +26,7 @@ def test_it_is_the_same_object_until_files_change(files: TlsFiles) -> None:
     assert live.now() is first
     files.write(worker(), replace=True)
     second = live.now()
-    assert second.fingerprint != first.fingerprint
+    assert second.cert != first.cert
     assert live.now() is second
 
 
@@ -41,7 +41,7 @@ def test_half_of_an_exchange_changes_nothing(
     for _ in range(3):
         assert live.now() is first
     files.write(new, replace=True)
-    assert live.now().fingerprint == new.fingerprint
+    assert live.now().cert == new.cert
     said = [record.message for record in caplog.records]
     assert len(said) == 2, "the failure once, the success once"
     assert "the key does not belong" in said[0]

@@ -3,17 +3,23 @@
 import asyncio
 import ssl
 import threading
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import grpc
+
+from psserver.service.errors import Refused
+from psserver.service.guard.authorization import Authorizer
 from psserver.service.guard.calls import Watch
+from psserver.service.net.connection import Connection
 from psserver.service.net.loop import Owner, RunningLoop
-from psserver.service.net.sockets import Serve, SocketListener, SocketToken
+from psserver.service.net.sockets import Guest, Serve, SocketListener
 from tests.service.serving import PATIENCE
 
 Result = TypeVar("Result")
+# How the first frame of a member begins.
+CLAIM = b"member"
 
 
 def run(live: Coroutine[Any, Any, Result]) -> Result:
@@ -61,11 +67,25 @@ class Opened:
         serve: Serve,
         bind: str = "127.0.0.1",
         contexts: Callable[[], ssl.SSLContext] | None = None,
+        authorizer: Authorizer | None = None,
     ) -> None:
         self._ask, watch = owner.ask, Watch()
-        self.refused: Counter[str] = Counter()
+        authorizer = authorizer or Authorizer()
+        self.refused = authorizer.refused
+        # First frames whose membership has ended.
+        self._ended: set[bytes] = set()
+
+        async def admit(first: bytes, connection: Connection) -> Guest:
+            if not first.startswith(CLAIM):
+                raise Refused(grpc.StatusCode.PERMISSION_DENIED, "expected a member")
+            return Guest(accepted, lambda: first in self._ended)
+
+        async def accepted(connection: Connection) -> None:
+            await connection.send((b"",))
+            await serve(connection)
+
         self._listener = SocketListener(
-            serve, owner, bind, watch=watch, contexts=contexts, refused=self.refused
+            admit, owner, bind, watch=watch, contexts=contexts, authorizer=authorizer
         )
         self._listener.begin()
         owner.ask(lambda: watch.start(owner.loop))
@@ -83,18 +103,12 @@ class Opened:
         return self._ask(lambda: len(self._listener.connections))
 
     @property
-    def tokens(self) -> int:
-        return self._ask(lambda: self._listener.tokens)
-
-    @property
     def unauthenticated(self) -> int:
         return self._ask(lambda: self._listener.unauthenticated)
 
-    def issue_token(self, fingerprint: bytes = b"") -> SocketToken:
-        return self._ask(lambda: self._listener.issue_token(fingerprint))
-
-    def withdraw(self, token: SocketToken) -> None:
-        self._ask(token.withdraw)
+    def end_membership(self, claim: bytes) -> None:
+        """Of whoever has begun with that frame."""
+        self._ask(lambda: self._ended.add(claim))
 
     def close(self) -> None:
         self._ask(self._listener.close)
@@ -106,10 +120,13 @@ class Opened:
 
 @contextmanager
 def opened(
-    serve: Serve, bind: str = "127.0.0.1", contexts: Callable[[], ssl.SSLContext] | None = None
+    serve: Serve,
+    bind: str = "127.0.0.1",
+    contexts: Callable[[], ssl.SSLContext] | None = None,
+    authorizer: Authorizer | None = None,
 ) -> Iterator[Opened]:
     with running() as owner:
-        made = Opened(owner, serve, bind, contexts)
+        made = Opened(owner, serve, bind, contexts, authorizer)
         try:
             yield made
         finally:

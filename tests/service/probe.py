@@ -143,13 +143,8 @@ class Probe:
 
     @property
     def sockets(self) -> int:
-        """Connections beside gRPC that have shown their token."""
+        """Connections of members, beside gRPC."""
         return len(self.server.sockets.connections)
-
-    @property
-    def tokens(self) -> int:
-        """For such connections: issued and not withdrawn."""
-        return self.server.sockets.tokens
 
     # Disturbances
 

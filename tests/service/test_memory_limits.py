@@ -14,7 +14,7 @@ from psserver.service.guard.machine import default_limit
 from psserver.service.guard.memory import MIB, Memory
 from pswire.config.units import parse_size
 from pswire.model.plan import VariableSpec, make_plan
-from pswire.transport import segments
+from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import FRAME_BYTES
 from pswire.v1 import shard_pb2
 from tests.probes import received_bytes
@@ -41,40 +41,36 @@ class Exchanges:
         return self._cluster.raw(0, "/pswire.v1.Shard/Exchange")(said(), timeout=PATIENCE)
 
 
-def attach(peer: Peer) -> shard_pb2.ExchangeRequest:
+def claim(peer: Peer) -> bytes:
     reply = peer.reply
-    return shard_pb2.ExchangeRequest(
-        attach=shard_pb2.Attach(
-            job=peer.job,
-            worker=peer.worker,
-            incarnation=reply.incarnation,
-            membership_token=reply.membership_token,
-            plan=peer.plan.fingerprint,
-            place=segments.here(),
-        )
-    )
+    return shard_pb2.Attach(
+        job=peer.job,
+        worker=peer.worker,
+        incarnation=reply.incarnation,
+        membership_token=reply.membership_token,
+        plan=peer.plan.fingerprint,
+    ).SerializeToString()
 
 
 def test_a_member_has_one_attachment() -> None:
-    """Its newest stream has it; older ones are cut, and their segments go."""
+    """Its newest connection has it; older ones are cut, and their segments go."""
     with serving() as cluster, ExitStack() as stack, Peer(cluster, "worker", WIDE) as peer:
         peer.step()
-        host = cluster.servers[0].probe.host
+        host, server = cluster.servers[0].probe.host, cluster.servers[0].server
+        name = server.owner.ask(lambda: server.sockets.name)
         before = len(segments_of("self"))
-        exchanges = Exchanges(cluster, stack)
-        calls = []
+        lines = []
         for _ in range(8):
-            calls.append(exchanges.open(attach(peer)))
-            attached = shard_pb2.ExchangeReply.FromString(next(calls[-1])).attached
-            assert not attached.refusal
+            line, answer = handshake.connect_unix(name, claim(peer))
+            lines.append(stack.enter_context(closing(line)))
+            assert not shard_pb2.Attached.FromString(answer).refusal
             assert host.memory.reserved == 4_000_000
-        for call in calls[:-1]:
-            with pytest.raises(grpc.RpcError) as caught:
-                next(call)
-            assert caught.value.code() == grpc.StatusCode.CANCELLED
-        # A slot and the control word, of one stream.
+        for line in lines[:-1]:
+            assert line.receive() is None
+            line.close()
+        # A slot and the control word, of one connection: the server's, and the same files as its worker has them.
         wait_until(lambda: len(segments_of("self")) <= before + 2, "older segments to go")
-        calls[-1].cancel()
+        lines[-1].cut()
         wait_until(lambda: not host.memory.reserved, "the room to be given back")
 
 
@@ -112,8 +108,10 @@ def test_a_model_that_cannot_fit_is_refused_with_the_numbers() -> None:
 def test_slots_beyond_the_limit_are_refused_and_the_worker_does_without() -> None:
     with serving(memory_limit=21 * MIB) as cluster, ExitStack() as stack, Peer(cluster, "a", WIDE) as a:
         a.step(0.0)
-        call = Exchanges(cluster, stack).open(attach(a))
-        reply = shard_pb2.ExchangeReply.FromString(next(call)).attached
+        server = cluster.servers[0].server
+        line, answer = handshake.connect_unix(server.owner.ask(lambda: server.sockets.name), claim(a))
+        stack.callback(line.close)
+        reply = shard_pb2.Attached.FromString(answer)
         assert "expected at most 21.0 MiB in all (--memory-limit)" in reply.refusal
         assert a.step(0.0).version == 2
 

@@ -10,7 +10,6 @@ import grpc
 import numpy as np
 import pytest
 
-from pswire.transport import segments
 from pswire.transport.channels import UNREAD_BYTES
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
@@ -57,8 +56,6 @@ def attach(peer: Peer, grant: pb.Grant, **changed: Any) -> shard_pb2.Attach:
         "worker": peer.worker,
         "plan": peer.plan.fingerprint,
         "after": grant.index,
-        "place": segments.here(),
-        "ask": True,
         **peer.proof(),
     }
     return shard_pb2.Attach(**{**fields, **changed})

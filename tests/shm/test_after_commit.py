@@ -104,7 +104,7 @@ def test_nobody_else_writes_into_a_version() -> None:
         grant = granted(session)
         before = session.pull_flat(grant)[0].copy()
         host = cluster.servers[0].probe.host
-        places = host.sharing.places(host.state.shard.arena.arrays)
+        places = [segment.place for segment in host.sharing.segments(host.state.shard.arena.arrays)]
         assert places
         assert not any(overwritten(place) for place in places)
         assert (session.pull_flat(grant)[0] == before).all()

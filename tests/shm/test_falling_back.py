@@ -3,14 +3,19 @@ that it cannot."""
 
 import errno
 import os
+import socket
 from collections.abc import Callable
+from contextlib import closing
 
 import grpc
 import pytest
 
 import psworker
+from psserver.service.store import shared_memory
 from psserver.service.store.shared_memory import Sharing
 from pswire.transport import segments
+from pswire.transport import socket_handshake as handshake
+from pswire.transport.framed_socket import DESCRIPTORS, HEAD, FramedSocket, SocketError
 from pswire.transport.segments import HEADER, Place, Segment, SegmentError
 from pswire.v1 import shard_pb2
 from tests.probes import SessionProbe
@@ -45,13 +50,11 @@ def test_a_server_without_memory_to_share(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_memory_that_ends_after_the_arena(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise SegmentError("cannot get 16 bytes of shared memory: it is full")
+
     with serving() as cluster:
-        host = cluster.servers[0].probe.host
-
-        def lend(elements: int) -> None:
-            raise SegmentError("cannot get 16 bytes of shared memory: it is full")
-
-        monkeypatch.setattr(host.sharing, "lend", lend)
+        monkeypatch.setattr(shared_memory, "ControlWord", full)
         assert trained(cluster) == ("socket",)
 
 
@@ -82,19 +85,23 @@ def test_a_server_that_insists_does_not_start(sentences: Recorder) -> None:
 
 
 def test_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not see the server's Unix socket."""
+
+    def nobody(name: str, first: bytes) -> None:
+        raise SocketError(f"no connection to {name}: Connection refused")
+
     with serving() as cluster:
-        monkeypatch.setattr("psworker.data.member.here", lambda: "another-kernel/pid:[1]")
+        monkeypatch.setattr(handshake, "connect_unix", nobody)
         assert trained(cluster) == ("socket",)
 
 
-def test_a_worker_that_may_not_open_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As another user, say."""
-
-    def denied(place: Place, *, writable: bool) -> None:
-        raise SegmentError("/proc/1/fd/1 cannot be opened: Permission denied")
+def test_a_worker_that_cannot_map_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(fd: int, nbytes: int, *, writable: bool) -> None:
+        os.close(fd)
+        raise SegmentError("a descriptor is of no shared memory: Permission denied")
 
     with serving() as cluster:
-        monkeypatch.setattr(segments, "open_segment", denied)
+        monkeypatch.setattr(segments, "map_descriptor", denied)
         assert trained(cluster) == ("socket",)
 
 
@@ -147,12 +154,11 @@ def introduction(session: psworker.Session, grant: psworker.Grant) -> shard_pb2.
         membership_token=joined.membership_token,
         plan=session.plan.fingerprint,
         after=grant.index,
-        place=segments.here(),
     )
 
 
-def test_a_slot_needs_an_attachment_and_a_number_that_was_lent() -> None:
-    with serving() as cluster, connect(cluster.hosts) as session:
+def test_a_slot_needs_shared_memory_and_a_number_that_was_lent() -> None:
+    with serving() as cluster, connect(cluster.hosts, name="w0") as session:
         grant = granted(session)
         push = shard_pb2.PushHeader(
             job=session.job,
@@ -164,19 +170,96 @@ def test_a_slot_needs_an_attachment_and_a_number_that_was_lent() -> None:
         )
         slot = shard_pb2.ExchangeRequest(push=push, slot=2).SerializeToString()
         exchange = cluster.raw(0, "/pswire.v1.Shard/Exchange")
-        with refused(grpc.StatusCode.INVALID_ARGUMENT, "expected attach before"):
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "on a connection that shares memory"):
             list(exchange(iter([slot])))
-        attach = shard_pb2.ExchangeRequest(attach=introduction(session, grant)).SerializeToString()
-        attached, answer = map(shard_pb2.ExchangeReply.FromString, exchange(iter([attach, slot])))
-        assert len(attached.attached.slots) == 1
-        assert "got number 2" in answer.refusal
+        claim = introduction(session, grant)
+        ask = shard_pb2.ExchangeRequest(attach=claim).SerializeToString()
+        (offer,) = map(shard_pb2.ExchangeReply.FromString, exchange(iter([ask])))
+        connection, answer = handshake.connect_unix(offer.attached.socket, claim.SerializeToString())
+        with closing(connection):
+            assert shard_pb2.Attached.FromString(answer).slots == 1
+            connection.send([slot])
+            refusal = connection.receive()
+        assert refusal is not None
+        assert "got number 2" in shard_pb2.ExchangeReply.FromString(bytes(refusal[0])).refusal
         session.abandon(grant, "enough")
 
 
 # Segments
 
 
-def test_a_segment_is_found_by_its_place_and_known_by_its_token(sentences: Recorder) -> None:
+def handed_over(*descriptors: int) -> FramedSocket:
+    """The near end of a connection on which a frame has brought them."""
+    near, far = socket.socketpair()
+    with far:
+        socket.send_fds(far, [HEAD.pack(2, 0) + b"ok"], list(descriptors))
+    return FramedSocket(near)
+
+
+def test_a_segment_is_mapped_from_its_descriptor() -> None:
+    segment = Segment(64, writable=True)
+    segments.words(segment.memory)[0] = 7
+    with closing(handed_over(segment.place.fd)) as connection:
+        assert connection.receive() == (b"ok", 0)
+        (descriptor,) = connection.descriptors(1)
+    other = segments.words(segments.map_descriptor(descriptor, 64, writable=False))
+    del segment
+    assert other[0] == 7 and not other.flags.writeable
+
+
+def test_what_only_its_owner_writes_cannot_be_written_by_others() -> None:
+    segment = Segment(64, writable=False)
+    with pytest.raises(SegmentError):
+        segments.map_descriptor(os.dup(segment.place.fd), 64, writable=True)
+
+
+def unsealed() -> int:
+    fd = os.memfd_create("stranger", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, HEADER + 64)
+    return fd
+
+
+def short() -> int:
+    segment = Segment(32, writable=True)
+    return os.dup(segment.place.fd)
+
+
+@pytest.mark.parametrize(
+    "opened",
+    [
+        lambda: os.open(os.devnull, os.O_RDONLY),
+        unsealed,
+        short,
+        lambda: os.pipe()[0],
+    ],
+    ids=["a device", "without seals", "too short", "a pipe"],
+)
+def test_a_descriptor_that_is_no_memory_is_refused(opened: Callable[[], int], sentences: Recorder) -> None:
+    descriptor = opened()
+    with pytest.raises(SegmentError) as refused:
+        segments.map_descriptor(descriptor, 64, writable=True)
+    sentences.check(refused)
+    with pytest.raises(OSError):
+        os.fstat(descriptor)
+
+
+def test_no_more_descriptors_are_taken_than_are_wanted(sentences: Recorder) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    segment = Segment(8, writable=True)
+    with closing(handed_over(*[segment.place.fd] * (DESCRIPTORS + 1))) as connection:
+        with pytest.raises(SocketError) as refused:
+            connection.receive()
+        sentences.check(refused)
+    with closing(handed_over(segment.place.fd)) as connection:
+        connection.receive()
+        with pytest.raises(SocketError) as refused:
+            connection.descriptors(2)
+        sentences.check(refused)
+    del segment
+    assert len(os.listdir("/proc/self/fd")) == before, "what nobody took is closed"
+
+
+def test_servers_find_a_segment_by_its_place_and_know_it_by_its_token(sentences: Recorder) -> None:
     segment = Segment(64, writable=True)
     segments.words(segment.memory)[0] = 7
     place = segment.place

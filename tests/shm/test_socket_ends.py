@@ -16,7 +16,6 @@ from pswire.transport.codecs import FLOAT32
 from pswire.transport.framed_socket import FramedSocket, SocketError
 from pswire.v1 import shard_pb2
 from psworker.data.exchange import SocketBroken
-from psworker.data.shared_memory import Attachment
 from psworker.errors import PayloadRefused
 from tests.probes import SessionProbe
 from tests.sentences import Recorder
@@ -40,7 +39,7 @@ def test_a_refusal_reaches_a_peer_that_is_still_sending(
         await stream.receive()
         raise precondition("expected another word")
 
-    with listening(picky) as opened, closing(stream_to(opened, kind=kind)) as stream:
+    with listening(picky) as opened, closing(stream_to(opened, kind)) as stream:
         for _ in range(32):
             stream.send([bytes(2 << 20)])
         with pytest.raises(SocketBroken) as caught:
@@ -100,7 +99,7 @@ def step_once(session: psworker.Session) -> None:
 
 
 def test_a_worker_that_never_reads_holds_up_no_other() -> None:
-    """The server is stuck in sending a version. Updates go on, and the end of its gRPC stream frees it."""
+    """The server is stuck in sending a version. Updates go on, and the end of its connection frees it."""
     # It is not cut for that, however long the other's steps take.
     patient = [f"cluster.worker_timeout={10 * PATIENCE}"]
     with (
@@ -120,8 +119,7 @@ def test_a_worker_that_never_reads_holds_up_no_other() -> None:
             step_once(good)
         probe = cluster.servers[0].probe
         assert probe.sockets == 2
-        assert way.liveness_stream is not None
-        way.liveness_stream.close()
+        connection.cut()
         wait_until(lambda: probe.sockets == 1, "the server to let go")
 
 
@@ -144,21 +142,21 @@ def asked(session: psworker.Session, grant: psworker.Grant) -> bytes:
     return shard_pb2.ExchangeRequest(pull=pull).SerializeToString()
 
 
-def test_memory_whose_stream_broke_before_it_was_opened_is_asked_for_again(
+def test_memory_whose_connection_broke_before_it_was_opened_is_asked_for_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What a server lends goes with the stream on which it was asked."""
-    opening = Attachment.of
+    """What a server lends goes with the connection on which it came."""
+    taken = FramedSocket.descriptors
 
     with serving() as cluster, connect(cluster.hosts) as session:
 
-        def late(attached: shard_pb2.Attached) -> Attachment:
-            monkeypatch.setattr(Attachment, "of", opening)
+        def late(self: FramedSocket, count: int) -> list[int]:
+            monkeypatch.setattr(FramedSocket, "descriptors", taken)
             probe = cluster.servers[0].probe
             probe.cut_sockets()
             wait_until(lambda: not probe.sockets, "the server to let go of what it lent")
-            return opening(attached)
+            return taken(self, count)
 
-        monkeypatch.setattr(Attachment, "of", late)
+        monkeypatch.setattr(FramedSocket, "descriptors", late)
         step(session, 0)
         assert session.transport == ("shared-memory",)

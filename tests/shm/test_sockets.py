@@ -1,4 +1,4 @@
-"""A socket beside gRPC: who may use it, what ends it, and that a step on it is a step."""
+"""A socket for payloads: who may use it, what ends it, and that a step on it is a step."""
 
 import asyncio
 import errno
@@ -6,7 +6,6 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, suppress
 
 import grpc
@@ -16,7 +15,8 @@ import psworker
 from psserver.service.errors import precondition
 from psserver.service.net import bulk
 from psserver.service.net import sockets as served
-from psserver.service.net.streams import Serve, Stream
+from psserver.service.net.sockets import Serve
+from psserver.service.net.streams import Stream
 from pswire.transport import framed_socket
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import FRAME_BYTES, FramedSocket, SocketError
@@ -25,20 +25,10 @@ from psworker.data.exchange import SocketBroken, SocketStream
 from tests.comparing import same
 from tests.probes import SessionProbe, forget_socket, send_raw
 from tests.sentences import Recorder
-from tests.service.loops import Opened
+from tests.service.loops import CLAIM, Opened
 from tests.service.loops import opened as opened_by
 from tests.service.serving import PATIENCE, serving, wait_until
 from tests.shm.sessions import connect, granted, step
-
-
-class Liveness:
-    """A gRPC stream as far as a socket is concerned."""
-
-    def __init__(self) -> None:
-        self.over: Callable[[], object] = lambda: None
-
-    def when_over(self, call: Callable[[], object]) -> None:
-        self.over = call
 
 
 async def echo(stream: Stream) -> None:
@@ -59,21 +49,20 @@ def listening(serve: Serve = echo) -> AbstractContextManager[Opened]:
 KINDS = ("unix", "tcp")
 
 
-def socket_to(opened: Opened, kind: str, token: bytes | None = None) -> FramedSocket:
-    token = opened.issue_token().token if token is None else token
+def socket_to(opened: Opened, kind: str, first: bytes = CLAIM) -> FramedSocket:
     if kind == "unix":
-        return handshake.connect_unix(opened.name, token)
-    return handshake.connect_tcp("127.0.0.1", opened.port, token)
+        return handshake.connect_unix(opened.name, first)[0]
+    return handshake.connect_tcp("127.0.0.1", opened.port, first)
 
 
-def stream_to(opened: Opened, liveness: Liveness | None = None, kind: str = "tcp") -> SocketStream:
-    return SocketStream(socket_to(opened, kind), liveness or Liveness())  # type: ignore[arg-type]
+def stream_to(opened: Opened, kind: str = "tcp") -> SocketStream:
+    return SocketStream(socket_to(opened, kind), "server 0")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 3 << 20, FRAME_BYTES])
 def test_messages_of_any_size_come_whole(size: int, kind: str) -> None:
-    with listening() as opened, closing(stream_to(opened, kind=kind)) as stream:
+    with listening() as opened, closing(stream_to(opened, kind)) as stream:
         message = os.urandom(size)
         for _ in range(2):
             # Far more than a socket holds: the other end reads meanwhile.
@@ -82,34 +71,28 @@ def test_messages_of_any_size_come_whole(size: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_connection_needs_a_token_of_its_own(kind: str, sentences: Recorder) -> None:
+def test_a_connection_needs_a_member(kind: str, sentences: Recorder) -> None:
     with listening() as opened:
-        token = opened.issue_token()
-        for guess in (b"", b"guessed", os.urandom(16)):
+        for guess in (b"", b"guessed"):
             with pytest.raises(SocketError) as refused:
                 socket_to(opened, kind, guess)
             sentences.check(refused)
-        with closing(socket_to(opened, kind, token.token)) as connection:
-            with pytest.raises(SocketError) as refused:
-                socket_to(opened, kind, token.token)
-            sentences.check(refused)
+        with closing(socket_to(opened, kind)) as connection:
             connection.send([b"hello"])
             assert connection.receive() == (b"hello", 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_connection_ends_with_the_stream_that_its_token_came_on(kind: str, sentences: Recorder) -> None:
-    """On the server's side too: of a worker that is stopped, or whose machine is gone, nothing is kept."""
-    with listening() as opened:
-        used, unused = opened.issue_token(), opened.issue_token()
-        with closing(socket_to(opened, kind, used.token)) as connection:
-            opened.withdraw(used)
+def test_a_connection_ends_with_its_membership(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a worker that is stopped, or whose machine is gone, nothing is kept."""
+    monkeypatch.setattr(served, "LOOK_EVERY", 0.05)
+    with listening() as opened, closing(socket_to(opened, kind, CLAIM + b" 1")) as connection:
+        with closing(socket_to(opened, kind, CLAIM + b" 2")) as other:
+            opened.end_membership(CLAIM + b" 1")
             assert connection.receive() is None
-            opened.withdraw(unused)
-            with pytest.raises(SocketError) as refused:
-                socket_to(opened, kind, unused.token)
-            sentences.check(refused)
-            wait_until(lambda: not opened.connections and not opened.tokens, "both to be forgotten")
+            wait_until(lambda: opened.connections == 1, "one to be forgotten")
+            other.send([b"hello"])
+            assert other.receive() == (b"hello", 0)
 
 
 def test_a_connection_that_sends_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +105,7 @@ def test_a_connection_that_sends_nothing_is_closed(monkeypatch: pytest.MonkeyPat
 def test_an_unauthenticated_connection_may_not_send_much() -> None:
     with listening() as opened, socket.create_connection(("127.0.0.1", opened.port)) as other:
         other.settimeout(PATIENCE)
-        other.sendall(struct.pack("<IB", 17, 0) + bytes(17))
+        other.sendall(struct.pack("<IB", served.FIRST_BYTES + 1, 0) + bytes(17))
         # A reset, if it had not read everything.
         with suppress(ConnectionResetError):
             assert other.recv(1) == b""
@@ -140,29 +123,32 @@ def test_a_refusal_ends_the_connection_with_its_code_and_reason(sentences: Recor
         assert after.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_connection_ends_with_its_liveness_stream() -> None:
-    """A stopped server closes no socket: it is gRPC that notices."""
-    asked = threading.Event()
+def test_a_server_that_answers_nothing_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    """A stopped server closes no socket, and its system acknowledges all that comes."""
 
     async def stuck(stream: Stream) -> None:
         await stream.receive()
-        asked.set()
         await asyncio.Event().wait()
 
-    liveness = Liveness()
-    with listening(stuck) as opened, closing(stream_to(opened, liveness)) as stream:
-
-        def later() -> None:
-            assert asked.wait(PATIENCE)
-            liveness.over()
-
-        other = threading.Thread(target=later)
-        other.start()
+    with listening(stuck) as opened, closing(stream_to(opened)) as stream:
+        stream.connection.limit(0.1)
         stream.send([b"?"])
         with pytest.raises(SocketBroken) as caught:
             stream.receive()
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
-        other.join(PATIENCE)
+        with pytest.raises(SocketBroken) as caught:
+            while True:
+                stream.send([bytes(2 << 20)])
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert caplog.text.count("nothing of a request to server 0 has moved") == 2
+
+
+def test_the_system_ends_a_connection_that_nobody_acknowledges() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        with socket.create_connection(listener.getsockname()) as plain:
+            with closing(FramedSocket(plain, dead=3.0)):
+                assert plain.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 3000
+                assert plain.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 1
 
 
 def test_the_server_knows_that_its_caller_is_gone() -> None:
@@ -205,7 +191,7 @@ def test_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         other.connect(f"\0{name}")
         assert other.recv(1) == b""
         with pytest.raises(SocketError, match="user 4242"):
-            handshake.connect_unix(name, b"")
+            handshake.connect_unix(name, CLAIM)
 
 
 def test_one_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,6 +210,8 @@ def test_a_session_steps_on_sockets_and_goes_on_without(monkeypatch: pytest.Monk
         assert session.transport == (kind, kind)
         ways = SessionProbe(session).transports()
         assert all(way.socket_stream is not None for way in ways)
+        # The gRPC stream that told where to connect has ended.
+        assert not any(way._over_grpc.open for way in ways)
         grant = granted(session)
         # Neither the socket nor what was agreed on it is there any more.
         for way in ways:
@@ -232,7 +220,7 @@ def test_a_session_steps_on_sockets_and_goes_on_without(monkeypatch: pytest.Monk
         monkeypatch.setattr(handshake, "connect_tcp", refused)
         step(session, 1, grant=grant)
         assert all(way.socket_stream is None for way in ways)
-        assert set(session.transport) == {"shared-memory" if kind == "shared-memory" else "grpc"}
+        assert set(session.transport) == {"grpc"}
         assert session.done().version == 2
 
 
@@ -332,7 +320,7 @@ def test_a_frame_that_comes_while_nobody_waits_for_it_is_kept(
         await stream.send([b"taken"])
         await stream.receive()
 
-    with listening(busy) as opened, closing(stream_to(opened, kind=kind)) as stream:
+    with listening(busy) as opened, closing(stream_to(opened, kind)) as stream:
         whole = framed_socket.HEAD.pack(len(second), 0) + second
         stream.send([b"begin"])
         send_raw(stream.connection, framed_socket.HEAD.pack(len(first), 0) + first)

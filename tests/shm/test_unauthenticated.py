@@ -1,4 +1,4 @@
-"""Connections without a token keep no others out, on whatever address the server listens."""
+"""Connections that prove nothing keep no others out, on whatever address the server listens."""
 
 import socket
 import struct
@@ -10,24 +10,24 @@ import pytest
 from psserver.service.net import sockets as served
 from pswire.transport import framed_socket
 from pswire.transport import socket_handshake as handshake
-from tests.service.loops import Opened
+from tests.service.loops import CLAIM, Opened
 from tests.service.loops import opened as opened_by
 from tests.service.serving import PATIENCE, wait_until
 from tests.shm.test_sockets import echo, listening, socket_to
 
 
-def without_token(stack: ExitStack, opened: Opened) -> socket.socket:
+def unproven(stack: ExitStack, opened: Opened) -> socket.socket:
     connection = stack.enter_context(socket.create_connection(("127.0.0.1", opened.port), PATIENCE))
     wait_until(lambda: opened.unauthenticated > 0, "the connection to be accepted")
     return connection
 
 
 def test_silent_connections_keep_no_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither as connections with a token, nor as ones that have not shown it yet."""
+    """Neither as connections of members, nor as ones that have not said whose they are."""
     monkeypatch.setattr(served, "CONNECTIONS", 1)
     monkeypatch.setattr(served, "UNPROVEN", 2)
     with listening() as opened, ExitStack() as stack:
-        silent = [without_token(stack, opened) for _ in range(3)]
+        silent = [unproven(stack, opened) for _ in range(3)]
         assert silent[0].recv(1) == b"", "the first of them is cut"
         with closing(socket_to(opened, "tcp")) as connection:
             connection.send([b"hello"])
@@ -58,6 +58,6 @@ def test_every_interface_is_that_of_both_protocols() -> None:
         pytest.skip("no IPv6 here")
     with opened_by(echo, "0.0.0.0") as opened:
         for host in ("127.0.0.1", "::1", "localhost"):
-            with closing(handshake.connect_tcp(host, opened.port, opened.issue_token().token)) as connection:
+            with closing(handshake.connect_tcp(host, opened.port, CLAIM)) as connection:
                 connection.send([b"hello"])
                 assert connection.receive() == (b"hello", 0)

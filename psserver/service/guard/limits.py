@@ -13,7 +13,7 @@ from pswire.patience import CHUNK_SECONDS
 CALLS: Final = 32_768
 # Connections to the data port: each takes a descriptor; beyond that one is refused, and its worker uses gRPC.
 CONNECTIONS: Final = 16_384
-# Calls without a first message or of gRPC's own services, and as many connections without a token: each may hold a
+# Calls without a first message or of gRPC's own services, and as many connections of nobody yet: each may hold a
 # message of 4 MiB. Beyond that the oldest is cut.
 UNPROVEN: Final = 128
 # Connections to the metrics port: each costs a thread; beyond that one is closed at once.

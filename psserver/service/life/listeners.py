@@ -5,7 +5,7 @@ import errno
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -15,8 +15,7 @@ from psserver.service.guard.authorization import Authorizer
 from psserver.service.guard.limits import CALLS
 from psserver.service.job.job import Job
 from psserver.service.life.settings import ServerSettings
-from psserver.service.net.sockets import SocketListener
-from psserver.service.net.streams import Stream
+from psserver.service.net.sockets import Admit, SocketListener
 from psserver.service.store.host import ShardHost
 from pswire.addresses import Address
 from pswire.logs.events import event
@@ -34,13 +33,13 @@ log = logging.getLogger("ps-server")
 
 
 class Listeners:
-    """Everything that one server listens on. `exchange`: the method that sockets serve. The loop's thread owns it."""
+    """Everything that one server listens on. `admit`: admits who connects to a socket. The loop's thread owns it."""
 
     def __init__(
         self,
         settings: ServerSettings,
         host: ShardHost,
-        exchange: Callable[[Stream], Awaitable[None]],
+        admit: Admit,
         authorizer: Authorizer,
     ) -> None:
         self._settings, self._host = settings, host
@@ -49,14 +48,14 @@ class Listeners:
         # Seconds that a peer may take to read a given number of bytes.
         self.patience = partial(transfer, worker_timeout=settings.terms.worker_timeout)
         self.sockets = SocketListener(
-            exchange,
+            admit,
             host.owner,
             settings.bind,
             settings.process.data_port,
             host.watch,
             self.patience,
             settings.credentials.server_contexts,
-            authorizer.refused,
+            authorizer,
         )
 
     def bind_grpc(self) -> tuple[grpc.aio.Server, Address]:

@@ -7,7 +7,7 @@ pause, a thread receives it instead (`psserver.service.net.bulk`).
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from pswire.transport.framed_socket import (
     keep_alive,
 )
 from pswire.transport.frames import Message
+from pswire.transport.segments import Segment
 
 # Bytes of a large frame that one turn of the loop receives or sends: other connections wait no longer.
 SLICE: Final = 2**20
@@ -46,9 +47,6 @@ class Connection:
 
     It is a `psserver.service.net.streams.Stream`. The loop's thread owns it.
     """
-
-    # Whether the other end has shown a certificate; `fingerprint` is that certificate's.
-    authenticates = False
 
     def __init__(
         self,
@@ -80,6 +78,8 @@ class Connection:
         self._broken: SocketError | None = None
         self._end_of_stream = False
         self._draining = False
+        # Go with the next frame.
+        self._lent: list[Segment] = []
 
     def run(
         self, coroutine: Coroutine[Any, Any, object], ended: Callable[[BaseException | None], object]
@@ -100,9 +100,9 @@ class Connection:
         return self._socket
 
     @property
-    def fingerprint(self) -> bytes:
-        """Fingerprint of the certificate that the other end has shown; empty without one."""
-        return b""
+    def local(self) -> bool:
+        """Whether the other end is on this machine."""
+        return self._socket.family == socket.AF_UNIX
 
     def cut(self) -> None:
         """Cancel the task, whatever it waits for. May be called repeatedly."""
@@ -314,11 +314,23 @@ class Connection:
             rest = await self._threads.on_pool(lambda: bulk.send(self._socket, messages))
             await self._send(rest)
 
+    def lend(self, segments: Sequence[Segment]) -> None:
+        """Hand shared memory over with the next frame. On a connection that is `local` only."""
+        self._lent += segments
+
+    def _write(self, data: memoryview, flags: int) -> int:
+        if not self._lent:
+            return self._socket.send(data, flags)
+        assert isinstance(self._socket, socket.socket)
+        count = socket.send_fds(self._socket, [data], [segment.place.fd for segment in self._lent])
+        self._lent.clear()
+        return count
+
     async def _send(self, data: "bytes | memoryview", flags: int = 0) -> None:
         view, left = memoryview(data), SLICE
         while view:
             try:
-                count = self._socket.send(view[:left], flags)
+                count = self._write(view[:left], flags)
             except (BlockingIOError, InterruptedError):
                 count = left = 0
             except OSError as error:

@@ -4,8 +4,6 @@ With several servers each stages its part, and the first one then takes the comm
 """
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import grpc
@@ -13,19 +11,21 @@ import grpc
 from psserver.service.errors import MembershipOver, Refused, invalid, precondition
 from psserver.service.guard.calls import Caller
 from psserver.service.net.commits import Commits, unavailable
+from psserver.service.net.connection import Connection
 from psserver.service.net.pulls import Wanted, base_of, find_version, message, pulled, reply, send_version
 from psserver.service.net.pushes import Incoming, claim_of, parse_request, pass_over, stage_slot
+from psserver.service.net.registration import bounded, parsed
 from psserver.service.net.rows import read_rows
-from psserver.service.net.sockets import SocketListener, SocketToken
+from psserver.service.net.sockets import Guest, SocketListener
 from psserver.service.net.streams import Stream
 from psserver.service.store.host import ShardHost
-from psserver.service.store.shared_memory import Attachment, to_wire
+from psserver.service.store.shared_memory import SLOTS, Attachment
 from psserver.shard.payload_checks import norm_of
 from psserver.shard.staging import Slot
 from pswire import protocol
 from pswire.logs.events import event
 from pswire.model.rows import WantedRows
-from pswire.transport import frames, segments
+from pswire.transport import frames
 from pswire.transport.rows import row_codec
 from pswire.transport.segments import SegmentError
 from pswire.transport.wire import codec_numbered
@@ -42,25 +42,6 @@ LIGHT = (
 )
 
 
-@dataclass(slots=True)
-class StreamResources:
-    """The resources of the server that a stream holds until it ends, beside its answers: at most one of each."""
-
-    attachment: Attachment | None = None
-    token: SocketToken | None = None
-    # Frees the room that was reserved for the attachment.
-    detach: Callable[[], None] | None = None
-
-    def release(self) -> None:
-        """Free everything."""
-        if self.token is not None:
-            self.token.withdraw()
-        if self.attachment is not None:
-            self.attachment.release()
-        if self.detach is not None:
-            self.detach()
-
-
 class ExchangeRpc:
     """The method Exchange, for gRPC calls and for sockets. It has no state of its own.
 
@@ -74,28 +55,77 @@ class ExchangeRpc:
         self.elsewhere = precondition("expected no commit here: server 0 takes them")
         self.sockets: SocketListener | None = None
 
-    async def exchange(self, stream: Stream) -> None:
-        """Answer each request in turn. A refusal ends the stream and changes nothing."""
-        resources = StreamResources()
+    async def exchange(self, stream: Stream, attachment: Attachment | None = None) -> None:
+        """Answer each request in turn. A refusal ends the stream and changes nothing.
+
+        `attachment`: the memory that the worker shares with this server on this stream.
+        """
+        while (received := await stream.receive()) is not None:
+            request, chunk = parse_request(received)
+            if request.HasField("attach"):
+                await stream.send(message(attached=await self._offer(request.attach, stream)))
+            elif request.HasField("push"):
+                await self._push(request, chunk, stream, attachment)
+            elif request.HasField("commit"):
+                await self._commit(request.commit, stream)
+            elif request.HasField("pull"):
+                place = attachment if request.in_place else None
+                await pulled(self._host, request.pull, chunk, place, stream)
+            else:
+                raise invalid(
+                    "expected an ExchangeRequest with push, pull, commit or attach, got one with none"
+                )
+
+    # A connection beside gRPC
+
+    async def _offer(self, request: shard_pb2.Attach, stream: Stream) -> shard_pb2.Attached:
+        """Say where this server takes connections, and why it shares no memory with the worker."""
+        reason = await reason_against(self._host, request, stream.caller)
+        offer = shard_pb2.Attached(refusal=reason or "")
+        if self._host.options.transport != "grpc":
+            assert self.sockets is not None
+            offer.port, offer.socket = self.sockets.port, "" if reason else self.sockets.name
+        return offer
+
+    async def admit(self, first: bytes, connection: Connection) -> Guest:
+        """Admit the member that the first frame of a connection names and proves. Raises Refused."""
+        request, host = bounded(parsed(shard_pb2.Attach, first)), self._host
+        reason = await reason_against(host, request, connection.caller)
+
+        def over() -> bool:
+            shard = host.state.shard
+            if shard is None or host.state.job != request.job:
+                return True
+            return bool(shard.members.get(request.worker) != request.incarnation)
+
+        return Guest(partial(self._connected, request, reason), over)
+
+    async def _connected(self, request: shard_pb2.Attach, reason: str | None, connection: Connection) -> None:
+        """Serve a member's connection. On a Unix socket it begins with memory that is shared until its end."""
+        if not connection.local:
+            await connection.send((shard_pb2.Attached().SerializeToString(),))
+            await self.exchange(connection)
+            return
+        host, attachment = self._host, None
         try:
-            while (received := await stream.receive()) is not None:
-                request, chunk = parse_request(received)
-                if request.HasField("attach"):
-                    attached = await self._attach(request.attach, resources, stream)
-                    await stream.send(message(attached=attached))
-                elif request.HasField("push"):
-                    await self._push(request, chunk, stream, resources.attachment)
-                elif request.HasField("commit"):
-                    await self._commit(request.commit, stream)
-                elif request.HasField("pull"):
-                    attachment = resources.attachment if request.in_place else None
-                    await pulled(self._host, request.pull, chunk, attachment, stream)
-                else:
-                    raise invalid(
-                        "expected an ExchangeRequest with push, pull, commit or attach, got one with none"
-                    )
+            reason = reason or await host.attachments.begin(request.worker, connection.caller)
+            if reason is None:
+                try:
+                    attachment = Attachment(host.elements, connection.lend)
+                except SegmentError as error:
+                    reason = str(error)
+            if attachment is None:
+                await connection.send((shard_pb2.Attached(refusal=reason or "").SerializeToString(),))
+                return
+            lent = shard_pb2.Attached(
+                slots=SLOTS, slot_bytes=4 * host.elements, arena_versions=host.options.arena_versions
+            )
+            await connection.send((lent.SerializeToString(),))
+            await self.exchange(connection, attachment)
         finally:
-            resources.release()
+            if attachment is not None:
+                attachment.release()
+            host.attachments.end(request.worker, connection.caller)
 
     # A push, and the commit with it
 
@@ -152,7 +182,7 @@ class ExchangeRpc:
             slot = await incoming.receive(stream, chunk)
             return slot, incoming.ahead
         if attachment is None:
-            raise invalid("expected attach before a push of a slot")
+            raise invalid("expected a push of a slot on a connection that shares memory")
         try:
             return await stage_slot(host, request.push, attachment, request.slot, stream, chunk)
         except Refused as refused:
@@ -217,52 +247,12 @@ class ExchangeRpc:
             if rows is not None:
                 rows.end()
 
-    # Attaching shared memory, and offering a socket
-
-    async def _attach(
-        self, request: shard_pb2.Attach, resources: StreamResources, stream: Stream
-    ) -> shard_pb2.Attached:
-        if request.ask:
-            return await self._offer(request, resources, stream)
-        host, caller = self._host, stream.caller
-        if resources.attachment is not None:
-            raise invalid("expected one attach on a stream, got another")
-        resources.detach = partial(host.attachments.end, request.worker, caller)
-        reason = await reason_against(host, request, caller)
-        reason = reason or await host.attachments.begin(request.worker, caller)
-        if reason is None:
-            try:
-                attachment = resources.attachment = host.sharing.lend(host.elements)
-            except SegmentError as error:
-                reason = str(error)
-        if reason is not None:
-            return shard_pb2.Attached(refusal=reason)
-        control, *slots = map(to_wire, attachment.places)
-        return shard_pb2.Attached(control=control, slots=slots, arena_versions=host.options.arena_versions)
-
-    async def _offer(
-        self, request: shard_pb2.Attach, resources: StreamResources, stream: Stream
-    ) -> shard_pb2.Attached:
-        """Offer what is available to this stream. A token that it got before is withdrawn."""
-        reason = await reason_against(self._host, request, stream.caller)
-        if resources.token is not None:
-            resources.token.withdraw()
-        offer = shard_pb2.Attached(refusal=reason or "")
-        if self._host.options.transport != "grpc":
-            assert self.sockets is not None
-            resources.token = self.sockets.issue_token(stream.fingerprint)
-            offer.token, offer.port = resources.token.token, self.sockets.port
-            offer.socket = "" if reason else self.sockets.name
-        return offer
-
 
 async def reason_against(host: ShardHost, request: shard_pb2.Attach, caller: Caller) -> str | None:
     """Return why no memory is shared with this worker, or None. Raises Refused for another job or worker."""
     shard = await host.claims.admit(claim_of(request), request.plan, request.after, caller)
     if host.sharing.refusal is not None:
         return host.sharing.refusal
-    if request.place != segments.here():
-        return f"server {host.server} is on another machine, or in another process namespace"
     if shard.layout.elements == 0:
         return f"server {host.server} holds no part of the model"
     return None

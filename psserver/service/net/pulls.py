@@ -15,7 +15,7 @@ from psserver.service.net.rows import RowsAhead, RowsBehind, read_rows
 from psserver.service.net.streams import Stream
 from psserver.service.store.host import ShardHost
 from psserver.service.store.reading import Read, check_reader
-from psserver.service.store.shared_memory import Attachment, to_wire
+from psserver.service.store.shared_memory import Attachment
 from psserver.shard import Shard
 from pswire import protocol, running
 from pswire.messages import EVENTS
@@ -219,8 +219,7 @@ async def find_version(
         shard, ticket, version, worker, *_ = wanted
         found = host.reading.in_place(shard, ticket, version, worker, attachment.word)
         if found is not None:
-            place, live = found
-            return shard_pb2.Located(segment=to_wire(place), live=[other.token for other in live])
+            return attachment.located(*found)
     return await Outgoing.of(host, wanted, caller)
 
 

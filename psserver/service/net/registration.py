@@ -18,7 +18,6 @@ from psserver.service.guard.authorization import Authorizer, address_of, unprove
 from psserver.service.guard.calls import Caller, Watch
 from pswire import running
 from pswire.bounds import LARGEST, MESSAGE_BYTES, BoundError, check
-from pswire.security.identity import fingerprint_of_pem
 from pswire.security.proof import LENGTH, Challenge, ProofError
 from pswire.transport.framed_socket import Parts
 
@@ -103,12 +102,6 @@ class Call:
     spoken: bool = False
     # What the first message has to prove.
     challenge: Challenge | None = None
-
-    @property
-    def fingerprint(self) -> bytes:
-        """Fingerprint of the certificate that the peer has shown; empty without one."""
-        shown = list(self.context.auth_context().get("x509_pem_cert", ()))
-        return fingerprint_of_pem(shown[0].decode()) if shown else b""
 
     async def receive(self, most: int | None = None) -> bytes | None:
         """Return the next message, or None at the end of the stream. The first one must arrive in time.

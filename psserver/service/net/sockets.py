@@ -1,17 +1,16 @@
-"""The port for payloads: accepts connections of workers that were given a token on a gRPC stream."""
+"""The port for payloads: accepts connections, and serves those that prove themselves with their first frame."""
 
 import asyncio
 import logging
-import secrets
 import socket
 import ssl
-from collections import Counter
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, NamedTuple
 
 import grpc
 
 from psserver.service.errors import Refused
+from psserver.service.guard.authorization import Authorizer
 from psserver.service.guard.calls import Watch
 from psserver.service.guard.limits import CONNECTIONS, UNPROVEN, Unproven
 from psserver.service.guard.pace import Pace
@@ -19,13 +18,12 @@ from psserver.service.net import bulk
 from psserver.service.net.connection import Connection
 from psserver.service.net.loop import HeavyWork, Owner
 from psserver.service.net.registration import clipped
-from psserver.service.net.streams import Serve
 from psserver.service.net.tls_connection import TlsConnection
 from pswire.logs.events import event
 from pswire.security.names import IdentityError
 from pswire.transport import framed_socket
 from pswire.transport import socket_handshake as handshake
-from pswire.transport.framed_socket import TOKEN_BYTES, Carrier, SocketError
+from pswire.transport.framed_socket import FRAME_BYTES, Carrier, SocketError
 
 log = logging.getLogger("ps-server")
 
@@ -39,29 +37,27 @@ MINUTE = 60.0
 REFUSED_CLOSES = 10.0
 
 
-class SocketToken:
-    """A token for one connection, which ends with the stream on which the token was requested."""
+# The methods that connections serve: of members, and of other servers.
+EXCHANGE: Final = "/pswire.v1.Shard/Exchange"
+REPLICATE: Final = "/pswire.v1.Shard/Replicate"
+# Bytes of a first frame: the claim of a member, or what another server was told.
+FIRST_BYTES: Final = 4096
+# Seconds between two looks for connections of those who may not have them any more.
+LOOK_EVERY: Final = 1.0
 
-    def __init__(self, listener: "SocketListener", fingerprint: bytes, serve: Serve) -> None:
-        self.token = secrets.token_bytes(TOKEN_BYTES)
-        self.serve = serve
-        # Fingerprint of the certificate that requested it.
-        self.fingerprint = fingerprint
-        # The connection that has presented it.
-        self.connection: Connection | None = None
-        self._listener = listener
 
-    def withdraw(self) -> None:
-        """Cut the connection, or refuse it from now on, so that a stopped worker holds nothing here."""
-        self._listener.withdraw(self)
+Serve = Callable[[Connection], Awaitable[None]]
 
-    def fits(self, connection: Connection) -> bool:
-        """Return whether the token is unused, and the connection shows the certificate that requested it.
 
-        On a Unix socket the kernel names the peer instead.
-        """
-        same = not connection.authenticates or connection.fingerprint == self.fingerprint
-        return self.connection is None and same
+class Guest(NamedTuple):
+    """Whom a connection is of. `serve`: serves it; `over`: whether it must end, because a membership has ended."""
+
+    serve: Serve
+    over: Callable[[], bool] = lambda: False
+
+
+# Returns the guest that the first frame proves. Raises Refused for anybody else.
+Admit = Callable[[bytes, Connection], Awaitable[Guest]]
 
 
 class SocketListener:
@@ -72,19 +68,19 @@ class SocketListener:
 
     def __init__(
         self,
-        serve: Serve,
+        admit: Admit,
         owner: Owner,
         bind: str = "127.0.0.1",
         port: int = 0,
         watch: Watch | None = None,
         patience: Callable[[int], float] = lambda nbytes: 3600.0,
         contexts: Callable[[], ssl.SSLContext] | None = None,
-        refused: Counter[str] | None = None,
+        authorizer: Authorizer | None = None,
     ) -> None:
         """`watch`, `patience`: as for `psserver.service.net.registration.Registration`. `contexts`: makes the TLS
-        context of a connection from another machine; None: no TLS. `refused`: counts failed handshakes under
-        "handshake"."""
-        self._serve = serve
+        context of a connection from another machine; None: no TLS. `authorizer`: says what a certificate may do,
+        and counts failed handshakes under "handshake"."""
+        self._admit = admit
         self._owner = owner
         self._watch, self._patience = watch or Watch(), patience
         self._bind, self._wanted = bind, port
@@ -94,10 +90,12 @@ class SocketListener:
         self._name: str | None = None
         self._port: int | None = None
         self._listening: list[socket.socket] = []
-        self._tokens: dict[bytes, SocketToken] = {}
-        self._connections: dict[Connection, None] = {}
+        # By the first frame, which is good for one connection: what this server has told another one to send.
+        self.expected: dict[bytes, Serve] = {}
+        self._connections: dict[Connection, Guest] = {}
+        self._looking: asyncio.TimerHandle | None = None
         self._unauthenticated: Unproven[Connection] = Unproven(UNPROVEN)
-        self._refused: Counter[str] = Counter() if refused is None else refused
+        self._authorizer = authorizer or Authorizer()
         self._handshake_lines = Pace(1 / MINUTE, 1)
         # A warning that nothing can be accepted was logged, and nothing was accepted since.
         self._pausing = False
@@ -122,34 +120,18 @@ class SocketListener:
         return self._port or 0
 
     @property
-    def tokens(self) -> int:
-        """Number of tokens issued and not withdrawn."""
-        return len(self._tokens)
-
-    @property
     def connections(self) -> list[Connection]:
-        """Connections that have presented their token."""
+        """Connections that have proven themselves."""
         return list(self._connections)
 
     @property
     def unauthenticated(self) -> int:
-        """Number of connections that have not presented a token yet."""
+        """Number of connections that have not proven themselves yet."""
         return len(self._unauthenticated)
 
     def open_port(self) -> None:
         """Open the port now rather than for the first worker. Raises SocketError."""
         self._port = self._listen_tcp()
-
-    def issue_token(self, fingerprint: bytes = b"", serve: Serve | None = None) -> SocketToken:
-        """Issue a token for the peer that has shown the certificate with that fingerprint. `serve`: what serves its
-        connection, in the place of the listener's."""
-        token = SocketToken(self, fingerprint, serve or self._serve)
-        self._tokens[token.token] = token
-        return token
-
-    def withdraw(self, token: SocketToken) -> None:
-        if self._tokens.pop(token.token, None) is not None and token.connection is not None:
-            token.connection.cut()
 
     async def dial(self, connect: Callable[[], Carrier]) -> Connection:
         """Return this server's end of a connection that it makes itself; `connect` may block. Raises as that, and
@@ -206,6 +188,15 @@ class SocketListener:
         listening.setblocking(False)
         self._listening.append(listening)
         self._owner.loop.add_reader(listening, self.accept, listening)
+        if self._looking is None:
+            self._look()
+
+    def _look(self) -> None:
+        """Cut the connections of memberships that have ended: a worker that is stopped closes none."""
+        for connection, guest in list(self._connections.items()):
+            if guest.over():
+                connection.cut()
+        self._looking = self._owner.loop.call_later(LOOK_EVERY, self._look)
 
     def accept(self, listening: socket.socket) -> None:
         """Accept waiting connections, a limited number per turn."""
@@ -245,7 +236,7 @@ class SocketListener:
             self._refuse(address or "this machine", error)
             connected.close()
             return
-        # Connections that send nothing must not keep out those with a token, who send it at once.
+        # Connections that send nothing must not keep out members, who send their claim at once.
         for oldest in self._unauthenticated.admit(connection):
             oldest.cut()
         connection.run(self._run(connection), lambda error: self._ended(connection, error))
@@ -259,53 +250,18 @@ class SocketListener:
     # One connection
 
     async def _run(self, connection: Connection) -> None:
-        caller = connection.caller
-        with self._watch.watching(caller):
-            with caller.within(framed_socket.HANDSHAKE_TIMEOUT):
-                token = await self._authenticated(connection)
-                if token is None:
-                    return
-            await connection.send([])
-            refusal = await self._served(connection, token.serve)
+        with self._watch.watching(connection.caller):
+            refusal = await self._served(connection)
             if refusal is not None:
                 await connection.send([clipped(refusal.message).encode()], int(refusal.code.value[0]))
                 await connection.drain(REFUSED_CLOSES)
 
-    async def _authenticated(self, connection: Connection) -> SocketToken | None:
-        """Return the unused token that is the first frame, if it is one. Nothing else is read before it."""
-        connection.expect(most=TOKEN_BYTES)
-        address = connection.caller.address
-        if isinstance(connection, TlsConnection):
-            try:
-                await connection.handshake()
-            except SocketError as error:
-                self._refuse(address, error)
-                return None
-        frame = await connection.receive()
-        token = None if frame is None else self._tokens.get(bytes(frame))
-        room = connection in self._unauthenticated and len(self._connections) < CONNECTIONS
-        if not room or token is None or not token.fits(connection):
-            return None
-        connection.expect(most=framed_socket.FRAME_BYTES)
-        token.connection = connection
-        self._unauthenticated.discard(connection)
-        self._connections[connection] = None
-        return token
-
-    def _refuse(self, address: str, error: Exception) -> None:
-        """Count a refused connection; log one per minute."""
-        self._refused["handshake"] += 1
-        if self._handshake_lines.take(""):
-            log.warning(
-                "a connection of %s to the data port was refused: %s; %d in all",
-                *(address, error, self._refused["handshake"]),
-                extra=event("connection_refused"),
-            )
-
-    async def _served(self, connection: Connection, serve: Serve) -> Refused | None:
+    async def _served(self, connection: Connection) -> Refused | None:
         """Serve the connection to its end; return the refusal that ends it, if any."""
         try:
-            await serve(connection)
+            guest = await self._proven(connection)
+            if guest is not None:
+                await guest.serve(connection)
         except Refused as refused:
             return refused.afresh()
         except SocketError:
@@ -315,6 +271,43 @@ class SocketListener:
             log.exception("an exchange failed", extra=event("exchange_failed"))
             return Refused(grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")
         return None
+
+    async def _proven(self, connection: Connection) -> Guest | None:
+        """Return the guest that the first frame proves; None if none comes. Nothing else is read before it.
+
+        Raises Refused for anybody else.
+        """
+        connection.expect(most=FIRST_BYTES)
+        with connection.caller.within(framed_socket.HANDSHAKE_TIMEOUT):
+            if isinstance(connection, TlsConnection):
+                try:
+                    await connection.handshake()
+                except SocketError as error:
+                    self._refuse(connection.caller.address, error)
+                    return None
+            first = await connection.receive()
+        if first is None:
+            return None
+        serve = self.expected.pop(bytes(first), None)
+        if isinstance(connection, TlsConnection):
+            self._authorizer.admit(EXCHANGE if serve is None else REPLICATE, connection)
+        guest = Guest(serve) if serve is not None else await self._admit(bytes(first), connection)
+        if connection not in self._unauthenticated or len(self._connections) >= CONNECTIONS:
+            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "the server has no room for another connection")
+        connection.expect(most=FRAME_BYTES)
+        self._unauthenticated.discard(connection)
+        self._connections[connection] = guest
+        return guest
+
+    def _refuse(self, address: str, error: Exception) -> None:
+        """Count a refused connection; log one per minute."""
+        self._authorizer.refused["handshake"] += 1
+        if self._handshake_lines.take(""):
+            log.warning(
+                "a connection of %s to the data port was refused: %s; %d in all",
+                *(address, error, self._authorizer.refused["handshake"]),
+                extra=event("connection_refused"),
+            )
 
     def _ended(self, connection: Connection, error: BaseException | None) -> None:
         self._unauthenticated.discard(connection)
@@ -327,6 +320,8 @@ class SocketListener:
     def close(self) -> None:
         """Stop listening and cut all connections."""
         self._ending = True
+        if self._looking is not None:
+            self._looking.cancel()
         for each in self._listening:
             self._owner.loop.remove_reader(each)
             each.close()

@@ -1,6 +1,6 @@
 """Streams of messages that Exchange is served on: a gRPC call or a connection of a socket."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from psserver.service.guard.calls import Caller
@@ -13,11 +13,6 @@ class Stream(Protocol):
 
     @property
     def caller(self) -> Caller: ...
-
-    @property
-    def fingerprint(self) -> bytes:
-        """Fingerprint of the certificate that the other end has shown; empty without one."""
-        ...
 
     async def receive(self) -> Message | None:
         """Return the next message, valid until the one after it; None at the end of the stream."""
@@ -38,6 +33,3 @@ class Stream(Protocol):
         """Send large messages while the peer keeps up. They are made on another thread; a stream that cannot do
         that sends none."""
         ...
-
-
-Serve = Callable[[Stream], Awaitable[None]]

@@ -3,8 +3,8 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from psserver.service.net.bulk import Buffers
 from psserver.service.net.connection import Connection
@@ -22,8 +22,6 @@ class TlsConnection(Connection):
     connections come first.
     """
 
-    authenticates = True
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -38,9 +36,16 @@ class TlsConnection(Connection):
         self._reading = self._scheduled = False
         super().__init__(loop, self._tls, buffers, threads, address, patience)
 
-    @property
-    def fingerprint(self) -> bytes:
-        return self._tls.fingerprint
+    # The other end, as a call's context says it (`psserver.service.guard.authorization.Context`).
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        return {"x509_subject_alternative_name": [name.encode() for name in self._tls.names]}
+
+    def invocation_metadata(self) -> Any:
+        return ()
+
+    def peer(self) -> str:
+        return f"ipv4:{self.caller.address}:0"
 
     async def handshake(self) -> None:
         """Shake hands. Raises SocketError if the peer is not trusted or speaks no TLS."""

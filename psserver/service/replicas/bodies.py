@@ -122,8 +122,8 @@ class Bodies:
     def lies(self, body: Body) -> Lies | None:
         """Return where a body lies, if others can read it there."""
         array, use = self._buffers.get(id(body), (None, 0))
-        place = None if array is None or self._sharing is None else self._sharing.place(array)
-        return None if place is None else Lies(place, use)
+        segment = None if array is None or self._sharing is None else self._sharing.segment(array)
+        return None if segment is None else Lies(segment.place, use)
 
     def probe(self) -> Place | None:
         """Return a segment by which another server finds out whether it can read this one's; None without any."""

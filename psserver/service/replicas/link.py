@@ -352,7 +352,7 @@ def connected(offer: shard_pb2.Attached, host: str, credentials: Credentials) ->
     """Connect to the socket that is offered. Raises SocketError."""
     if offer.socket:
         try:
-            return handshake.connect_unix(offer.socket, offer.token).detach()
+            return handshake.connect_unix(offer.socket, offer.token)[0].detach()
         except SocketError:
             # Both may be in one process namespace and see other networks.
             if not offer.port:

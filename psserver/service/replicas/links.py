@@ -1,8 +1,10 @@
 """The streams between the servers of a job with replicas: each server opens one to each other, and sends on it."""
 
 import asyncio
+import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from typing import Final, NamedTuple
 
@@ -10,10 +12,10 @@ import grpc
 
 from psserver.replication.messages import Item, Message
 from psserver.service.errors import Refused, invalid, precondition
+from psserver.service.net.connection import Connection
 from psserver.service.net.loop import settle
 from psserver.service.net.registration import Call, bounded, parsed
-from psserver.service.net.sockets import SocketListener, SocketToken
-from psserver.service.net.streams import Stream
+from psserver.service.net.sockets import SocketListener
 from psserver.service.replicas import wire
 from psserver.service.replicas.bodies import Bodies, Body, Lies, Overwritten
 from psserver.service.replicas.link import Link
@@ -28,6 +30,7 @@ from pswire.v1 import shard_pb2
 
 #: Seconds that the last words may take.
 FAREWELL: Final = 2.0
+TOKEN_BYTES: Final = 16
 VERSION: Final = version("paramserver")
 # Parts of a request that only a server sends which leads.
 LEADERS: Final = frozenset(("piece", "copy"))
@@ -52,10 +55,12 @@ class Listener(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Arriving:
-    """Another server's stream. `over`: done when its socket has ended; `refused`: why this server ended that."""
+    """Another server's stream. `connection`: the socket in its place, if any; `over`: done when that has ended;
+    `refused`: why this server ended it."""
 
     sender: int
     over: asyncio.Future[None]
+    connection: Connection | None = None
     refused: Refused | None = None
     # Items of which pieces are missing.
     items: dict[Item, bytearray] = field(default_factory=dict)
@@ -144,33 +149,33 @@ class Links:
         first = next(iter(bounded(parsed(shard_pb2.ReplicateRequest, data)).parts), shard_pb2.ReplicatePart())
         stream = Arriving(self._greeted(first), asyncio.get_running_loop().create_future())
         self._newest[stream.sender] = stream
-        token = None if self.sockets is None else self._token(stream, call)
+        token = secrets.token_bytes(TOKEN_BYTES)
+        if self.sockets is not None:
+            self.sockets.expected[token] = partial(self._frames, stream)
         receiving = asyncio.ensure_future(self._receive(stream, call))
         try:
-            offer = None if token is None else self._offer(token, first.greeting)
+            offer = None if self.sockets is None else self._offer(token, first.greeting)
             await call.reply(shard_pb2.ReplicateReply(reads=self._reads(first.greeting), offer=offer))
             await asyncio.wait({receiving, stream.over}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             receiving.cancel()
             (ended,) = await asyncio.gather(receiving, return_exceptions=True)
-            if token is not None:
-                token.withdraw()
+            if self.sockets is not None:
+                self.sockets.expected.pop(token, None)
+            if stream.connection is not None:
+                stream.connection.cut()
             self._ended(stream)
         if stream.refused is not None:
             raise stream.refused
         if isinstance(ended, Exception):
             raise ended
 
-    def _token(self, stream: Arriving, call: Call) -> SocketToken:
-        assert self.sockets is not None
-        return self.sockets.issue_token(call.fingerprint, lambda connection: self._frames(stream, connection))
-
-    def _offer(self, token: SocketToken, greeting: shard_pb2.Greeting) -> shard_pb2.Attached:
+    def _offer(self, token: bytes, greeting: shard_pb2.Greeting) -> shard_pb2.Attached:
         """Offer a socket in the stream's place."""
         assert self.sockets is not None
         near = greeting.place == segments.here() != ""
         return shard_pb2.Attached(
-            token=token.token, socket=self.sockets.name if near else "", port=self.sockets.port
+            token=token, socket=self.sockets.name if near else "", port=self.sockets.port
         )
 
     async def _receive(self, stream: Arriving, call: Call) -> None:
@@ -179,8 +184,10 @@ class Links:
             # A batch of large items would keep everything else from running for seconds.
             await asyncio.sleep(0)
 
-    async def _frames(self, stream: Arriving, connection: Stream) -> None:
+    async def _frames(self, stream: Arriving, connection: Connection) -> None:
+        stream.connection = connection
         try:
+            await connection.send((shard_pb2.Attached().SerializeToString(),))
             while (frame := await connection.receive()) is not None:
                 self._take_all(stream, bytes(frame))
         except Refused as refused:

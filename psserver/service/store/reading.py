@@ -15,7 +15,7 @@ from psserver.service.store.shared_memory import ControlWord, Sharing
 from psserver.service.store.state import SharedShard
 from psserver.shard import Shard
 from psserver.shard.arena import Version
-from pswire.transport.segments import Place
+from pswire.transport.segments import Segment
 
 
 @dataclass(slots=True, eq=False)
@@ -182,7 +182,7 @@ class Reading:
 
     def in_place(
         self, shard: Shard, ticket: int, version: int, worker: str, reader: ControlWord
-    ) -> tuple[Place, list[Place]] | None:
+    ) -> tuple[Segment, list[Segment]] | None:
         """Return where the version lies that the ticket holds, and where others may lie; None if it must be copied."""
         check_reader(shard, ticket, worker)
         opened = shard.staging.tickets.get(ticket)
@@ -190,13 +190,13 @@ class Reading:
             # It has been read: the hold has ended or may end at any time.
             return None
         values = shard.arena.values(version)
-        place = self._sharing.place(values) if values is not None else None
-        if place is None or shard.holds.of(ticket) != version:
+        segment = self._sharing.segment(values) if values is not None else None
+        if segment is None or shard.holds.of(ticket) != version:
             return None
         self._state.begin_read(ticket, reader)
         self._orders.reading_began()
         self._state.served += 1
-        return place, self._sharing.places(shard.arena.arrays)
+        return segment, self._sharing.segments(shard.arena.arrays)
 
     def end(self, shard: Shard, ticket: int, read: Read, *, complete: bool) -> None:
         """End a read; if complete, its ticket has read its version."""

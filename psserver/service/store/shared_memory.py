@@ -2,7 +2,7 @@
 
 import logging
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,8 @@ class Sharing:
         self._strict = transport == "shared-memory"
         # Why no memory is shared; None while it is.
         self.refusal: str | None = None
-        # Places of the server's arrays in segments, by the arrays' ids: computing an address takes ten times as long.
-        self._places: dict[int, Place] = {}
+        # Segments of the server's arrays, by the arrays' ids: computing an address takes ten times as long.
+        self._segments: dict[int, Segment] = {}
         if transport in ("grpc", "socket"):
             self.refusal = f"the server was started with --transport {transport}"
         elif not segments.here():
@@ -56,8 +56,8 @@ class Sharing:
 
     def _array(self, segment: Segment) -> Floats:
         values = segments.floats(segment.memory)
-        self._places[id(values)] = segment.place
-        weakref.finalize(values, self._places.pop, id(values)).atexit = False
+        self._segments[id(values)] = segment
+        weakref.finalize(values, self._segments.pop, id(values)).atexit = False
         return values
 
     def _do_without(self, reason: str) -> None:
@@ -67,16 +67,12 @@ class Sharing:
         fields = event("shared_memory_refused", reason=reason)
         log.warning("no memory is shared with workers: %s", reason, extra=fields)
 
-    def place(self, values: Floats) -> Place | None:
-        """Return where an array of `allocate` lies; None if in ordinary memory."""
-        return self._places.get(id(values))
+    def segment(self, values: Floats) -> Segment | None:
+        """Return the segment of an array of `allocate`; None if it lies in ordinary memory."""
+        return self._segments.get(id(values))
 
-    def places(self, arrays: Iterable[Floats]) -> list[Place]:
-        return [place for place in map(self.place, arrays) if place is not None]
-
-    def lend(self, elements: int) -> "Attachment":
-        """Make slots for a worker. Raises SegmentError."""
-        return Attachment(elements)
+    def segments(self, arrays: Iterable[Floats]) -> list[Segment]:
+        return [segment for segment in map(self.segment, arrays) if segment is not None]
 
 
 class ControlWord:
@@ -84,9 +80,8 @@ class ControlWord:
     slots."""
 
     def __init__(self) -> None:
-        segment = Segment(8, writable=True)
-        self.place = segment.place
-        self._word = segments.words(segment.memory)
+        self.segment = Segment(8, writable=True)
+        self._word = segments.words(self.segment.memory)
 
     def has_read(self, ticket: int) -> bool:
         """Return whether the worker has read the ticket's version. Its tickets come in rising order."""
@@ -94,17 +89,30 @@ class ControlWord:
 
 
 class Attachment:
-    """Memory that one worker shares with this server while its exchange lasts. The loop's thread owns it.
+    """Memory that one worker shares with this server while its connection lasts. The loop's thread owns it.
 
     The server keeps the control word as long as the worker's tickets hold versions.
     """
 
-    def __init__(self, elements: int) -> None:
+    def __init__(self, elements: int, lend: Callable[[Sequence[Segment]], object]) -> None:
+        """`elements`: of a payload. `lend`: hands segments over with the connection's next frame. Raises
+        SegmentError."""
         self.word = ControlWord()
-        self._elements = elements
+        self._elements, self._lend = elements, lend
         slots = [Segment(4 * elements, writable=True) for _ in range(SLOTS)]
-        self.places = (self.word.place, *(slot.place for slot in slots))
         self._slots = [segments.floats(slot.memory) for slot in slots]
+        # Segments of versions that the worker has and may have mapped, by their numbers.
+        self._known: set[int] = set()
+        lend([self.word.segment, *slots])
+
+    def located(self, segment: Segment, live: Iterable[Segment]) -> shard_pb2.Located:
+        """Return where a version lies, and hand its segment over if the worker has it not. `live`: all segments in
+        which versions may lie."""
+        numbers = [each.number for each in live]
+        if segment.number not in self._known:
+            self._lend([segment])
+        self._known = (self._known | {segment.number}) & set(numbers)
+        return shard_pb2.Located(segment=segment.number, bytes=segment.place.nbytes, live=numbers)
 
     def fits(self, elements: int) -> bool:
         """Return whether the slots hold payloads of that many elements."""
@@ -119,7 +127,7 @@ class Attachment:
 
     def release(self) -> None:
         """Release the memory explicitly, because a broken call may keep its frames until the next collection."""
-        del self.word, self._slots
+        del self.word, self._slots, self._lend
 
 
 def to_wire(place: Place) -> shard_pb2.Segment:

@@ -9,8 +9,9 @@ from typing import Any
 
 import grpc
 
+from pswire.transport import socket_handshake as handshake
 from pswire.transport.channels import RECEIVED_BYTES
-from pswire.transport.framed_socket import FRAME_BYTES
+from pswire.transport.framed_socket import FRAME_BYTES, SocketError
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from tests.attack.memory.http2 import STREAMS, Connection, grpc_message
@@ -39,14 +40,16 @@ class Streams:
 
 
 def attachments(target: Target) -> str:
-    """One member asks for shared memory on 60 streams."""
+    """One member asks for shared memory on 60 connections."""
     member, given = target.member("greedy"), 0
+    target.step(member)
+    name = target.offer(member).socket
     with ExitStack() as stack:
-        streams, calls = Streams(target, stack), []
         for _ in range(60):
-            calls.append(streams.open(target.attach(member)))
-            with suppress(grpc.RpcError):
-                given += not shard_pb2.ExchangeReply.FromString(next(calls[-1])).attached.refusal
+            with suppress(SocketError):
+                line, answer = handshake.connect_unix(name, target.claim(member))
+                stack.callback(line.close)
+                given += not shard_pb2.Attached.FromString(answer).refusal
         most = target.shared()
     member.leave()
     return f"{given} were given, one after the other; {most / 2**20:.0f} MiB shared at the end"
@@ -97,22 +100,18 @@ def names_at_once(target: Target) -> str:
 
 
 def half_frames(target: Target) -> str:
-    """A member asks for a data line on 64 streams, and sends all but the end of the largest frame on each."""
-    member, lines, calls = target.member("greedy"), [], []
-    request = target.attach(member, ask=True)
+    """A member opens 64 data lines, and sends all but the end of the largest frame on each."""
+    member, lines = target.member("greedy"), []
+    target.step(member)
+    port, claim = target.offer(member).port, target.claim(member)
     with ExitStack() as stack:
-        streams = Streams(target, stack)
         for _ in range(64):
-            try:
-                calls.append(streams.open(request))
-                offer = shard_pb2.ExchangeReply.FromString(next(calls[-1])).attached
-                line = socket.create_connection(("127.0.0.1", offer.port), timeout=5.0)
+            with suppress(OSError):
+                line = socket.create_connection(("127.0.0.1", port), timeout=5.0)
                 stack.callback(line.close)
-                line.sendall(struct.pack("<IB", len(offer.token), 0) + offer.token)
+                line.sendall(struct.pack("<IB", len(claim), 0) + claim)
                 line.sendall(struct.pack("<IB", FRAME_BYTES, 0) + bytes(FRAME_BYTES - 1))
                 lines.append(line)
-            except (grpc.RpcError, OSError):
-                continue
         target.step()
     member.leave()
     return f"{len(lines)} took all of it"
@@ -121,7 +120,8 @@ def half_frames(target: Target) -> str:
 def half_messages(target: Target) -> str:
     """A member opens 200 exchange streams, and sends nearly all of the largest message on each."""
     member = target.member("greedy")
-    first = grpc_message(target.attach(member, ask=True))
+    asked = shard_pb2.ExchangeRequest(attach=shard_pb2.Attach.FromString(target.claim(member)))
+    first = grpc_message(asked.SerializeToString())
     largest = grpc_message(bytes(RECEIVED_BYTES - 1024), RECEIVED_BYTES - 1000)
     sent, connections = 0, [Connection(target.address) for _ in range(-(-200 // STREAMS))]
     for connection in connections:

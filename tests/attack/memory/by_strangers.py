@@ -11,7 +11,6 @@ from pswire.model.plan import VariableSpec, make_plan
 from pswire.transport.channels import RECEIVED_BYTES
 from pswire.transport.framed_socket import FRAME_BYTES
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import shard_pb2
 from tests.attack.memory.http2 import STREAMS, Connection, grpc_message
 from tests.attack.memory.target import Target
 from tests.service.peer import join_request
@@ -92,8 +91,8 @@ def too_large_messages(target: Target) -> str:
 def half_frames(target: Target) -> str:
     """255 connections to the data port that declare the largest frame and send nearly as much."""
     member = target.member("asks")
-    asked = target.cluster.raw(0, "/pswire.v1.Shard/Exchange")(iter([target.attach(member, ask=True)]))
-    port = shard_pb2.ExchangeReply.FromString(next(asked)).attached.port
+    target.step(member)
+    port = target.offer(member).port
     member.leave()
     lines, frame = [], struct.pack("<IB", FRAME_BYTES, 0) + bytes(FRAME_BYTES - 1)
     for _ in range(255):

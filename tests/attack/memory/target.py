@@ -8,10 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pswire.model.plan import VariableSpec
-from pswire.transport import segments
 from pswire.v1 import shard_pb2
 from tests.service.peer import Peer
 from tests.service.serving import Cluster
@@ -78,19 +76,22 @@ class Target:
             peer = self.honest = self.honest or self.member("honest")
         peer.step(0.0)
 
-    def attach(self, peer: Peer, **changed: Any) -> bytes:
-        """A request for shared memory."""
+    def claim(self, peer: Peer) -> bytes:
+        """The first frame of a connection beside gRPC."""
         reply = peer.reply
-        fields: dict[str, Any] = {
-            "job": peer.job,
-            "worker": peer.worker,
-            "incarnation": reply.incarnation,
-            "membership_token": reply.membership_token,
-            "plan": peer.plan.fingerprint,
-            "place": segments.here(),
-            **changed,
-        }
-        return shard_pb2.ExchangeRequest(attach=shard_pb2.Attach(**fields)).SerializeToString()
+        return shard_pb2.Attach(
+            job=peer.job,
+            worker=peer.worker,
+            incarnation=reply.incarnation,
+            membership_token=reply.membership_token,
+            plan=peer.plan.fingerprint,
+        ).SerializeToString()
+
+    def offer(self, peer: Peer) -> shard_pb2.Attached:
+        """Where server 0 takes such connections."""
+        request = shard_pb2.ExchangeRequest(attach=shard_pb2.Attach.FromString(self.claim(peer)))
+        asked = self.cluster.raw(0, "/pswire.v1.Shard/Exchange")(iter([request.SerializeToString()]))
+        return shard_pb2.ExchangeReply.FromString(next(asked)).attached
 
 
 def wide(mebibytes: float) -> tuple[VariableSpec, ...]:
