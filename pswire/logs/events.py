@@ -241,7 +241,6 @@ EVENTS: Final[dict[str, Event]] = {
     "server_silent": Event(
         WORKER, ("server", "pause"), "a server does not answer; seconds to the next attempt"
     ),
-    "data_port_silent": Event(WORKER, ("server",), "data is not acknowledged; the worker reconnects"),
     "transport_unavailable": Event(WORKER, ("server",), "a faster transport is not available"),
     "version_cut_off": Event(
         WORKER, (), "a version that came with a grant was incomplete; it is pulled again"

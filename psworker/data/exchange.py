@@ -79,10 +79,12 @@ class SocketBroken(CallEnded):
 
 
 class SocketStream:
-    """A framed socket. `where`: the server at its other end, for log lines."""
+    """A framed socket. `where`: the server at its other end, for log lines. `stuck`: seconds without progress after
+    which it is given up."""
 
-    def __init__(self, connection: FramedSocket, where: str) -> None:
-        self.connection, self._where = connection, where
+    def __init__(self, connection: FramedSocket, where: str, stuck: float) -> None:
+        connection.limit(stuck)
+        self.connection, self._where, self._seconds = connection, where, stuck
 
     def send(self, message: Parts) -> None:
         try:
@@ -96,9 +98,9 @@ class SocketStream:
         """Say that the connection is given up. What stands between may acknowledge for the dead, and then only
         progress tells."""
         log.warning(
-            "nothing of a request to %s has moved for long; connecting again",
-            self._where,
-            extra=event("request_stuck", server=self._where),
+            "nothing of a request to %s has moved for %.0f s; connecting again",
+            *(self._where, self._seconds),
+            extra=event("request_stuck", server=self._where, seconds=self._seconds),
         )
         return SocketBroken(grpc.StatusCode.UNAVAILABLE, str(error))
 

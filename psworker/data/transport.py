@@ -155,8 +155,7 @@ class Transport:
 
     def _use(self, connection: FramedSocket) -> None:
         """Send requests over `connection` from now on, until it breaks."""
-        connection.limit(self._stuck)
-        stream = self.socket_stream = SocketStream(connection, self._where)
+        stream = self.socket_stream = SocketStream(connection, self._where, self._stuck)
         self._socket_worked = True
         self._over_socket = Exchange(lambda: stream, stream)
 

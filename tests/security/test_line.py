@@ -53,7 +53,7 @@ def line_to(opened: Opened, identity: Identity = WORKER, first: bytes = CLAIM) -
 
 @contextmanager
 def stream_to(opened: Opened) -> Iterator[SocketStream]:
-    with closing(SocketStream(line_to(opened), "server 0")) as stream:
+    with closing(SocketStream(line_to(opened), "server 0", PATIENCE)) as stream:
         yield stream
 
 

@@ -112,7 +112,7 @@ def test_a_worker_cuts_what_it_has_asked_an_earlier_generation(monkeypatch: pyte
             shard.admit(later)
             pushed.result(PATIENCE)
         finally:
-            shard.cut()
+            shard.close()
 
 
 @pytest.mark.parametrize("transport", ["grpc", "shared-memory"])

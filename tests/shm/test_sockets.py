@@ -55,8 +55,8 @@ def socket_to(opened: Opened, kind: str, first: bytes = CLAIM) -> FramedSocket:
     return handshake.connect_tcp("127.0.0.1", opened.port, first)
 
 
-def stream_to(opened: Opened, kind: str = "tcp") -> SocketStream:
-    return SocketStream(socket_to(opened, kind), "server 0")
+def stream_to(opened: Opened, kind: str = "tcp", stuck: float = PATIENCE) -> SocketStream:
+    return SocketStream(socket_to(opened, kind), "server 0", stuck)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -130,8 +130,7 @@ def test_a_server_that_answers_nothing_is_given_up(caplog: pytest.LogCaptureFixt
         await stream.receive()
         await asyncio.Event().wait()
 
-    with listening(stuck) as opened, closing(stream_to(opened)) as stream:
-        stream.connection.limit(0.1)
+    with listening(stuck) as opened, closing(stream_to(opened, stuck=0.1)) as stream:
         stream.send([b"?"])
         with pytest.raises(SocketBroken) as caught:
             stream.receive()
