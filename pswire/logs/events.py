@@ -245,7 +245,6 @@ EVENTS: Final[dict[str, Event]] = {
     "version_cut_off": Event(
         WORKER, (), "a version that came with a grant was incomplete; it is pulled again"
     ),
-    "ticket_settled": Event(WORKER, ("ticket",), "its fate was decided while an answer was lost"),
     # Both
     "task_index": Event(BOTH, ("task_index", "source"), "--task-index auto was found in the environment"),
     "failed": Event(BOTH, ("exit_code",), "the command's last message"),
