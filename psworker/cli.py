@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from pswire.addresses import AddressError
 from pswire.command.options import (
     CONTEXT,
     OptionError,
@@ -28,13 +27,13 @@ from pswire.command.options import (
 )
 from pswire.command.process import die_with, exit_on_sigterm, keep_large_blocks
 from pswire.command.task import chosen_task_index
-from pswire.config.experiment import Experiment, ExperimentError
+from pswire.config.experiment import Experiment
 from pswire.config.flags import WORKER
 from pswire.exits import ExitCode, exit_codes_text
 from pswire.logs.events import set_up
 from pswire.security.names import IdentityError, Role
 from pswire.security.settings import SecurityError, SecurityOptions, credentials_for
-from psworker.connection import Connection, named_servers
+from psworker.connection import Connection, named_servers, task_index_in
 from psworker.running import Reporter, WorkerOptions, fail, run
 
 EPILOG = "\b\nExit codes:\n" + exit_codes_text()
@@ -127,6 +126,8 @@ def main(
         experiment = read_experiment(config, given_keys, typed_options(keys), len(servers))
         if options.save_best is not None and not experiment.job.evaluate_every:
             raise UsageError("--save-best: needs --evaluate-every, '1 epoch', say")
+        if index is None:
+            index = task_index_in(os.environ)
         own = options.name or ("" if index is None else f"w{index}")
         cluster = {name: getattr(experiment.cluster, name) for name in experiment.cluster.model_fields_set}
         connection = Connection.resolve(
@@ -145,6 +146,6 @@ def main(
             )
     except IdentityError as error:
         raise fail(str(error), ExitCode.UNTRUSTED) from error
-    except (UsageError, OptionError, AddressError, ExperimentError, SecurityError) as error:
+    except (OptionError, SecurityError, ValueError) as error:
         raise fail(str(error), ExitCode.USAGE) from error
     sys.exit(int(run(experiment, connection, options, Reporter(as_json))))

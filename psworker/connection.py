@@ -110,7 +110,9 @@ class Connection:
         if task_index is not None and task_index < 0:
             raise ValueError(f"task_index: expected a number from 0, got {task_index!r}")
         if task_index is None and servers:
-            task_index = _index(environment) if environment.get("PS_TASK_INDEX") else index
+            asked = task_index_in(environment)
+            task_index = index if asked is None else asked
+        replicas = _replicas(given.get("replicas"), environment)
         return cls(
             servers,
             given.get("name"),
@@ -118,8 +120,8 @@ class Connection:
             wire_dtype,
             transport,
             SERVER_TIMEOUT if timeout is None else timeout,
-            bool(servers) and _replicas(given.get("replicas"), environment),
-            _credentials(given) if servers else NO_TLS,
+            bool(servers) and replicas,
+            _credentials(given, task_index) if servers else NO_TLS,
             _own(given, servers),
         )
 
@@ -150,8 +152,11 @@ def named_servers(hosts: Hosts, environment: Mapping[str, str]) -> tuple[tuple[A
     return cluster.ps, cluster.task_index
 
 
-def _index(environment: Mapping[str, str]) -> int:
-    text = environment["PS_TASK_INDEX"]
+def task_index_in(environment: Mapping[str, str]) -> int | None:
+    """Return PS_TASK_INDEX, or None if it is not set. Raises AddressError."""
+    text = environment.get("PS_TASK_INDEX")
+    if not text:
+        return None
     if not (text.isdecimal() and len(text) < 10):
         raise AddressError(f"PS_TASK_INDEX: expected a number from 0, got {text[:40]!r}")
     return int(text)
@@ -176,7 +181,7 @@ def _check_wire(wire_dtype: str, transport: str) -> None:
         )
 
 
-def _credentials(given: Where) -> Credentials:
+def _credentials(given: Where, task_index: int | None) -> Credentials:
     found = given.get("credentials")
     if found is not None:
         return found
@@ -184,7 +189,8 @@ def _credentials(given: Where) -> Credentials:
     ca, cert, key = (None if path is None else str(path) for path in files)
     options = SecurityOptions(ca, cert, key)
     try:
-        return credentials_for(Role.WORKER, options, os.environ)
+        name = given.get("name") or ("" if task_index is None else f"w{task_index}")
+        return credentials_for(Role.WORKER, options, os.environ, name=name)
     except IdentityError as error:
         raise Untrusted(str(error)) from error
 
@@ -196,6 +202,12 @@ def _own(given: Where, servers: Sequence[Address]) -> OwnServer | None:
             raise ValueError(
                 f"{name}={value!r} is for a server that is started here, and servers run already, at "
                 f"{','.join(map(str, servers))}: expected no {name} here; give it to ps-server or ps-lab run"
+            )
+    for name in ("replicas", "tls_ca", "tls_cert", "tls_key"):
+        if not servers and given.get(name) not in (None, 1):
+            raise ValueError(
+                f"{name}={given.get(name)!r} is for servers that run already, and none are named: expected hosts=, "
+                "PS_HOSTS or TF_CONFIG beside it"
             )
     out = given.get("out")
     own = OwnServer(given.get("policy") or "sync", given.get("seed") or 0, None if out is None else Path(out))

@@ -101,12 +101,12 @@ class FramedSocket:
         self._users = 0
         self._closed = False
 
-    def first(self, most: int) -> bytes | None:
-        """Return the first frame; None if none comes within `HANDSHAKE_TIMEOUT`. Call before any other receive.
+    def first(self, most: int, seconds: float = HANDSHAKE_TIMEOUT) -> bytes | None:
+        """Return the first frame; None if none comes within `seconds`. Call before any other receive.
 
         Raises SocketError for a frame of more than `most` bytes, for a refusal, and if TLS gives a reason.
         """
-        deadline = running.now() + HANDSHAKE_TIMEOUT
+        deadline = running.now() + seconds
         try:
             if not self._fill(HEAD.size, deadline):
                 return None
@@ -218,10 +218,17 @@ class FramedSocket:
     def descriptors(self, count: int) -> list[int]:
         """Return the next descriptors that came with frames; they are the caller's. Raises SocketError if fewer are
         here."""
-        if len(self._descriptors) < count:
-            raise SocketError(f"expected {count} descriptors with a frame, got {len(self._descriptors)}")
-        taken, self._descriptors = self._descriptors[:count], self._descriptors[count:]
-        return taken
+        with self._guard:
+            if len(self._descriptors) < count:
+                got = len(self._descriptors)
+                raise SocketError(f"expected {count} descriptors with a frame, got {got}")
+            taken, self._descriptors = self._descriptors[:count], self._descriptors[count:]
+            return taken
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
 
     def _small(self, length: int) -> bytes | None:
         if self._end - self._start < length and not self._fill(length):

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final
 
+from pswire.patience import REQUEST_WAITS
 from pswire.transport.framed_socket import HANDSHAKE_TIMEOUT, FramedSocket, SocketError
 from pswire.transport.tls_socket import TlsSocket
 
@@ -91,6 +92,8 @@ def connect_unix(name: str, first: bytes) -> tuple[FramedSocket, bytes]:
         raise
     except OSError as error:
         made.close()
+        if isinstance(error, ConnectionRefusedError):
+            raise SocketError("the server is on another machine, or in another network namespace") from error
         raise SocketError(f"no connection to {name}: {error.strerror}") from error
     return _accepted(FramedSocket(made), first)
 
@@ -138,7 +141,8 @@ def _accepted(connection: FramedSocket, first: bytes) -> tuple[FramedSocket, byt
     answer = None
     try:
         connection.send([first])
-        answer = connection.first(most=ANSWER_BYTES)
+        # It may catch up first, wait for the end of an older connection, and make the memory that it lends.
+        answer = connection.first(ANSWER_BYTES, REQUEST_WAITS)
     finally:
         if answer is None:
             connection.close()

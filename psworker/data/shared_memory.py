@@ -4,10 +4,12 @@ import mmap
 import threading
 from typing import Any
 
+import grpc
 import numpy as np
 from numpy.typing import NDArray
 
 from pswire.transport import segments
+from pswire.transport.failures import CallEnded
 from pswire.transport.framed_socket import FramedSocket
 from pswire.transport.segments import SegmentError
 from pswire.v1 import shard_pb2
@@ -68,6 +70,9 @@ class Attachment:
             try:
                 values = segments.floats(self._next(located.bytes, writable=False))
             except OSError as error:
+                if self._connection.closed:
+                    # Another thread closed it. The server has refused nothing.
+                    raise CallEnded(grpc.StatusCode.CANCELLED, "the exchange was closed here") from error
                 raise SessionError(
                     f"the version of ticket {ticket} is not where it should be: {error}"
                 ) from error

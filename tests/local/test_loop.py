@@ -9,10 +9,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from pswire.config.units import Interval
 from pswire.model.plan import VariableSpec, make_plan
 from psworker.engine import Stop
 from psworker.errors import Diverged, PayloadRefused, Refused, Voided
-from psworker.evaluating import Evaluations, Every, Plateau, Watched
+from psworker.evaluating import Evaluations, Plateau, Watched
 from psworker.local import LocalWork, build
 from psworker.local.rule import Contribution
 from psworker.loop import Outcome, no_pause, train
@@ -302,7 +303,7 @@ def test_an_evaluation_comes_between_two_tickets() -> None:
         seen.append((version, len(session.said)))
 
     watched = Watched(patience=2)
-    evaluations = Evaluations(Every(1, "epoch"), watched, Epochs(trainer, [0, 1, 1, 2, 3, 4]), report)
+    evaluations = Evaluations(Interval(1, "epochs"), watched, Epochs(trainer, [0, 1, 1, 2, 3, 4]), report)
     train(cast(Session, session), trainer, 1, lambda *_: None, no_pause, evaluations)
     assert [said.ready for said in session.said] == [True, False, True, False, False]
     assert seen == [(0, 2), (0, 4), (0, 5)] and watched.ends
@@ -313,7 +314,7 @@ def test_a_lower_rate_goes_along_with_the_next_contribution_that_counts() -> Non
     """The second evaluation, behind batch 2, finds none better; the ticket of batch 3 is cancelled once."""
     session, trainer = FakeSession("gradient", {}, mishaps={3: Voided("overtaken")}), Trainer(5)
     evaluations = Evaluations(
-        Every(1, "epoch"),
+        Interval(1, "epochs"),
         Watched(),
         Epochs(trainer, [0, 1, 2, 2, 2, 2]),
         lambda *_: None,

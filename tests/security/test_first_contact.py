@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 import psworker
+from pslab import authority
 from pslab.cli import cli
 from pslab.commands.failure import Failure
 from psserver.options import Options
 from pswire.exits import ExitCode
-from pswire.security import authority
 from pswire.security.credentials import NO_TLS, Credentials, LiveIdentity
 from pswire.security.identity import Identity
 from pswire.security.names import Role

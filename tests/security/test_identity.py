@@ -4,7 +4,7 @@ import ssl
 
 import pytest
 
-from pswire.security.identity import Identity, fingerprint_of_pem, peer_fingerprint
+from pswire.security.identity import Identity
 from pswire.security.names import IdentityError, Role
 from pswire.security.secret import Secret
 from tests.security.authorities import authority, ended, future, nobody, server, worker
@@ -28,9 +28,7 @@ def shaken(client: ssl.SSLContext, server: ssl.SSLContext, host: str = "localhos
 
 def test_each_end_knows_the_other() -> None:
     s, w = server(), worker()
-    at_client, at_server = shaken(w.client_context(), s.server_context())
-    assert peer_fingerprint(at_server) == w.fingerprint
-    assert peer_fingerprint(at_client) == s.fingerprint
+    _, at_server = shaken(w.client_context(), s.server_context())
     assert at_server.version() == "TLSv1.3"
     assert str(w.facts.subject) == "ps://lab/worker/w0"
     assert s.facts.subject.role is Role.SERVER
@@ -125,14 +123,6 @@ def test_authorities_may_be_several() -> None:
     accepts = Identity(both, s.cert, s.key).server_context()
     shaken(w.client_context(), accepts)
     shaken(Identity(both, o.cert, o.key).client_context(), accepts)
-
-
-def test_a_fingerprint_is_that_of_the_first_certificate(sentences: Recorder) -> None:
-    w = worker()
-    assert fingerprint_of_pem((w.cert + authority().cert).decode()) == w.fingerprint
-    with pytest.raises(IdentityError) as refused:
-        fingerprint_of_pem("nonsense")
-    sentences.check(refused)
 
 
 def test_secrets_do_not_print() -> None:

@@ -8,8 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-# Descriptors of a worker: two connections of gRPC, a socket, and three segments of shared memory.
-DESCRIPTORS: Final = 6
+# Descriptors of a worker: two connections of gRPC, a socket, and two segments of shared memory, each a file and its
+# mapping.
+DESCRIPTORS: Final = 7
 # Descriptors for files, listening sockets, other servers, versions, and strangers that connect.
 RESERVED_DESCRIPTORS: Final = 512
 # Threads of a server beside its first: passes, what tells of long work, checkpoints, metrics, name lookups, and those

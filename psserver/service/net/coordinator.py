@@ -184,8 +184,8 @@ class CoordinatorRpc:
             )
         except (PlanError, WireDtypeError, WorkError) as error:
             raise invalid(str(error)) from error
-        await self._settled()
         self._pace.spend(member.worker, JOIN)
+        await self._settled()
         self._names.claim(call.caller.peer, member.worker)
         log.info(
             "%s joins (incarnation %d, task index %d%s)",

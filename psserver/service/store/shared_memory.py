@@ -35,8 +35,6 @@ class Sharing:
         self._segments: dict[int, Segment] = {}
         if transport in ("grpc", "socket"):
             self.refusal = f"the server was started with --transport {transport}"
-        elif not segments.here():
-            self._do_without("this system does not say which kernel it is")
         else:
             # Fail now rather than when the first worker has attached.
             try:
