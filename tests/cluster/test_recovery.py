@@ -16,6 +16,7 @@ from psworker.control.joining import Phase
 from tests.cluster.cluster import Cluster, Process, entries_of, wait_until
 from tests.cluster.saved import saved
 from tests.promises import promise
+from tests.service.test_next_job import joined
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -183,7 +184,7 @@ def test_a_server_that_is_lost_in_a_later_job_of_a_script_comes_back_to_that_one
                 session.abandon(grant, str(reason))
 
     def connect(phase: Phase) -> psworker.Session:
-        return psworker.connect(cluster.hosts, model, name="w0", phase=phase)
+        return joined(cluster.hosts, model, name="w0", phase=phase)
 
     first = connect(Phase(stays=True))
     for _ in range(5):

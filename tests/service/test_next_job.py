@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from signal import SIGINT
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pytest
@@ -23,7 +23,10 @@ from psserver.service.job.next_job import make_room, numbered
 from psserver.service.life.servers import Servers
 from psserver.settings import resolve
 from psserver.weights_file import load
+from pswire.addresses import Address
 from pswire.exits import ExitCode
+from psworker.connecting import open_session, specified
+from psworker.connection import Connection, Where
 from psworker.control.joining import FIRST, Phase
 from tests.sentences import Recorder
 from tests.service.serving import Cluster, Served, granted
@@ -58,9 +61,21 @@ def serving(out: Path | None, servers: int = 1, *overrides: str) -> Iterator[Clu
         yield cluster
 
 
+def joined(
+    hosts: tuple[Address, ...],
+    variables: dict[str, np.ndarray],
+    phase: Phase = FIRST,
+    optimizer: dict[str, str] | None = None,
+    **where: Unpack[Where],
+) -> psworker.Session:
+    """A session as `fit` opens it: of one phase of a process."""
+    connection = Connection.resolve(hosts, **where)
+    return open_session(connection, specified(variables, None), optimizer=optimizer, phase=phase)
+
+
 def train(cluster: Cluster, variables: dict[str, np.ndarray], until: int, phase: Phase = FIRST) -> str:
     """One worker that pushes ones up to batch `until`, and measures the last version. Return its job."""
-    with psworker.connect(cluster.hosts, variables, phase=phase) as session:
+    with joined(cluster.hosts, variables, phase=phase) as session:
         for batch in range(session.next_batch, until):
             grant = granted(session)
             session.push(grant, {name: np.ones_like(value) for name, value in variables.items()})
@@ -83,7 +98,7 @@ def fails(cluster: Cluster, variables: dict[str, np.ndarray], phase: Phase = FIR
     """A worker whose first step raises: version 0 is installed, and nothing is trained."""
     with (
         pytest.raises(ZeroDivisionError),
-        psworker.connect(cluster.hosts, variables, phase=phase) as session,
+        joined(cluster.hosts, variables, phase=phase) as session,
     ):
         assert session.ready() is not None
         raise ZeroDivisionError
@@ -105,14 +120,14 @@ def test_a_first_try_that_failed_makes_room_for_another_model(tmp_path: Path) ->
 
 def test_what_was_trained_makes_room_for_nobody(tmp_path: Path, sentences: Recorder) -> None:
     with serving(tmp_path / "run", 1, "cluster.worker_timeout=60") as cluster:
-        with psworker.connect(cluster.hosts, MODEL) as session:
+        with joined(cluster.hosts, MODEL) as session:
             grant = granted(session)
             session.push(grant, {})
             session.commit(grant, samples=1)
             with sentences.raises(psworker.Refused):
-                psworker.connect(cluster.hosts, OTHER)
+                joined(cluster.hosts, OTHER)
         with sentences.raises(psworker.Refused):
-            psworker.connect(cluster.hosts, OTHER)
+            joined(cluster.hosts, OTHER)
 
 
 def test_servers_with_replicas_serve_one_job(sentences: Recorder) -> None:
@@ -134,19 +149,19 @@ def test_a_try_that_failed_in_a_later_job_makes_room_for_workers_of_the_same_scr
 ) -> None:
     """The others of that script may still come from the job before; a stranger may not, whatever its model is."""
     with serving(None, 1, "cluster.worker_timeout=60") as cluster:
-        first = psworker.connect(cluster.hosts, MODEL, phase=Phase(stays=True), name="w0")
+        first = joined(cluster.hosts, MODEL, phase=Phase(stays=True), name="w0")
         grant = granted(first)
         first.push(grant, {name: np.ones_like(value) for name, value in MODEL.items()})
         first.commit(grant, samples=1)
         assert first.done().success
         begins = Phase(job=first.job, begins_next=True)
-        second = psworker.connect(cluster.hosts, MODEL, phase=begins, name="w0")
+        second = joined(cluster.hosts, MODEL, phase=begins, name="w0")
         first.close()
         job = second.job
         assert second.ready() is not None
         second.close()
         with sentences.raises(psworker.Refused):
-            psworker.connect(cluster.hosts, OTHER)
+            joined(cluster.hosts, OTHER)
         assert cluster.status().job == job
         assert train(cluster, OTHER, until=1, phase=begins) != job
     assert cluster.servers[0].code == ExitCode.OK
@@ -154,14 +169,14 @@ def test_a_try_that_failed_in_a_later_job_makes_room_for_workers_of_the_same_scr
 
 def test_who_cannot_take_part_begins_no_job(sentences: Recorder) -> None:
     with serving(None) as cluster:
-        first = psworker.connect(cluster.hosts, MODEL, phase=Phase(stays=True), name="w0")
+        first = joined(cluster.hosts, MODEL, phase=Phase(stays=True), name="w0")
         grant = granted(first)
         first.push(grant, {})
         first.commit(grant, samples=1)
         assert first.done().success
         with sentences.raises(psworker.Refused):
             phase = Phase(job=first.job, begins_next=True)
-            psworker.connect(cluster.hosts, OTHER, optimizer={"name": "adam"}, phase=phase, name="w0")
+            joined(cluster.hosts, OTHER, optimizer={"name": "adam"}, phase=phase, name="w0")
         assert cluster.status().job == first.job
         first.close()
     assert cluster.servers[0].code == ExitCode.OK
@@ -174,7 +189,7 @@ def test_no_job_follows_where_something_was_lost_or_a_signal_came(
     """The exit code is that of the loss, or of the job that had ended well; nothing takes its place."""
     timeout = "cluster.worker_timeout=3"
     with serving(tmp_path / "run", 2, timeout) as cluster:
-        session = psworker.connect(cluster.hosts, MODEL, phase=Phase(stays=True), name="w0")
+        session = joined(cluster.hosts, MODEL, phase=Phase(stays=True), name="w0")
         grant = granted(session)
         session.push(grant, {})
         session.commit(grant, samples=1)
@@ -193,7 +208,7 @@ def test_no_job_follows_where_something_was_lost_or_a_signal_came(
         monkeypatch.setattr(next_job, "make_room", made_room)
         with pytest.raises((psworker.Refused, psworker.Unreachable)):
             phase = Phase(job=session.job, begins_next=True)
-            psworker.connect(cluster.hosts, OTHER, phase=phase, name="w0", server_timeout=6)
+            joined(cluster.hosts, OTHER, phase=phase, name="w0", server_timeout=6)
         session.close()
         expected = {"a server": ExitCode.UNREACHABLE, "the log": ExitCode.STORAGE, "a signal": ExitCode.OK}
         assert cluster.servers[0].ended() == expected[what]
@@ -215,7 +230,7 @@ def test_trials_of_a_script_one_behind_the_other(tmp_path: Path, caplog: pytest.
     with serving(tmp_path, 2) as cluster:
         for model in trials:
             phase = Phase(True, sessions[-1].job, begins_next=True) if sessions else Phase(stays=True)
-            sessions.append(psworker.connect(cluster.hosts, model, name="w0", phase=phase))
+            sessions.append(joined(cluster.hosts, model, name="w0", phase=phase))
             for before in sessions[-2:-1]:
                 before.close("begins another phase")
             grant = sessions[-1].ready()
@@ -238,7 +253,7 @@ def test_a_script_that_is_started_again_does_not_join_a_later_job_with_its_first
     """The jobs of one script have the same model, as K folds have."""
 
     def session(phase: Phase) -> psworker.Session:
-        return psworker.connect(cluster.hosts, MODEL, phase=phase, name="w0" if phase.stays else "w1")
+        return joined(cluster.hosts, MODEL, phase=phase, name="w0" if phase.stays else "w1")
 
     def trained(session: psworker.Session) -> None:
         grant = granted(session)
