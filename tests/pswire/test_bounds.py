@@ -150,7 +150,7 @@ def test_what_is_at_the_bound_passes_and_what_is_beyond_is_refused(
 def test_messages_inside_messages_are_checked(sentences: Recorder) -> None:
     commit = coordinator_pb2.Commit(ticket=1, times=coordinator_pb2.Times(compute=-1.0))
     with pytest.raises(BoundError) as refused:
-        bounds.check(shard_pb2.ExchangeRequest(commit=commit))
+        bounds.check(shard_pb2.ExchangeRequest(commit=coordinator_pb2.CommitRequest(commit=commit)))
     sentences.check(refused)
 
 
