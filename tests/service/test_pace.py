@@ -6,14 +6,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import grpc
+import numpy as np
 import pytest
 
+import psworker
 from psserver.service.guard.limits import JOIN
 from psserver.service.guard.pace import Pace
 from psserver.service.net import coordinator
 from pswire.v1 import coordinator_pb2 as pb
 from tests.service.peer import Peer, join_request
-from tests.service.serving import PATIENCE, refused, serving
+from tests.service.serving import ONES, PATIENCE, granted, refused, serving
 
 # Per second: not one comes back while a test runs, however long that takes.
 NEVER = 1e-6
@@ -104,3 +106,15 @@ def test_joins_beyond_the_pace_of_a_name_are_told_to_wait(monkeypatch: pytest.Mo
             joins("a", peer.token)
         joins("b", "b")
         assert peer.step().version == 2
+
+
+def test_a_session_that_breaks_faster_than_the_pace_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Join alone spends what its session needs, so the session waits, and the worker need not join again."""
+    monkeypatch.setattr(coordinator, "BURST", JOIN)
+    monkeypatch.setattr(coordinator, "PER_SECOND", 3.0 * JOIN)
+    with serving() as cluster, psworker.connect(cluster.hosts, ONES, name="anna") as anna:
+        for _ in range(3):
+            cluster.servers[0].probe.end_sessions()
+            grant = granted(anna)
+            anna.push(grant, {"dense/bias": np.ones(4)})
+            anna.commit(grant, samples=1)

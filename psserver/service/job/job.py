@@ -139,14 +139,18 @@ class Job:
 
     # Members
 
+    def require_member(self, worker: str, incarnation: int, session: str) -> None:
+        """Raise Refused unless that process is this incarnation of the worker."""
+        refusal = self.coordinator.unknown_session(worker, incarnation, session)
+        if refusal is not None:
+            raise precondition(refusal)
+
     def attach(self, worker: str, incarnation: int, session: str, cut: Callable[[], object]) -> Outbox:
         """Open a session stream; it replaces an older one of the same process. `cut` ends it.
 
         Raises Refused for any other process, with nothing changed.
         """
-        refusal = self.coordinator.unknown_session(worker, incarnation, session)
-        if refusal is not None:
-            raise precondition(refusal)
+        self.require_member(worker, incarnation, session)
         outbox = Outbox(self.host.owner.loop, session, cut)
         self.routes.outboxes.open(worker, incarnation, outbox)
         self.decider.step(lambda: self.decider.give(inputs.Connected(worker, incarnation, session)))

@@ -56,8 +56,10 @@ class SessionRpc:
         if hello.job != self._job.terms.job:
             raise precondition(f"expected job {self._job.terms.job!r}, got {hello.job!r}; join again")
 
-        if self._pace.wait(hello.worker):
-            raise Refused(grpc.StatusCode.UNAVAILABLE, f"too many streams of {hello.worker!r}: wait")
+        # It waits here, unlike a Join: a refused stream would join again, and so never be within its pace.
+        while (pause := self._pace.wait(hello.worker)) > 0:
+            self._job.require_member(hello.worker, hello.incarnation, hello.session)
+            await asyncio.sleep(pause)
 
         def cut() -> None:
             fields = event("session_cut", worker=hello.worker)
