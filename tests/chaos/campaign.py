@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 Kind = Literal["kill", "stop", "cut"]
-Role = Literal["worker", "shard", "coordinator", "leader", "follower", "voter"]
+Role = Literal["worker", "shard", "coordinator"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # Percentage of disturbances that strike while the job recovers from the previous one.
 OVERLAPPING = 15
@@ -57,12 +57,11 @@ def disturbances(
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A coordinator's answer. `job`: its name, which a recovery changes; `servers`: the state of each."""
+    """A coordinator's answer. `job`: its name, which a recovery changes."""
 
     job: str
     version: int
     phase: str
-    servers: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -84,7 +83,7 @@ class Open:
     """A disturbance from which the job has not recovered.
 
     `base`: version in the first answer after it, because the answer before it may be old. `low`: first version of the
-    job's next generation. `missed`: with replicas, whether an answer has shown its loss.
+    job's next generation.
     """
 
     outcome: Outcome
@@ -92,7 +91,6 @@ class Open:
     job: str
     base: int | None = None
     low: int | None = None
-    missed: bool = False
 
 
 @dataclass

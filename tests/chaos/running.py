@@ -15,7 +15,7 @@ from pslab.experiment import Experiment
 from pslab.launch.engines.launcher import Task
 from pslab.launch.engines.local import LocalLauncher
 from pslab.launch.exits import RunResult
-from pslab.launch.experiments import load, run_real
+from pslab.launch.experiments import load
 from pslab.launch.restarts import Restarts
 from pslab.launch.run import RealRun
 from pslab.launch.security import observable, security_of
@@ -25,14 +25,13 @@ from pslab.runs.folder import CHECKPOINTS, Run
 from pslab.runs.making import make_folder
 from psserver.checkpoint import Store
 from pswire.addresses import parse_address
-from tests.chaos import copies, one_history
-from tests.chaos.campaign import Campaign, Disturbance, Kind, Outcome, Progress, Role, disturbances
+from tests.chaos.campaign import Campaign, Disturbance, Kind, Outcome, Progress, disturbances
 from tests.cluster.cluster import entries_of
 from tests.relay import Relay
 
 LOOK_EVERY = 0.02
-# Seconds that an answer may take. With replicas as long as a server may be silent before another one leads.
-ANSWER, COPYS_ANSWER = 0.5, 1.0
+# Seconds that an answer may take.
+ANSWER = 0.5
 # Of each process.
 RESTARTS = 1000
 
@@ -41,8 +40,7 @@ class DisturbedRun(RealRun):
     """A `RealRun` on this machine that is disturbed while it goes on.
 
     A thread polls the coordinator and disturbs processes; the run itself only restarts those that have died. Workers
-    reach servers through relays, whose connections can be cut; with replicas they connect to whichever server leads,
-    and no relay is between. `recovered` is called once the campaign is over.
+    reach servers through relays, whose connections can be cut. `recovered` is called once the campaign is over.
     """
 
     def __init__(
@@ -52,7 +50,6 @@ class DisturbedRun(RealRun):
         display, daemons = choose(as_json=False, quiet=True), Daemons(restarts=RESTARTS)
         super().__init__(experiment, folder, display, LocalLauncher(), daemons, security=self._security)
         self._campaign, self._recovered = campaign, recovered
-        self._copies = experiment.cluster.replicas > 1
         self._relays: dict[tuple[str, str], Relay] = {}
         self._over = threading.Event()
         self._resumes: list[threading.Timer] = []
@@ -74,7 +71,7 @@ class DisturbedRun(RealRun):
                 relay.close()
 
     def _start_task(self, task: Task) -> None:
-        if task.name in self._workers and not self._copies:
+        if task.name in self._workers:
             hosts, relayed = self._tasks.hosts(self._addresses), self._relayed_hosts(task.name)
             command = [relayed if word == hosts else word for word in task.command]
             variables = {key: relayed if value == hosts else value for key, value in task.environment.items()}
@@ -94,9 +91,7 @@ class DisturbedRun(RealRun):
         while not self._ready:
             if self._over.wait(LOOK_EVERY):
                 return
-        asked = self._servers if self._copies else self._servers[:1]
-        hosts = ",".join(self._addresses[name] for name in asked)
-        client = StatusClient(hosts, COPYS_ANSWER if self._copies else ANSWER, self._credentials)
+        client = StatusClient(self._addresses[self._servers[0]], ANSWER, self._credentials)
         try:
             while not self._over.wait(LOOK_EVERY):
                 due = self._campaign.see(time.monotonic(), _ask(client))
@@ -109,8 +104,6 @@ class DisturbedRun(RealRun):
 
     @property
     def _ready(self) -> bool:
-        if self._copies:
-            return self._poller is not None
         relays = len(self._workers) * len(self._servers)
         return self._servers[0] in self._addresses and len(self._relays) == relays
 
@@ -146,8 +139,7 @@ def _ask(client: StatusClient) -> Progress | None:
         reply = client.ask()
     except StatusError:
         return None
-    states = tuple(server.state for server in reply.servers)
-    return Progress(reply.job, reply.version, reply.phase, states)
+    return Progress(reply.job, reply.version, reply.phase)
 
 
 def disturbed(
@@ -156,36 +148,20 @@ def disturbed(
     seed: int,
     strikes: int,
     *overrides: str,
-    kinds: Sequence[Kind] = copies.KINDS,
-    roles: Sequence[Role] = copies.ROLES,
+    kinds: Sequence[Kind],
     recovered: Callable[[], None] = lambda: None,
-    beside: Path | None = None,
 ) -> tuple[Run, list[Outcome]]:
     """A run of an experiment of this folder that is disturbed so often. Nothing is lost.
 
-    `roles`: of a job with replicas; `recovered` is called once it has recovered from the last disturbance; `beside`:
-    a new folder for an undisturbed run, with which the job with replicas is compared.
+    `recovered` is called once it has recovered from the last disturbance.
     """
     experiment = load(Path(__file__).with_name(file), overrides)
-    cluster, alone = experiment.cluster, None
-    if beside is not None:
-        finished = run_real(experiment, choose(as_json=False, quiet=True), LocalLauncher(), out=beside)
-        assert finished.result.ok, finished.result.verdict.reason
-        alone = Run(beside)
-    campaign: Campaign
-    if cluster.replicas > 1:
-        plan = copies.disturbances(seed, cluster.workers, kinds, roles)
-        campaign = copies.CopiesCampaign(list(islice(plan, strikes)), stop=cluster.worker_timeout)
-    else:
-        plan = disturbances(seed, cluster.servers, cluster.workers, kinds)
-        campaign = Campaign(list(islice(plan, strikes)))
+    plan = disturbances(seed, experiment.cluster.servers, experiment.cluster.workers, kinds)
+    campaign = Campaign(list(islice(plan, strikes)))
     result = DisturbedRun(experiment, make_folder(folder), campaign, recovered).run()
     run = Run(folder)
     assert result.ok, f"exit code {int(result.verdict.code)}: {result.verdict.reason}"
-    problems = [str(violation) for violation in check_run(run).violations]
-    if cluster.replicas > 1:
-        problems += one_history.problems(run, alone)
-    assert problems == []
+    assert [str(violation) for violation in check_run(run).violations] == []
     store = Store(folder / CHECKPOINTS)
     for name in store.names():
         if (store.root / name / "manifest.json").is_file():

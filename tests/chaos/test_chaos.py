@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from tests.chaos.campaign import KINDS, Kind, Outcome
 from tests.chaos.running import batches_of, disturbed
@@ -52,24 +51,6 @@ def test_a_process_of_each_role_is_killed(tmp_path: Path) -> None:
 def test_a_process_of_each_role_is_stopped_or_cut_off(tmp_path: Path, kind: Kind) -> None:
     """Whether a server is given up for that depends on the machine: no more is said than that nothing is lost."""
     disturbed_by(tmp_path, kind)
-
-
-@pytest.mark.nightly
-def test_processes_are_killed_while_the_policy_changes(tmp_path: Path) -> None:
-    """Every fourth version another policy takes over: before, between and after checkpoints and recoveries."""
-    names = ("ssp", "async", "k-batch-async", "bounded", "async", "fedbuff")
-    plan = ", ".join(
-        f'{{after = "{4 * number + 2} versions", name = "{names[number % len(names)]}"}}'
-        for number in range(60)
-    )
-    run, _ = disturbed_by(tmp_path, "kill", f"policy.then=[{plan}]")
-    changes = entries_of(run, "policy")
-    assert len(changes) >= 3 and len(entries_of(run, "restore")) >= 1
-    # The plan is followed in its order, and a change that was rolled back comes again.
-    assert [change["policy"]["name"] for change in changes] == [
-        names[number % len(names)] for number in range(len(changes))
-    ]
-    assert check_run(run).ok
 
 
 @pytest.mark.nightly

@@ -1,24 +1,20 @@
-"""ps-server to which something happens at chosen calls of its disk: each once, in order, whichever process comes to it.
+"""ps-server that is killed at chosen calls of its disk: each once, in order, whichever process comes to it.
 
 python -m tests.cluster.fault_points FOLDER POINTS OPTIONS...
 
-POINTS: SERVER:CALL:FILE:WHAT,... CALL is a method of the disk (`rename` means the new name). WHAT is "kill" (SIGKILL)
-or "hold": until there is a file FOLDER/go. Number N of them is marked by a file FOLDER/point-N. None happens before
-there is a file FOLDER/complete, which the first complete checkpoint makes, unless WHAT begins with "first-".
+POINTS: SERVER:CALL:FILE,... CALL is a method of the disk (`rename` means the new name). Number N of them is marked by
+a file FOLDER/point-N. None happens before there is a file FOLDER/complete, which the first complete checkpoint makes.
 """
 
 import os
 import signal
 import sys
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from psserver.checkpoint.disk import RealDisk
-
-LOOK_EVERY = 0.02
 
 
 @dataclass(frozen=True)
@@ -27,14 +23,13 @@ class Point:
     server: int
     call: str
     file: str
-    what: str
 
     @classmethod
     def listed(cls, text: str) -> "list[Point]":
         found = []
         for number, point in enumerate(text.split(",")):
-            server, call, file, what = point.split(":")
-            found.append(cls(number, int(server), call, file, what))
+            server, call, file = point.split(":")
+            found.append(cls(number, int(server), call, file))
         return found
 
 
@@ -52,13 +47,10 @@ class Points:
         point = next((each for each in self._points if not marker(self._folder, each.number).exists()), None)
         if point is None or (point.server, point.call, point.file) != (self._server, call, file):
             return
-        if not ((self._folder / "complete").exists() or point.what.startswith("first-")):
+        if not (self._folder / "complete").exists():
             return
         marker(self._folder, point.number).touch()
-        if point.what.endswith("kill"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        while not (self._folder / "go").exists():
-            threading.Event().wait(LOOK_EVERY)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def install(self) -> None:
         for call in {"rename", *(point.call for point in self._points)}:

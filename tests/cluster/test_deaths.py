@@ -143,24 +143,6 @@ def test_a_worker_that_stood_still_too_long_joins_again(
     assert len(set(range(batches[-1])) - set(batches)) <= 1
 
 
-@pytest.mark.nightly
-def test_a_process_that_was_replaced_does_not_come_back(cluster: Cluster, end_of_data: Path) -> None:
-    victim = start_with_victim(cluster, end_of_data, "--hold", f"computing@{BATCH}")
-    victim.wait_event("held")
-    victim.send(signal.SIGSTOP)
-    cluster.wait_state("w2", "left")
-    again = cluster.start_worker("--task-index", "2", "--until", str(end_of_data), *ELEMENTS)
-    assert_rejoins(cluster, again, BATCH)
-    victim.send(signal.SIGCONT)
-    victim.say("go")
-    assert victim.wait_exit() == 5
-    assert "another process" in victim.wait_event("failed")["message"]
-    cluster.wait_more()
-    assert member(cluster.status(), "w2").incarnation == 1
-    end_of_data.touch()
-    cluster.wait_end(worker_codes=[0, 0, 5, 0])
-
-
 def test_the_older_of_two_processes_with_one_task_index_stays(cluster: Cluster, end_of_data: Path) -> None:
     cluster.start_servers(1, "--workers", "1", timeout=TIMEOUT)
     older = cluster.start_worker("--task-index", "0", "--until", str(end_of_data))

@@ -13,7 +13,6 @@ from pslab.launch.engines.local import LocalLauncher
 from pslab.launch.experiments import FinishedRun, run_real
 from pslab.launch.tasks import Daemons
 from pslab.runs.folder import Run
-from pswire.exits import ExitCode
 from tests.cluster.cluster import entries_of
 from tests.cluster.dying_server import COORDINATOR, SHARD
 from tests.promises import promise
@@ -75,21 +74,3 @@ def test_what_is_lost_at_the_end_is_made_up_for(tmp_path: Path, undisturbed: str
     assert (tmp_path / "died").exists()
     assert finished.result.ok, (finished.result, finished.tail)
     check_whole(finished.folder, undisturbed)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("moment", usually(["last checkpoint"], MOMENTS))
-def test_without_a_supervisor_a_resume_has_the_same_weights(
-    tmp_path: Path, undisturbed: str | None, moment: str
-) -> None:
-    """Also where it ended before its first checkpoint was complete. Without weights it is a failure that says so; where
-    server 0 had them, the loss of another takes nothing away."""
-    finished = run(tmp_path, moment, restarts=0)
-    assert (tmp_path / "died").exists()
-    code = finished.result.verdict.code
-    assert code in (ExitCode.OK, ExitCode.UNREACHABLE), (finished.result, finished.tail)
-    if code == ExitCode.OK:
-        assert Run(finished.folder).summary.weights_sha256 == undisturbed
-    again = run(tmp_path, moment, restarts=0, resume_from="auto")
-    assert again.result.ok, (again.result, again.tail)
-    check_whole(again.folder, undisturbed)

@@ -1,15 +1,12 @@
 """All copies of a part are lost at once, and all servers come back with their command: nobody waits for ever."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGKILL, SIGTERM
+from signal import SIGKILL
 
 import pytest
 
-from pslab.runs.folder import Run
-from tests.cluster.cluster import PATIENCE, Cluster, entries_of, wait_until
-from tests.cluster.launched import servers
+from tests.cluster.cluster import Cluster, entries_of, wait_until
 from tests.cluster.replicated import (
     GATE,
     MORE,
@@ -22,8 +19,6 @@ from tests.cluster.replicated import (
     undisturbed,
     wait_for_the_gate,
 )
-from tests.cluster.replicated_run import GATES, run, run_alone, whole
-from tests.cluster.replicated_run import sha256 as whole_sha256
 from tests.repetitions import usually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -121,69 +116,3 @@ def test_a_job_that_may_not_go_back_by_itself_ends_and_says_what_to_do(
             assert server.wait_exit() == 3, server.errors
             reason = str(server.wait_event("stopped")["reason"])
             assert LOST in reason and advice in reason
-
-
-@pytest.mark.nightly
-def test_a_job_that_a_signal_ended_goes_on_with_the_same_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where a scheduler ends all servers and starts them elsewhere; and after the end nothing changes any more."""
-    expected = undisturbed(tmp_path / "alone", 1000, MORE)
-    monkeypatch.setenv("PS_REPLICAS", "2")
-    (tmp_path / "ended").mkdir()
-    with Cluster(tmp_path / "ended") as cluster:
-        start(cluster, "sync", batches=MORE, more=(*SAVING, *AUTO))
-        wait_for_the_gate(cluster, GATE)
-        for server in cluster.servers:
-            server.send(SIGTERM)
-        assert [server.wait_exit() for server in cluster.servers] == [143] * 3
-        for worker in cluster.workers:
-            worker.close()
-        before = (cluster.out / "summary.json").read_bytes()
-        cluster.workers.clear()
-        for number in range(3):
-            start_again(cluster, number, "sync", *SAVING, *AUTO)
-        open_gates(cluster)
-        for rank in range(2):
-            cluster.start_worker("--task-index", str(rank), "--batches", str(MORE), "--elements", "1000")
-        assert [worker.wait_exit() for worker in cluster.workers] == [0, 0], cluster.workers[0].errors
-        ended_well(cluster)
-        assert sha256(cluster) == expected
-        after = (cluster.out / "summary.json").read_bytes()
-        assert json.loads(before)["success"] is False and after != before
-        for number in range(3):
-            start_again(cluster, number, "sync", *SAVING, *AUTO)
-        ended_well(cluster)
-        assert (cluster.out / "summary.json").read_bytes() == after
-
-
-@pytest.mark.nightly
-def test_a_run_of_ps_lab_goes_on_from_its_checkpoint_when_all_copies_are_killed(tmp_path: Path) -> None:
-    """It starts both again, and the server that votes begins anew with them."""
-    expected, killed = run_alone(tmp_path / "alone"), tmp_path / "killed"
-    killed.mkdir()
-    out = killed / "run"
-    options = (
-        "--quiet",
-        "--replicas",
-        "2",
-        "--set",
-        "cluster.servers=3",
-        "--set",
-        "run.checkpoint_every=3 versions",
-    )
-    with run(killed, *options) as launcher:
-        try:
-            wait_until(lambda: whole(out, GATES[0]), "the first gate")
-            wait_until(lambda: 9 in saved(out), "a checkpoint of version 9")
-            for each in servers(launcher.pid, out / "decisions.jsonl")[:2]:
-                each.send_signal(SIGKILL)
-            for gate in GATES:
-                (killed / str(gate)).touch()
-            said, _ = launcher.communicate(timeout=4 * PATIENCE)
-        finally:
-            launcher.kill()
-    assert launcher.returncode == 0, said
-    (restore,) = entries_of(Run(out), "restore")
-    assert restore["version"] == 9
-    assert whole_sha256(killed) == expected

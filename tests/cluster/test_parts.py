@@ -1,23 +1,18 @@
 """A model in several parts, each on a pair of servers: any one of these dies, and nobody goes back."""
 
 from pathlib import Path
-from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
+from signal import SIGCONT, SIGSTOP
 
 import pytest
 
-from pslab.check.checker import check_run
-from pslab.runs.folder import Run
-from tests.cluster.cluster import PATIENCE, Cluster, wait_until
-from tests.cluster.launched import servers
+from tests.cluster.cluster import Cluster
 from tests.cluster.replicated import (
     GATE,
     LATER,
     MORE,
-    SAVING,
     committed_once,
     end,
     open_gates,
-    saved,
     sha256,
     start,
     start_again,
@@ -25,7 +20,6 @@ from tests.cluster.replicated import (
     wait_for_the_gate,
     wait_state,
 )
-from tests.cluster.replicated_run import GATES, run, run_alone, status
 from tests.repetitions import usually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -68,28 +62,6 @@ def wait_for_the_next_gate(cluster: Cluster, leader: int) -> None:
 
 
 @pytest.mark.nightly
-def test_both_copies_of_each_part_are_replaced_one_after_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: str
-) -> None:
-    """At the end nobody who began with a copy is left."""
-    monkeypatch.setenv("PS_REPLICAS", "2")
-    with Cluster(tmp_path) as cluster:
-        start(cluster, "sync", servers=4, batches=MORE)
-        wait_for_the_gate(cluster, GATE)
-        for lost, leader in ((2, 0), (3, 0), (0, 1), (1, 0)):
-            cluster.servers[lost].kill()
-            wait_state(cluster, leader, lost, "lost")
-            start_again(cluster, lost, "sync")
-            wait_state(cluster, leader, lost, "in sync")
-            if lost == 3:
-                open_gates(cluster, "gate")
-                wait_for_the_gate(cluster, LATER)
-        end(cluster)
-        assert sha256(cluster) == expected
-        committed_once(cluster, MORE)
-
-
-@pytest.mark.nightly
 @pytest.mark.parametrize("tables", usually([True], soak=[False]))
 def test_a_server_of_a_part_that_stood_still_begins_again_with_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: bool
@@ -114,76 +86,3 @@ def test_a_server_of_a_part_that_stood_still_begins_again_with_a_copy(
         end(cluster, lost=0)
         assert sha256(cluster) == alone
         committed_once(cluster, MORE)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("lost", usually([2], soak=[0]))
-def test_checkpoints_of_all_parts_are_written_whoever_dies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int
-) -> None:
-    monkeypatch.setenv("PS_REPLICAS", "2")
-    with Cluster(tmp_path) as cluster:
-        start(cluster, "sync", servers=4, batches=MORE, more=(*SAVING, "--keep", "50"))
-        wait_for_the_gate(cluster, GATE)
-        wait_until(lambda: saved(cluster.out) == [3, 6], "the first checkpoints")
-        cluster.servers[lost].kill()
-        wait_state(cluster, 1 if lost == 0 else 0, lost, "lost")
-        end(cluster, lost=lost)
-        assert saved(cluster.out)[:2] == [3, 6] and saved(cluster.out)[-1] == MORE
-        for folder in cluster.out.glob("checkpoints/*/"):
-            assert {"server-0.json", "server-1.json"} <= {file.name for file in folder.iterdir()}
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(("before", "after"), usually([(5, 3)], soak=[(4, 4), (3, 6), (4, 1), (1, 4)]))
-def test_a_run_is_resumed_on_other_numbers_of_servers(tmp_path: Path, before: int, after: int) -> None:
-    """All copies are lost, so it goes back to the checkpoint."""
-    expected, killed = run_alone(tmp_path / "alone"), tmp_path / "killed"
-    killed.mkdir()
-    out = killed / "run"
-    with run(killed, *copies(before), "--restarts", "0") as launcher:
-        try:
-            wait_until(lambda: at_gate(out, GATES[0]), "the first gate")
-            wait_until(lambda: 9 in saved(out), "a checkpoint of version 9")
-            for each in servers(launcher.pid, out / "decisions.jsonl"):
-                each.send_signal(SIGKILL)
-            said, _ = launcher.communicate(timeout=4 * PATIENCE)
-        finally:
-            launcher.kill()
-        assert launcher.returncode == 3, said
-    with run(killed, *copies(after), "--resume", "latest") as launcher:
-        try:
-            for gate in GATES:
-                (killed / str(gate)).touch()
-            said, _ = launcher.communicate(timeout=4 * PATIENCE)
-        finally:
-            launcher.kill()
-    assert launcher.returncode == 0, said
-    found = Run(out)
-    verdict = check_run(found)
-    assert verdict.ok, [str(violation) for violation in verdict.violations]
-    assert found.summary.weights_sha256 == expected
-
-
-def copies(number: int) -> tuple[str, ...]:
-    replicas = ("--replicas", "2") if number > 1 else ()
-    return ("--quiet", *replicas, f"--set=cluster.servers={number}", "--set=run.checkpoint_every=3 versions")
-
-
-def at_gate(out: Path, version: int) -> bool:
-    found = status(out)
-    return found is not None and found.version == version
-
-
-@pytest.mark.nightly
-def test_a_signal_to_all_servers_leaves_a_checkpoint_of_all_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PS_REPLICAS", "2")
-    with Cluster(tmp_path) as cluster:
-        start(cluster, "sync", servers=4, batches=MORE, more=SAVING)
-        wait_for_the_gate(cluster, GATE)
-        for server in reversed(cluster.servers):
-            server.send(SIGTERM)
-        assert [server.wait_exit() for server in cluster.servers] == [143] * 4
-        assert saved(cluster.out)[-1] == GATE

@@ -118,23 +118,6 @@ def test_what_codecs_remember_is_forgotten_with_the_commits_that_are_undone(clus
     assert check_run(run).ok
 
 
-@pytest.mark.nightly
-def test_a_server_that_comes_back_elsewhere(cluster: Cluster, undisturbed: str | None) -> None:
-    """On another port, which its own command alone has. It is found again by a server 0 that knows nothing of that."""
-    start(cluster, 2, BATCHES, *until_killed(cluster), *until_killed(cluster, "second", 24))
-    cluster.wait_for(lambda _: len(saved(cluster)) >= 2, "two checkpoints are complete")
-    kill(cluster, 1)
-    elsewhere = again(cluster, 1, "127.0.0.1:0").wait_event("ready")["address"]
-    assert elsewhere != cluster.addresses[1]
-    cluster.wait_for(lambda s: s.servers[1].address == elsewhere and s.phase == "training", "it is found")
-    kill(cluster, 0, "second")
-    again(cluster, 0)
-    run = cluster.wait_end(worker_codes=[0, 0])
-    assert run.summary.weights_sha256 == undisturbed is not None
-    check_counted_once(run)
-    assert f"server 1 came back at {elsewhere}" in cluster.servers[0].errors
-
-
 def test_a_server_that_does_not_come_back_ends_the_job(cluster: Cluster) -> None:
     every = ("--out", str(cluster.out), "--checkpoint-every", "5 versions", "--recover-timeout", "1")
     cluster.start_servers(2, *SYNC, every=every)

@@ -7,13 +7,10 @@ from signal import SIGCONT, SIGSTOP, SIGTERM, Signals
 import pytest
 
 from pslab.launch.status_client import StatusClient
-from pswire.exits import ExitCode
 from tests.cluster.cluster import Cluster, wait_until
 from tests.cluster.replicated import (
     GATE,
-    LATER,
     MORE,
-    command,
     committed_once,
     end,
     killed_and_started_again,
@@ -29,27 +26,6 @@ from tests.promises import promise
 from tests.repetitions import usually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
-
-
-@pytest.mark.nightly
-def test_a_server_with_a_folder_of_its_own_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It could not go on with the log. The others go on with one copy."""
-    monkeypatch.setenv("PS_REPLICAS", "2")
-    with Cluster(tmp_path) as cluster:
-        start(cluster, "sync")
-        wait_for_the_gate(cluster, GATE)
-        cluster.servers[1].kill()
-        wait_state(cluster, 0, 1, "lost")
-        elsewhere = command(cluster, 1, "sync", "--out", str(tmp_path / "elsewhere"))
-        wrong = cluster.launch("server-1-elsewhere", *elsewhere)
-        assert wrong.wait_exit() == ExitCode.USAGE
-        assert "is not the run folder" in wrong.wait_event("stopped")["reason"]
-        wrong.close()
-        (tmp_path / "gate").touch()
-        (tmp_path / "later").touch()
-        assert [worker.wait_exit() for worker in cluster.workers] == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -96,30 +72,6 @@ def test_a_server_that_comes_when_the_job_is_over_ends_as_the_others_did(
         start_again(cluster, 1, "sync")
         assert cluster.servers[1].wait_exit() == code
         assert "the job had ended before" in cluster.servers[1].wait_event("stopped")["reason"]
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("tables", usually([True], soak=[False]))
-def test_a_copy_that_stood_still_is_made_anew_and_leads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: bool
-) -> None:
-    expected = undisturbed(tmp_path / "alone", 1000, MORE, tables=tables)
-    monkeypatch.setenv("PS_REPLICAS", "2")
-    (tmp_path / "stopped").mkdir()
-    with Cluster(tmp_path / "stopped") as cluster:
-        start(cluster, "sync", batches=MORE, tables=tables)
-        wait_for_the_gate(cluster, GATE)
-        cluster.servers[1].send(SIGSTOP)
-        cluster.wait_for(lambda status: "one copy is left" in status.note, "the loss in the status")
-        assert cluster.status().servers[1].state == "lost"
-        open_gates(cluster, "gate")
-        wait_for_the_gate(cluster, LATER)
-        cluster.servers[1].send(SIGCONT)
-        wait_state(cluster, 0, 1, "in sync")
-        cluster.servers[0].kill()
-        end(cluster, lost=0)
-        assert sha256(cluster) == expected
-        committed_once(cluster, MORE)
 
 
 @promise("With two copies of each part, the loss of one server rolls nothing back.")
@@ -184,21 +136,3 @@ def test_a_primary_that_stood_still_writes_nothing_more(
         assert cluster.servers[0].wait_event("stopped")["reason"]
         end(cluster, lost=0)
         committed_once(cluster)
-
-
-@pytest.mark.nightly
-def test_a_server_whose_disk_refuses_a_promise_ends_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other one then has no majority: nobody leads without promises on disks."""
-    monkeypatch.setenv("PS_REPLICAS", "2")
-    with Cluster(tmp_path) as cluster:
-        start(cluster, "sync")
-        wait_for_the_gate(cluster, GATE)
-        promises = cluster.out / "replication"
-        promises.rename(cluster.out / "former")
-        promises.touch()
-        cluster.servers[0].kill()
-        assert cluster.servers[2].wait_exit() == 11
-        assert "a promise cannot be written" in cluster.servers[2].wait_event("stopped")["reason"]
-        assert not cluster.servers[1].events("stopped") and "leads" not in cluster.servers[1].errors

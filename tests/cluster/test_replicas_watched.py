@@ -1,20 +1,14 @@
 """Whoever watches or steers a job with replicas goes on when another server comes to lead."""
 
-import asyncio
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from signal import SIGKILL, SIGSTOP
-from typing import Any
 
 import pytest
 
-from pslab.dashboard import sources
-from pslab.dashboard.observer import Observer
-from pslab.launch.status_client import StatusClient, StatusError
+from pslab.launch.status_client import StatusClient
 from tests.cluster.cluster import Cluster, entries_of
 from tests.cluster.replicated import GATE, committed_once, end, start, wait_for_the_gate
-from tests.patience import PATIENCE
 from tests.repetitions import usually
 from tests.replay.command import ps_lab
 
@@ -60,17 +54,6 @@ def test_a_client_finds_the_server_that_leads(cluster: Cluster, how: int) -> Non
     assert notes[-3:] == ["note 0", "note 1", "note 2"]
 
 
-@pytest.mark.nightly
-def test_a_server_that_knows_of_no_leader_is_a_server(cluster: Cluster) -> None:
-    """The only one that is left of three."""
-    for number in (0, 1):
-        cluster.servers[number].kill()
-    client = StatusClient(cluster.addresses[2])
-    with pytest.raises(StatusError, match="no server leads the job: those that answer wait for a majority"):
-        client.ask()
-    client.close()
-
-
 def test_commands_take_the_folder_of_the_run_or_any_of_its_servers(cluster: Cluster) -> None:
     lose(cluster, SIGKILL)
     # The folder may still name the server that is lost.
@@ -82,47 +65,3 @@ def test_commands_take_the_folder_of_the_run_or_any_of_its_servers(cluster: Clus
     assert "its loss would end the job" in ps_lab("status", cluster.out).out
     end(cluster, 0)
     assert "it goes on" in [note["text"] for note in entries_of(cluster.checked_run(), "note")]
-
-
-@pytest.mark.nightly
-def test_a_watch_goes_on(cluster: Cluster) -> None:
-    watch = cluster.launch("watch", "-m", "pslab", "status", str(cluster.out), "--watch", "--json")
-    try:
-        watch.wait_line(_says("leads", 0), "who leads")
-        lose(cluster, SIGKILL)
-        watch.wait_line(_says("leads", 1), "who leads now")
-        end(cluster, 0)
-        assert watch.wait_exit() == 0
-        assert "the server is gone" in watch.errors
-    finally:
-        watch.close()
-
-
-def _says(state: str, server: int) -> Callable[[str], bool]:
-    return lambda line: json.loads(line)["servers"][server]["state"] == state
-
-
-@pytest.mark.nightly
-def test_the_page_misses_no_entry(cluster: Cluster) -> None:
-    observer = sources.find(str(cluster.out)).observer
-    assert observer is not None
-    whole = asyncio.run(asyncio.wait_for(_look(cluster, observer), PATIENCE))
-    assert whole["skipped"] == 0 and whole["job"]["name"] == cluster.checked_run().summary.job
-
-
-async def _look(cluster: Cluster, observer: Observer) -> dict[str, Any]:
-    messages = observer.messages()
-    kind, _ = await anext(messages)
-    assert kind == "whole"
-    lose(cluster, SIGKILL)
-    while True:
-        kind, text = await anext(messages)
-        assert kind != "gone", text
-        if "its loss would end the job" in text:
-            break
-    await asyncio.to_thread(end, cluster, 0)
-    # When the servers are gone, it reads how the job ended in the folder.
-    while True:
-        kind, text = await anext(messages)
-        if kind == "whole" and json.loads(text)["ended"] is not None:
-            return dict(json.loads(text))

@@ -80,29 +80,3 @@ def test_what_a_killed_worker_held_is_trained_by_others(
     assert_once(run)
     # It left a part, and the rest of its unit.
     assert entries_of(run, "cancel")
-
-
-def test_a_third_worker_that_joins_shares_the_data(cluster: Cluster) -> None:
-    """It takes nothing that others hold, and all that they have not come to."""
-    cluster.start_servers(1, "--policy", "async", "--workers", "2")
-    slow = [
-        cluster.start_worker("--task-index", str(index), *DATA, "--hold", "computing@1") for index in range(2)
-    ]
-    for worker in slow:
-        worker.wait_event("held")
-    cluster.start_worker(*DATA)
-    cluster.wait_state("w2", "done")
-    for worker in slow:
-        worker.say("go on")
-    run = cluster.wait_end(worker_codes=[0, 0, 0])
-    assert_once(run)
-    committed = Counter(commit["worker"] for commit in entries_of(run, "commit"))
-    # Two units of five batches are the others'.
-    assert committed == {"w0": 5, "w1": 5, "w2": 42 - 10}
-
-
-def test_a_policy_whose_workers_step_before_they_ask_is_refused(cluster: Cluster) -> None:
-    cluster.start_servers(1, "--policy", "easgd", "--workers", "1")
-    worker = cluster.start_worker("--task-index", "0", *DATA)
-    assert worker.wait_exit() == 5
-    assert "work units are dealt with the tickets" in worker.wait_event("failed")["message"]

@@ -146,18 +146,6 @@ class Network:
         """Plug the cable of a host in again."""
         run("ip", "-n", self._switch, "link", "set", f"port{place}", "up")
 
-    def hide(self, place: int, other: int) -> None:
-        """Lose whatever a host sends to another one, from now on."""
-        self._rule("add", place, other)
-
-    def show(self, place: int, other: int) -> None:
-        """Undo `hide`."""
-        self._rule("del", place, other)
-
-    def _rule(self, what: str, place: int, other: int) -> None:
-        there, to = self.hosts[place].namespace, self.hosts[other].address
-        run("ip", "-n", there, "rule", what, "to", to, "blackhole")
-
     def drop(self, place: int, port: int) -> None:
         """Lose whatever a host sends from this TCP port from now on, as a firewall does to established connections."""
         there = self.hosts[place].namespace
