@@ -9,7 +9,6 @@ import pytest
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psserver.checkpoint import CheckpointError, Store
-from psserver.checkpoint.rewind import LogIndex
 from psserver.options import Options
 from tests.service.peer import Peer
 from tests.service.serving import Served, serving, wait_until
@@ -43,40 +42,6 @@ def is_saved(store: Store, job: str, version: int) -> bool:
             if (about.job, about.version) == (job, version):
                 return True
     return False
-
-
-def versions(run: Run) -> list[int]:
-    """Of the checkpoints from which the run can go on, and of no others."""
-    store, index = Store(run.path / "checkpoints"), LogIndex(run.path)
-    found = [store.verify(name) for name in store.names()]
-    return [m.version for m in found if index.lacks(m.entry, m.job, m.version) is None]
-
-
-def name_of_version(run: Run, version: int) -> str:
-    store = Store(run.path / "checkpoints")
-    return next(name for name in store.names() if store.manifest(name).version == version)
-
-
-def test_it_goes_on_from_there_with_the_same_bits_on_another_number_of_servers(tmp_path: Path) -> None:
-    run = trained(tmp_path / "run", 4)
-    whole, before = run.summary.weights_sha256, (run.path / "decisions.jsonl").read_bytes()
-    again = trained(run.path, 3, resume=name_of_version(run, 1), servers=3)
-    assert again.summary.weights_sha256 == whole is not None
-    assert again.summary.versions == 4
-    # Those of the versions before, and the new ones.
-    assert versions(again) == [1, 2, 3, 4]
-    kept = (run.path / "decisions.jsonl").read_bytes()
-    (aside,) = run.path.glob("decisions.void-*.jsonl")
-    assert before.endswith(aside.read_bytes()) and kept.startswith(before.removesuffix(aside.read_bytes()))
-
-
-def test_what_is_void_takes_no_place_of_what_is_kept(tmp_path: Path) -> None:
-    """The newest so many are kept of those from which the job can go on."""
-    run = trained(tmp_path / "run", 4)
-    again = trained(run.path, 1, resume=name_of_version(run, 2), keep=2)
-    assert versions(again) == [2, 3]
-    assert versions(trained(run.path, 2, resume="latest", keep=2)) == [4, 5]
-    assert len(Store(run.path / "checkpoints").names()) == 2
 
 
 def test_an_unknown_name_is_refused_with_those_that_there_are(tmp_path: Path) -> None:

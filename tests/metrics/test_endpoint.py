@@ -1,4 +1,4 @@
-"""/metrics of real servers: asked by hand, checked by promtool, scraped by a real Prometheus."""
+"""/metrics of real servers: asked by hand, and checked by promtool."""
 
 import json
 import re
@@ -6,16 +6,10 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
-from urllib.parse import urlencode
+from collections.abc import Mapping
 
-import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -26,13 +20,6 @@ from tests.patience import PATIENCE
 pytestmark = pytest.mark.cluster
 
 BOARD = ROOT / "examples" / "prometheus" / "grafana-dashboard.json"
-# Grafana's variable, as it is for a scrape every quarter of a second.
-RATE_INTERVAL = "2s"
-
-needs_prometheus = pytest.mark.skipif(
-    shutil.which("prometheus") is None or shutil.which("promtool") is None,
-    reason="no prometheus, no promtool (apt-get install prometheus)",
-)
 
 
 def fetch(url: str, **headers: str) -> str:
@@ -139,111 +126,12 @@ def test_a_server_without_metrics_does_not_load_the_library() -> None:
     assert done.stdout == "False\n"
 
 
-# With Prometheus
-
-
-class Prometheus:
-    """A real one, on a port that the system chose."""
-
-    def __init__(self, folder: Path, targets: list[str]) -> None:
-        config = folder / "prometheus.json"
-        job = {"job_name": "paramserver", "static_configs": [{"targets": targets}]}
-        settings = {
-            "global": {"scrape_interval": "250ms", "scrape_timeout": "250ms"},
-            "scrape_configs": [job],
-        }
-        config.write_text(json.dumps(settings), encoding="utf-8")
-        self.log = (folder / "prometheus.log").open("wb")
-        self._process = subprocess.Popen(
-            ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}",
-             "--web.listen-address=127.0.0.1:0"],
-            stdout=self.log, stderr=self.log,
-        )  # fmt: skip
-        wait_until(self._listening)
-        self.url = f"http://127.0.0.1:{self._listening()}/api/v1"
-
-    def _listening(self) -> int:
-        assert self._process.poll() is None, Path(self.log.name).read_text(encoding="utf-8")
-        found = psutil.Process(self._process.pid).net_connections()
-        return next((c.laddr.port for c in found if c.status == psutil.CONN_LISTEN), 0)
-
-    def ask(self, method: str, **parameters: str) -> list[dict[str, Any]]:
-        answer = json.loads(fetch(f"{self.url}/{method}?{urlencode(parameters)}"))
-        assert answer["status"] == "success", answer
-        result: list[dict[str, Any]] = answer["data"]["result"]
-        return result
-
-    def value(self, expression: str) -> float:
-        found = self.ask("query", query=expression)
-        return float(found[0]["value"][1]) if found else float("nan")
-
-    def close(self) -> None:
-        self._process.terminate()
-        self._process.wait(PATIENCE)
-        self.log.close()
-
-
-@contextmanager
-def prometheus(folder: Path, targets: list[str]) -> Iterator[Prometheus]:
-    running = Prometheus(folder, targets)
-    try:
-        yield running
-    finally:
-        running.close()
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    last: OSError | None = None
-    for _ in range(1200):
-        try:
-            if condition():
-                return
-            last = None
-        except OSError as error:
-            # It does not answer yet.
-            last = error
-        threading.Event().wait(0.05)
-    raise AssertionError("it did not come to pass in a minute") from last
-
-
 def expressions() -> dict[str, list[str]]:
     """Panel -> what it asks."""
     panels = json.loads(BOARD.read_text(encoding="utf-8"))["panels"]
     found = {p["title"]: [t["expr"] for t in p["targets"]] for p in panels if p["type"] != "row"}
     assert len(found) == sum(p["type"] != "row" for p in panels), "two panels have one title"
     return found
-
-
-@pytest.mark.nightly
-@needs_prometheus
-def test_prometheus_scrapes_a_job_and_answers_every_panel_of_the_dashboard(cluster: Cluster) -> None:
-    start(cluster, batches=100_000)
-    workers = list(cluster.workers)
-    with prometheus(cluster.folder, metrics_addresses(cluster)) as server:
-        wait_until(lambda: server.value("sum(up)") == 2)
-        # Everything that the panels' rates are about has happened, over their interval.
-        wait_until(
-            lambda: server.value('sum(increase(paramserver_contributions_total{fate="dropped"}[2s]))') > 0
-        )
-        # A worker is lost, and says so in the counters.
-        workers[2].kill()
-        wait_until(lambda: server.value("paramserver_sessions_lost_total") >= 1)
-
-        def answered() -> bool:
-            """Each in its turn: a scrape may be late, and a rate needs two of them."""
-            left[:] = [(title, asked) for title, asked in left if not server.ask("query", query=asked)]
-            return left == evaluations
-
-        left = [
-            (title, expression.replace("$__rate_interval", RATE_INTERVAL))
-            for title, asked in expressions().items()
-            for expression in asked
-        ]
-        # No worker of this test evaluates.
-        evaluations = [("Loss and evaluation", "paramserver_evaluation")]
-        wait_until(answered)
-        version = server.value("paramserver_versions_total")
-        assert 0 < version <= cluster.status().version
 
 
 def test_the_dashboard_asks_only_for_metrics_that_exist(cluster: Cluster) -> None:

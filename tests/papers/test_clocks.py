@@ -68,9 +68,3 @@ def test_dssp_lies_between_the_two_slacks() -> None:
     slow, fast = (Race("ssp", {"slack": slack}, P).until(16000) for slack in (3, 15))
     between = Race("dssp", {"lower": 3, "upper": 15}, P).until(16000)
     assert fast.time_per_update * 0.98 < between.time_per_update < slow.time_per_update
-
-
-def test_a_replay_of_the_facts_gives_the_same_decisions() -> None:
-    """Times are facts that a policy hears: nothing but them moves DSSP."""
-    first, second = (Race("dssp", {"lower": 1, "upper": 9}, P).until(3000) for _ in range(2))
-    assert (first.now, first.clocks, first.staleness) == (second.now, second.clocks, second.staleness)

@@ -62,13 +62,6 @@ def test_k_batch_async_takes_a_share_of_the_mean_whatever_the_distribution(draw:
     assert race.time_per_update == pytest.approx(K * mean(draw) / P, rel=0.03 if draw is pareto else 0.02)
 
 
-@promise("K-batch-sync takes K / (P mu) for exponential times (Dutta et al. 2018).")
-def test_k_batch_sync_takes_an_erlang_time() -> None:
-    """Dutta et al. 2018: K / (P mu) for exponential times, since nobody's past counts."""
-    race = ran("k-batch-sync", 8000, aggregate=K)
-    assert race.time_per_update == pytest.approx(K / P, rel=0.02)
-
-
 @promise(
     "K-async takes at most as long as K-sync, and as long for exponential times (Dutta et al. 2018, lemma 5)."
 )
@@ -81,33 +74,6 @@ def test_k_async_equals_k_sync_for_exponential_times_and_beats_it_for_longer_use
     assert race.time_per_update < 0.8 * mean_of_kth(K, P, shifted)
 
 
-@promise(
-    "Async is P E[max] / E[X] times as fast as sync; 'P log P' is only the limit (Dutta et al. 2018, theorem "
-    "1)."
-)
-@pytest.mark.parametrize(
-    ("draw", "ratio", "tolerance"),
-    usually([(exponential, 21.74, 0.02), (shifted, 14.87, 0.02)], soak=[(pareto, 20.37, 0.05)]),
-)
-def test_async_is_faster_than_sync_by_p_times_the_longest_over_the_mean(
-    draw: Draw, ratio: float, tolerance: float
-) -> None:
-    """Dutta et al. 2018, theorem 1. For exponential times that is P H_P; P log P is only its limit."""
-    assert P * mean_of_kth(P, P, draw) / mean(draw) == pytest.approx(ratio, abs=0.01)
-    sync = ran("sync", 8000, draw)
-    concurrent = ran("async", 40000, draw)
-    assert sync.time_per_update / concurrent.time_per_update == pytest.approx(ratio, rel=tolerance)
-
-
-@promise("K-batch-async against K-sync: P E[X_(K:P)] / (K E[X]) (Dutta et al. 2018, theorem 2).")
-def test_k_batch_async_against_k_sync() -> None:
-    """Dutta et al. 2018, theorem 2: P E[X_(K:P)] / (K E[X])."""
-    slow = ran("k-sync", 8000, aggregate=K)
-    fast = ran("k-batch-async", 8000, aggregate=K)
-    ratio = slow.time_per_update / fast.time_per_update
-    assert ratio == pytest.approx(P * mean_of_kth(K, P, exponential) / K, rel=0.02)
-
-
 @promise("4 backups of 100 save 40 % of the time (Chen et al. 2016).")
 @pytest.mark.parametrize(
     ("name", "knobs"), usually([("sync", {"backup": 4})], soak=[("k-sync", {"aggregate": 96})])
@@ -118,14 +84,6 @@ def test_four_backups_of_a_hundred_save_two_fifths_of_the_time(name: str, knobs:
     expected = (harmonic(100) - harmonic(4)) / harmonic(100)
     assert expected == pytest.approx(0.598, abs=0.001)
     assert race.time_per_update / harmonic(100) == pytest.approx(expected, rel=0.02)
-
-
-@promise("Rennala pays for not cancelling (Tyurin and Richtarik 2023).")
-def test_without_cancelling_an_update_takes_twice_as_long() -> None:
-    """K-batch-sync against Rennala (Tyurin and Richtarik 2023): what one pays for not interrupting anybody."""
-    rennala = ran("rennala", 8000, aggregate=K)
-    cancelling = ran("k-batch-sync", 8000, aggregate=K)
-    assert rennala.time_per_update / cancelling.time_per_update == pytest.approx(2.147, rel=0.03)
 
 
 def test_the_late_drop_of_k_sync_is_slower_than_its_cancel() -> None:

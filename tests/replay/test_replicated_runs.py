@@ -5,17 +5,15 @@ import json
 import signal
 from pathlib import Path
 
-import psutil
 import pytest
 
 from pslab.launch.status_client import ChangeRefused, StatusClient, StatusError
 from pslab.runs.folder import Run, secret_of
-from pswire.addresses import parse_address
 from pswire.decisions import entries
 from pswire.security.credentials import Credentials
 from tests.cluster.cluster import wait_until
 from tests.cluster.launched import servers
-from tests.cluster.replicated_run import status, whole
+from tests.cluster.replicated_run import whole
 from tests.replay.test_killed_runs import ended, lab
 
 pytestmark = [pytest.mark.nightly, pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(600)]
@@ -99,41 +97,3 @@ def replays(out: Path) -> list[entries.Entry]:
     found = [entry.fact for entry in run.decisions()]
     assert not [fact for fact in found if isinstance(fact, entries.Restore)]
     return found
-
-
-def test_the_leading_server_and_one_of_another_part_are_killed(tmp_path: Path) -> None:
-    """Of four servers, with the model in two parts."""
-    out, marks, file = tmp_path / "run", tmp_path / "marks", tmp_path / "experiment.toml"
-    marks.mkdir()
-    policy = EXPERIMENT.replace("MARKS", str(marks)).replace("POLICY", 'name = "async"')
-    file.write_text(policy.replace("servers = 3", "servers = 4"))
-    with lab("run", file, "--out", out, "--quiet") as launcher:
-        for number, killed in enumerate(("serves part 1", "leads", ""), 1):
-            batch = EVERY * (number - 1) + 1
-            wait_until((marks / f"batch-{batch}").is_file, f"a worker comes to batch {batch}")
-            wait_until(lambda: all_copies(out), "two copies of each part")
-            if killed:
-                server_that(killed, launcher.pid, out).send_signal(signal.SIGKILL)
-            (marks / f"gate-{number}").touch()
-        ended(launcher)
-    replays(out)
-    assert len(list(out.glob("decisions.before-epoch-*.jsonl"))) == 1
-
-
-def all_copies(out: Path) -> bool:
-    found = status(out)
-    states = [] if found is None else [each.state for each in found.servers]
-    return sorted(states) == ["in sync", "in sync", "leads", "serves part 1"]
-
-
-def server_that(does: str, launcher: int, out: Path) -> psutil.Process:
-    """The process of the server of that state."""
-    found = status(out)
-    assert found is not None
-    (port,) = [parse_address(each.address).port for each in found.servers if each.state == does]
-    (process,) = [
-        each
-        for each in servers(launcher, out / "decisions.jsonl")
-        if port in {one.laddr.port for one in each.net_connections("tcp") if one.status == psutil.CONN_LISTEN}
-    ]
-    return process

@@ -13,7 +13,7 @@ from psworker.control import joining, process
 from psworker.errors import Refused
 from tests.promises import promise
 from tests.service.peer import Peer, join_request
-from tests.service.serving import ONES, PATIENCE, Cluster, granted, refused, serving, wait_until
+from tests.service.serving import ONES, PATIENCE, Cluster, granted, serving, wait_until
 
 # Only an answer or the test itself ends a wait.
 LONG = [f"cluster.worker_timeout={10 * PATIENCE}"]
@@ -49,29 +49,6 @@ def test_an_owner_that_answers_keeps_its_name(
         assert owner.incarnation == 0 and owner.stop is None
     waits = [record.getMessage() for record in caplog.records if "asks to wait" in record.getMessage()]
     assert len(waits) == 3 and "whether it is alive, for up to " in waits[0], waits
-
-
-def test_an_owner_that_does_not_answer_loses_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its connection stands, as that of a process that hangs, or whose machine is gone since a moment ago."""
-    in_another_process(monkeypatch)
-    with serving(overrides=LONG) as cluster:
-        silent = Peer(cluster, "w", process="silent", place="process 1 on host gone")
-        request = join_request(silent.plan, worker="w", session="mine", process="mine")
-        with refused(
-            grpc.StatusCode.UNAVAILABLE,
-            "in use by process 1 on host gone, which joined",
-            "join again in a moment",
-        ):
-            cluster.coordinator.Join(request, timeout=PATIENCE)
-        # The time that it has to answer is over.
-        names = cluster.servers[0].probe.job.joining.names
-        monkeypatch.setattr(names, "_patience", 0.0)
-        with psworker.connect(cluster.hosts, ONES, name="w") as newcomer:
-            assert newcomer.incarnation == 1
-            refusal = silent.stream.next()
-            while refusal.WhichOneof("event") != "refusal":
-                refusal = silent.stream.next()
-            assert refusal.refusal.message == "another process (process 7 on host far) joined as 'w'"
 
 
 def test_a_client_that_sends_no_value_does_not_take_a_name_in_use(cluster: Cluster) -> None:

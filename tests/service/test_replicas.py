@@ -10,30 +10,17 @@ from unittest import mock
 import pytest
 
 from pslab.experiment import Experiment
-from psserver.coordinator import Coordinator, Declined, JobTerms, Output, Record
-from psserver.coordinator.inputs import (
-    ChangeAsked,
-    Connected,
-    Executed,
-    JoinAsked,
-    Opened,
-    Requested,
-    Tick,
-    WorkDeclared,
-)
-from psserver.coordinator.units import WorkTerms
+from psserver.coordinator import Record
 from psserver.options import Options
-from psserver.policies import build
 from psserver.replication import Config, Disk, Member, begin, first_config
 from psserver.replication import messages as m
 from psserver.service.errors import Refused
 from psserver.service.job.log_file import LogError, TakenOverError
 from psserver.service.job.run_log import RunLog
 from psserver.service.life.settings import ServerSettings
-from psserver.service.replicas import inputs, wire
+from psserver.service.replicas import wire
 from psserver.service.replicas.disk import Promises, Remembered
 from psserver.service.replicas.holding import Holding
-from psserver.service.replicas.inputs import Noted
 from psserver.service.replicas.links import Links
 from psserver.service.replicas.log import FollowersLog, fence
 from psserver.service.replicas.same import (
@@ -45,7 +32,6 @@ from psserver.service.replicas.same import (
 )
 from psserver.service.replicas.shell import Machine, Shell
 from psserver.settings import SettingsError, resolve
-from pswire import protocol
 from pswire.config.experiment import ExperimentError
 from pswire.decisions.entries import Note
 from pswire.exits import ExitCode
@@ -167,61 +153,6 @@ def test_the_end_is_that_of_its_generation(tmp_path: Path) -> None:
     path = tmp_path / "replication" / "ended.json"
     path.write_bytes(path.read_bytes()[:-5])
     assert other.read_end(3) is None
-
-
-def _coordinator() -> Coordinator:
-    return Coordinator(JobTerms("job", workers=1, max_workers=1), build("async", {}, 1, 1))
-
-
-def _followed(noted: list[Noted]) -> tuple[list[Output], Coordinator]:
-    """Return what a follower decides that is given these, and the follower."""
-    follower = _coordinator()
-    found, now = inputs.decode(inputs.encode(noted, 13.5))
-    assert now == 13.5
-    outputs = [
-        output for each in found if isinstance(each, tuple) for output in follower.take(each[1], each[0])
-    ]
-    return outputs, follower
-
-
-def test_a_follower_decides_what_the_primary_decided() -> None:
-    primary = _coordinator()
-    requests = (
-        *(protocol.Ready(), protocol.Commit(1, samples=3, loss=0.1, receipts=(b"r",))),
-        protocol.Leave("tired"),
-    )
-    noted: list[Noted] = [
-        *((10.0, Opened()), (11.0, JoinAsked("w0", "secret", computes="numpy"))),
-        *((11.0, WorkDeclared(WorkTerms(4, data="numbers"))), (11.5, Connected("w0", 0, "secret"))),
-        (11.6, JoinAsked("another", "secret")),
-        *((12.0, Requested("w0", 0, request, norm=0.3)) for request in requests),
-        (13.0, Tick()),
-    ]
-    decided = [
-        output for each in noted if isinstance(each, tuple) for output in primary.take(each[1], each[0])
-    ]
-    assert any(isinstance(each, Declined) for each in decided)
-    assert _followed(noted)[0] == decided and any(isinstance(each, Record) for each in decided)
-
-
-def test_a_follower_changes_the_policy_as_the_primary_did() -> None:
-    primary = _coordinator()
-    commit = protocol.Commit(1, samples=3, loss=0.1, receipts=(b"r",))
-    noted: list[Noted] = [
-        *((0.0, Opened()), (11.0, JoinAsked("w0", "secret")), (11.0, Connected("w0", 0, "secret"))),
-        *(
-            (11.0, Requested("w0", 0, request, norm=0.3))
-            for request in (protocol.Ready(), commit, protocol.Ready())
-        ),
-        (11.8, ChangeAsked("ssp", {"slack": 3}, "admin", "a try", 0.5)),
-        (11.8, Executed(1, square=2.5)),
-        (11.9, ChangeAsked("dc-asgd", {}, "admin")),
-    ]
-    answers = [primary.take(each[1], each[0]) for each in noted if isinstance(each, tuple)]
-    assert any(isinstance(each, Declined) for each in answers[-1])
-    follower = _followed(noted)[1]
-    assert primary.policy.name == follower.policy.name == "ssp" and follower.policy.knobs["slack"] == 3
-    assert follower.saved() == primary.saved()
 
 
 def _note(number: int) -> Record:

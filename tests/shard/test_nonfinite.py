@@ -39,17 +39,6 @@ def values(shard: Shard) -> list[float]:
     return list(map(float, found))
 
 
-def test_two_finite_gradients_whose_sum_is_not() -> None:
-    shard = granted({"name": "sgd", "learning_rate": 1.0})
-    assert shard.fact.version == 0 and not shard.fact.kept
-    push(shard, 7, 1, 0, HUGE, 0, 0, 0, 0, 0)
-    push(shard, 8, 1, 0, HUGE, 0, 0, 0, 0, 0)
-    shard.execute(Fold(7, 1.0))
-    shard.execute(Apply(1, 0.5, 1.0, (Fold(8, 1.0),)))
-    assert values(shard) == [0, 1, 1, 1, 1, 1, 1, 1]
-    assert shard.fact.kept == {"w": 1}
-
-
 def test_state_of_layers_is_kept_back_by_itself() -> None:
     shard = granted({"name": "sgd", "learning_rate": 1.0}, measures=True)
     push(shard, 7, 1, 0, 0, 0, 0, HUGE, 1, HUGE)
@@ -58,17 +47,6 @@ def test_state_of_layers_is_kept_back_by_itself() -> None:
     assert values(shard)[:-1] == [0, 1, 1, 1, 1, 1, 2]
     assert values(shard)[-1] == pytest.approx(HUGE / 2)
     assert shard.fact == Made(1, {"mean": 1}, 8, 1.0)
-
-
-@pytest.mark.parametrize("huge", [1e20, 1e25])
-def test_what_the_optimizer_remembers_is_a_part_of_an_element(huge: float) -> None:
-    """Adam's square is infinite, its step 0: the weight would be finite, and never move again."""
-    shard = granted({"name": "adam"})
-    push(shard, 7, huge, 1, 0, 0, 0, 0, 0, 0)
-    shard.execute(Apply(1, 1.0, 1.0, (Fold(7, 1.0),)))
-    assert values(shard)[0] == 1.0 and values(shard)[1] < 1.0
-    assert all(slot[0] == 0.0 and slot[1] != 0.0 for slot in shard.slots[""].values())
-    assert shard.fact.kept == {"w": 1}
 
 
 def test_a_payload_that_was_changed_behind_its_check() -> None:
@@ -82,62 +60,6 @@ def test_a_payload_that_was_changed_behind_its_check() -> None:
     shard.execute(Apply(1, 1.0, 1.0, (Fold(7, 1.0),)))
     assert values(shard) == [0, 0, 0, 1, 0, 2, 2, 2]
     assert shard.fact.kept == {"w": 1}
-
-
-@pytest.mark.parametrize("aggregator", ["median", "trimmed-mean"])
-def test_aggregates_are_checked_too(aggregator: str) -> None:
-    knobs = {"median": {"fewest": 1}, "trimmed-mean": {"trim": 0}}[aggregator]
-    shard = granted(
-        {"name": "sgd", "learning_rate": 1.0}, tensors=TensorParts(aggregator=aggregator, knobs=knobs)
-    )
-    push(shard, 7, HUGE, 1, 0, 0, 0, 0, 0, 0)
-    push(shard, 8, HUGE, 1, 0, 0, 0, 0, 0, 0)
-    shard.execute(Apply(1, 1.0, 1.0, (Fold(7, 1.0), Fold(8, 1.0))))
-    assert values(shard) == [1, 0, 1, 1, 1, 1, 1, 1]
-    assert shard.fact.kept == {"w": 1}
-
-
-def test_of_several_workers_steps_all_or_none_move_an_element() -> None:
-    shard = granted({"name": "dana-zero", "learning_rate": 1.0, "momentum": 0.5})
-    before = values(shard)
-    push(shard, 7, 1, 1, HUGE, 0, 0, 0, 0, 0)
-    push(shard, 8, 1, HUGE, HUGE, 0, 0, 0, 0, 0)
-    shard.execute(Apply(1, 2.0, 1.0, (Fold(7, 1.0), Fold(8, 1.0))))
-    assert values(shard)[1:3] == before[1:3] and values(shard)[0] < 1.0
-    for slots in shard.slots.values():
-        for slot in slots.values():
-            assert slot[0] != 0.0 and (slot[1:3] == 0.0).all()
-    assert shard.fact.kept == {"w": 2}
-
-
-@pytest.mark.parametrize("compensator", ["adaptive-taylor", "gap-aware"])
-def test_a_compensator_remembers_nothing_of_an_element_that_is_kept_back(compensator: str) -> None:
-    """Its square of 1e20 is infinite; that of 1e16 is not, but the weight would be."""
-    tensors = TensorParts(compensator, knobs={"decay": 0.9, "epsilon": 1e-7})
-    shard = granted({"name": "sgd", "learning_rate": 1e30}, tensors=tensors)
-    push(shard, 7, 1e20, 1e16, 1e-20, 0, 0, 0, 0, 0)
-    shard.execute(Apply(1, 1.0, 1.0, (Fold(7, 1.0, 0.5),)))
-    arrays = shard.state().arrays
-    memory = {name: array for name, array in arrays.items() if name.startswith("memory/")}
-    assert values(shard)[:2] == [1.0, 1.0] and values(shard)[2] != 1.0
-    for array in memory.values():
-        assert (array[:2] == 0.0).all() if array.size > 1 else array[0] > 0
-    assert shard.fact.kept == {"w": 2}
-
-
-@pytest.mark.parametrize("name", ["lamb", "adafactor"])
-def test_a_rule_for_whole_variables_keeps_them_whole(name: str) -> None:
-    plan = make_plan([VariableSpec("a", (2, 3)), VariableSpec("b", (4,))], 1)
-    shard = Shard(plan, 0, build({"name": name}))
-    shard.execute(Hold(1, 0, initialise=True, worker="w7"))
-    push(shard, 1, *[1.0] * 10)
-    shard.execute(Install(1))
-    shard.execute(Hold(7, 0, worker="w7"))
-    push(shard, 7, 1, 1, 1e25, 1, 1, 1, 1, 1, 1, 1)
-    shard.execute(Apply(1, 1.0, 1.0, (Fold(7, 1.0),)))
-    assert values(shard)[:6] == [1.0] * 6 and all(each < 1.0 for each in values(shard)[6:])
-    assert all((slot[:6] == 0.0).all() for slot in shard.slots[""].values())
-    assert shard.fact.kept == {"a": 6}
 
 
 def test_one_of_several_groups_is_changed_but_for_an_element() -> None:

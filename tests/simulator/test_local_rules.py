@@ -34,14 +34,6 @@ def test_one_local_step_is_sync(problem: str) -> None:
     assert ours.verdict().ok
 
 
-def test_alone_it_is_plain_training() -> None:
-    """One worker, outer SGD at 1: H steps and an update are H steps."""
-    ours = local_sgd(7, 0.1, workers=1)
-    theirs = learn("sync", "quadratic", workers=1, optimizer={"name": "sgd", "learning_rate": 0.1})
-    np.testing.assert_allclose(weights(ours)["x"], weights(theirs)["x"], rtol=1e-5)
-    assert ours.versions == 43 and theirs.versions == 300  # 42 of 7 batches, one of 6
-
-
 @promise("Local steps on different data rest at a moved point (Karimireddy et al. 2020).")
 @pytest.mark.parametrize(("steps", "rests_at"), [(1, 1.000000), (10, 1.221099), (50, 1.142294)])
 def test_different_data_move_the_fixed_point_as_theory_says(steps: int, rests_at: float) -> None:
@@ -86,38 +78,6 @@ def test_diloco_is_its_formula() -> None:
 
 
 # DANA
-
-
-def asynchronous(policy: str, rate: float, batches: int, compute: str) -> float:
-    """The distance from the optimum, 1.4 at the start: curvatures 1 and 0.1, eight workers, momentum 0.9."""
-    slim = policy == "dana-slim"
-    optimizer = {"name": "sgd"} if slim else {"name": "momentum", "momentum": 0.9}
-    run = learn(
-        policy,
-        "quadratic",
-        workers=8,
-        epochs=1,
-        policy_knobs={"momentum": 0.9} if slim else {},
-        optimizer={**optimizer, "learning_rate": rate},
-        options={"dimensions": 2, "condition": 10.0, "batches_per_epoch": batches},
-        simulation={"compute": compute},
-    )
-    assert run.versions == 8 * batches and run.verdict().ok
-    return float(run.summary["metrics"]["distance"])
-
-
-@pytest.mark.parametrize(("rate", "compute"), [(0.03, "constant(1)"), (0.1, "exponential(1)")])
-def test_dana_converges_where_one_shared_momentum_diverges(rate: float, compute: str) -> None:
-    assert asynchronous("async", rate, 100, compute) > 1e3
-    assert asynchronous("dana-slim", rate, 100, compute) < 1e-2
-
-
-def test_dana_without_momentum_is_async_to_the_bit() -> None:
-    ours, theirs = (
-        learn(policy, "mlp", epochs=1, policy_knobs=knobs)
-        for policy, knobs in (("dana-slim", {"momentum": 0.0}), ("async", {}))
-    )
-    assert ours.summary["weights_sha256"] == theirs.summary["weights_sha256"]
 
 
 # EASGD

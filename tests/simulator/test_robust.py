@@ -11,8 +11,7 @@ import pytest
 
 from pslab.simulator import build
 from pslab.simulator.store import ShardStore
-from psserver.policies import Commit, Done, Drop, Join, PolicyError, Ready
-from psserver.policies import build as build_policy
+from psserver.policies import PolicyError
 from pswire.decisions import entries
 from tests.promises import promise
 from tests.simulator.lab import Outcome, experiment, simulate
@@ -82,26 +81,6 @@ def test_they_bear_as_many_as_they_promise_and_no_more() -> None:
     assert distance(attacked("krum", workers=7, attackers=2, byzantine=2)) < 0.5
 
 
-def test_without_an_attacker_the_median_of_equal_gradients_is_sync_to_the_bit() -> None:
-    """No noise: everybody sends the same numbers, and a mean of four equal ones is exact."""
-
-    def final(policy: str) -> bytes:
-        options = {"noise": 0.0, "batches_per_epoch": 50}
-        run = simulate(
-            experiment(
-                policy,
-                workers=4,
-                cluster={"servers": 2},
-                optimizer={"name": "momentum", "learning_rate": 0.1},
-                simulation={"problem": "quadratic", "compute": "exponential(1)", "options": options},
-            )
-        )
-        assert isinstance(run.cluster.store, ShardStore)
-        return run.cluster.store.weights()["x"].tobytes()
-
-    assert final("median") == final("sync") == final("trimmed-mean")
-
-
 def test_too_few_are_dropped_so_that_the_last_word_is_not_the_attackers() -> None:
     """Two of three honest workers crash: what is left would be the attacker's alone, or half of it."""
     options = {"noise": 0.1, "condition": 1.0, "batches_per_epoch": 60, "centres": [0.0, 0.0, 0.0, FAR]}
@@ -128,21 +107,6 @@ def test_too_few_are_dropped_so_that_the_last_word_is_not_the_attackers() -> Non
     assert distance(run("median")) < 0.5
     # Of two it would be the mean.
     assert distance(run("median", fewest=1)) > FAR / 100
-
-
-def test_one_batch_more_gives_a_bad_worker_no_update_of_its_own() -> None:
-    """The data of the honest ones ends first; what is left is the attacker's word alone."""
-    policies: dict[str, dict[str, int]] = {"median": {}, "trimmed-mean": {}, "krum": {"byzantine": 1}}
-    for policy, knobs in policies.items():
-        made = build_policy(policy, knobs, 5)
-        for rank in range(5):
-            made.step(Join(f"w{rank}", rank))
-        for rank in range(5):
-            made.step(Ready(f"w{rank}", rank + 1))
-        for rank in range(4):
-            made.step(Done(f"w{rank}"))
-        decisions = made.step(Commit("w4", 5, 1, 0.5, 1.0))
-        assert decisions == [Drop(5, "too few")], policy
 
 
 def test_krum_is_refused_on_two_servers_before_anything_runs() -> None:

@@ -1,9 +1,7 @@
 """Work units in the simulated cluster: the same state machine, with crashes, lost messages and a thousand workers."""
 
-import sys
 from collections import Counter
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -127,39 +125,3 @@ def test_the_same_seed_gives_the_same_log() -> None:
 def test_what_cannot_be_dealt(policy: str, sections: dict[str, Any], message: str) -> None:
     with pytest.raises(SimulationError, match=message):
         build(experiment(policy, **sections), lambda _: lambda _: None)  # type: ignore[arg-type, return-value]
-
-
-class Enough(Exception):
-    pass
-
-
-def lines_per_commit(workers: int) -> float:
-    """Executed lines per commit once everybody works."""
-    sections = {"simulation": {"compute": "exponential(1)", "units": 2**24}}
-    cluster, lines, start = build(experiment("async", workers=workers, **sections)), 0, None
-
-    def count(frame: FrameType, event: str, argument: object) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        return count
-
-    def watch(cluster: Any) -> None:
-        nonlocal start
-        number = cluster.coordinator.state.tickets.next_number
-        if cluster.coordinator.state.started and start is None:
-            start = number
-            sys.settrace(count)
-        elif start is not None and number > start + 1000:
-            raise Enough
-
-    before = sys.gettrace()
-    try:
-        with pytest.raises(Enough):
-            cluster.run(watch, every=64)
-    finally:
-        sys.settrace(before)
-    return lines / 1000
-
-
-def test_a_thousand_workers_cost_no_more_each() -> None:
-    assert lines_per_commit(1000) < 1.3 * lines_per_commit(10)

@@ -1,24 +1,19 @@
 """Admission and eviction, beside a twin of dictionaries: the same rows on any number of servers, at every version."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pslab.replay.run_folder import prove, replay_of
-from pslab.simulator.problems.clicks import Clicks
-from psserver import weights_file
 from psserver.optimizers import build
 from psserver.optimizers.rows import rows_optimizer
 from psserver.shard.tables import Table, compute
 from pswire.model.plan import PlanError
 from pswire.model.tables import Keys, TableSpec, admitted, bucket, initial_rows, mix, split
 from tests.promises import promise
-from tests.repetitions import repetitions, usually
-from tests.replay.simulated import simulate
+from tests.repetitions import repetitions
 from tests.tables.twin import advance
 
 DIM, IDS = 2, 40
@@ -226,33 +221,3 @@ def test_rules_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
 def test_a_specification_names_only_rules_that_it_has() -> None:
     assert TableSpec.from_json(SPECS["all"].to_json()) == SPECS["all"]
     assert not {"admit", "evict_age", "evict_every"} & set(TableSpec("t", 2).to_json())
-
-
-RULES = {"coin": {"admit": 0.5}, "count": {"admit_after": 3}}
-
-
-@pytest.mark.parametrize("admission", RULES)
-@pytest.mark.parametrize("policy", usually(["dc-asgd"], soak=["sync", "async"]))
-def test_a_run_with_admission_and_eviction_replays_to_the_bit(
-    tmp_path: Path, policy: str, admission: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tables = Clicks.tables
-    rules = {**RULES[admission], "evict_age": 4, "evict_capacity": 3, "evict_every": 5}
-    monkeypatch.setattr(Clicks, "tables", lambda self: [replace(t, **rules) for t in tables(self)])
-    options = {"batches_per_epoch": 30, "vocabulary": 400}
-    shas, counts = set(), set()
-    for servers in (1, 2) if policy == "sync" else (2,):
-        run = simulate(
-            tmp_path / str(servers),
-            policy,
-            cluster={"servers": servers},
-            optimizer={"name": "adagrad", "learning_rate": 0.1},
-            simulation={"problem": "clicks", "options": options},
-        )
-        replay = replay_of(run)
-        replay.run()
-        assert prove(run, replay).holds
-        written = weights_file.load(run.path / "weights.safetensors")
-        shas.add(run.summary.weights_sha256)
-        counts.add(tuple(ids.size for ids, _ in written.tables.values()))
-    assert len(shas) == len(counts) == 1 and max(counts.pop()) < 320

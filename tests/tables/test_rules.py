@@ -7,49 +7,11 @@ import pytest
 
 from psserver.optimizers import OptimizerError, build
 from psserver.optimizers.rows import rows_optimizer
-from psserver.policies import TensorParts
-from psserver.shard.tables import Table
-from psserver.shard.updater import Updater
-from pswire.model.tables import TableSpec, initial_rows, mix, split, sums, unique
+from pswire.model.tables import TableSpec, mix, sums, unique
 from tests.promises import promise
-from tests.tables.twin import SGD, advance, table, update
+from tests.tables.twin import SGD, table, update
 
-IDS = 40
-KEYS = np.sort(mix(np.arange(IDS)))
 ONES = TableSpec("t", 1, "uniform", (1.0, 1.0))
-
-
-@pytest.mark.parametrize("servers", [1, 2, 3])
-@pytest.mark.parametrize("name", ["sgd", "adagrad"])
-def test_a_table_has_the_bits_of_a_dense_variable(name: str, servers: int) -> None:
-    """Claim 3, of a shard's arithmetic: factors, scales and rates of each update drawn at random."""
-    optimizer = build({"name": name, "learning_rate": 0.1})
-    spec, random = TableSpec("t", 3), np.random.default_rng(servers)
-    dense = Updater(optimizer, TensorParts(), IDS * 3)
-    now = initial_rows(spec, KEYS).reshape(-1)
-    tables = [Table(spec, rows_optimizer(None, optimizer)) for _ in range(servers)]
-    for version in range(70):
-        count, lr_scale = int(random.integers(1, 4)), float(random.choice([1.0, 0.3]))
-        parts = []
-        for _ in range(count):
-            keys = np.sort(random.choice(KEYS, int(random.integers(0, IDS)), replace=False))
-            rows = random.standard_normal((keys.size, 3)).astype(np.float32)
-            factor = float(random.choice([1.0, 0.7]))
-            parts.append((keys, rows, factor))
-            wide = np.zeros((IDS, 3), np.float32)
-            wide[np.searchsorted(KEYS, keys)] = rows
-            dense.add(wide.reshape(-1), factor, "w", None, 0.0)
-        out = np.empty_like(now)
-        assert dense.step(now, out, version, 1 / count, lr_scale) is None
-        dense.clear()
-        now = out
-        for each, here in zip(
-            tables, zip(*(split(keys, servers) for keys, _, _ in parts), strict=True), strict=True
-        ):
-            own = [(keys[part], rows[part], f) for (keys, rows, f), part in zip(parts, here, strict=True)]
-            advance(each, own, 1 / count, lr_scale, keep=False)
-        found = [each.read(KEYS[part]) for each, part in zip(tables, split(KEYS, servers), strict=True)]
-        assert np.concatenate(found).reshape(-1).tobytes() == now.tobytes()
 
 
 @promise("An id twice in a batch counts as in a dense gradient: 0.8300, not 0.7728.")

@@ -73,36 +73,6 @@ def step(session: psworker.Session, seed: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("servers", "policy", "optimizer", "transport"),
-    [
-        (3, "async", "adagrad", "auto"),
-        (1, "bounded", "adagrad", "socket"),
-        (2, "ssp", "sgd", "grpc"),
-    ],
-)
-def test_a_table_has_the_bits_of_its_dense_twin(
-    servers: int, policy: str, optimizer: str, transport: str
-) -> None:
-    overrides = [f"optimizer.name={optimizer}", "optimizer.learning_rate=0.25", "run.versions=12"]
-    with (
-        serving(servers=servers, policy=policy, overrides=overrides) as cluster,
-        connect(cluster, "a", transport) as one,
-        connect(cluster, "b", transport) as other,
-    ):
-        sessions, seed = [one, other], 0
-        while sessions:
-            seed += 1
-            session = sessions[seed % len(sessions)]
-            if not step(session, seed):
-                sessions.remove(session)
-        # Anyone may read the newest rows.
-        rows, version = one.lookup("items", ALL.reshape(4, -1))
-        assert version == 12 and rows.shape == (4, IDS // 4, DIM)
-        flat = one.plan.gather_by_name(one.pull_final())
-        assert np.array_equal(rows.reshape(IDS, DIM), flat["twin"])
-
-
-@pytest.mark.parametrize(
     ("transport", "dtype"), [("auto", "float32"), ("grpc", "bfloat16"), ("socket", "int8")]
 )
 def test_rows_travel_with_the_step_in_one_round_trip(

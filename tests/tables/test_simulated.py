@@ -58,20 +58,6 @@ def test_a_simulated_run_with_tables_and_its_replay(tmp_path: Path, policy: str,
     assert all(0 < ids.size <= SMALL["vocabulary"] for ids, _ in written.tables.values())
 
 
-def test_the_same_bits_on_any_number_of_servers(tmp_path: Path) -> None:
-    found = {
-        simulate(
-            tmp_path / str(servers),
-            "sync",
-            cluster={"servers": servers, "wire_dtype": "bfloat16"},
-            optimizer={"name": "adagrad", "learning_rate": 0.1},
-            simulation={"problem": "clicks", "options": SMALL},
-        ).summary.weights_sha256
-        for servers in (1, 2, 3)
-    }
-    assert len(found) == 1
-
-
 @pytest.mark.nightly
 def test_training_comes_near_the_best_area_that_there_is(tmp_path: Path) -> None:
     run = simulate(
