@@ -1,14 +1,7 @@
-"""A training script as a user has one. TF_CONFIG says where the servers are, and the own index.
+"""A small model and its data."""
 
-Arguments: workers, own index, output.
-"""
-
-import sys
-
-import numpy as np
-
-import psworker.keras  # isort: skip  (before Keras)
 import keras
+import numpy as np
 
 SAMPLES, FEATURES, BATCH, EPOCHS = 96, 12, 8, 3
 
@@ -31,18 +24,3 @@ def model() -> keras.Model:
     loss = keras.losses.BinaryCrossentropy(from_logits=True)
     made.compile(optimizer=keras.optimizers.SGD(0.1, momentum=0.9), loss=loss, metrics=["mae"])
     return made
-
-
-def main(workers: int, index: int, out: str) -> None:
-    made, (x, y) = model(), data()
-    job = psworker.keras.distribute(made)
-    assert job.session.worker_index == index
-    history = made.fit(
-        x[index::workers], y[index::workers], batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0
-    )
-    assert len(history.history["loss"]) == EPOCHS
-    np.savez(out, *made.get_weights())
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -13,7 +13,6 @@ import pytest
 from psworker.errors import Refused
 from tests.keras.in_process import servers
 from tests.probes import leave_fit
-from tests.repetitions import usually
 from tests.service.serving import wait_until
 
 pytestmark = [
@@ -59,14 +58,6 @@ def both(
         got = script(ours)
         assert job.version > 0
     return plain, expected, ours, got
-
-
-def test_several_servers_clip_each_whole_gradient() -> None:
-    """The variables lie on two servers; the norm is of whole ones all the same."""
-    make = lambda: build(keras.optimizers.SGD(0.1, clipnorm=0.05))  # noqa: E731
-    plain, expected, ours, got = both(make, lambda model: model.fit(**FIT).history["loss"], count=2)
-    np.testing.assert_allclose(got, expected, rtol=1e-6)
-    assert_same(plain, ours, atol=1e-6)
 
 
 def test_a_rule_on_whole_variables_is_refused_where_servers_would_split_one() -> None:
@@ -467,17 +458,6 @@ def test_a_metric_that_is_no_sum_stays_each_workers_own(caplog: pytest.LogCaptur
 
 # The optimizer's state comes back
 
-OPTIMIZERS: dict[str, Callable[[], Any]] = {
-    "sgd": lambda: keras.optimizers.SGD(0.1),
-    "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
-    "adam": lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2),
-    "adamw": lambda: keras.optimizers.AdamW(0.01, amsgrad=True),
-    "rmsprop": lambda: keras.optimizers.RMSprop(0.01, momentum=0.5, centered=True),
-    # What all variables share; what is smaller than its variable, on one server, for it sees whole ones.
-    "nadam": lambda: keras.optimizers.Nadam(0.01),
-    "adafactor": lambda: keras.optimizers.Adafactor(0.01),
-}
-
 
 def losses(model: Any, epochs: int) -> list[float]:
     found: list[float] = []
@@ -490,18 +470,6 @@ def losses(model: Any, epochs: int) -> list[float]:
 def assert_same_state(one: Any, other: Any) -> None:
     for a, b in zip(one.variables, other.variables, strict=True):
         np.testing.assert_allclose(b.numpy(), a.numpy(), rtol=1e-4, atol=1e-6, err_msg=a.path)
-
-
-@pytest.mark.parametrize("name", usually(["adam"], soak=list(OPTIMIZERS)))
-def test_plain_keras_goes_on_as_if_it_had_trained_alone(name: str) -> None:
-    """On one server, or two, and then without: the optimizer remembers what it would, and so do the next losses."""
-    plain, ours = build(OPTIMIZERS[name]()), build(OPTIMIZERS[name]())
-    losses(plain, 2)
-    with servers(1 if name == "adafactor" else 2) as hosts, pk.distribute(ours, hosts):
-        losses(ours, 2)
-    if name != "adafactor":  # of a matrix it keeps what it makes anew in each step
-        assert_same_state(plain.optimizer, ours.optimizer)
-    np.testing.assert_allclose(losses(ours, 2), losses(plain, 2), rtol=0, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")

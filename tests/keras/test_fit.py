@@ -142,43 +142,6 @@ def test_learning_rates_that_are_set_reach_the_servers(tmp_path: Path) -> None:
     assert verify(log).ok
 
 
-ROUNDED: dict[str, Callable[[], Any]] = {
-    "adamw": lambda: build(keras.optimizers.AdamW(0.01, weight_decay=0.1)),
-    "clipnorm": lambda: build(keras.optimizers.SGD(0.1, clipnorm=0.1)),
-    "global-clipnorm": lambda: build(keras.optimizers.SGD(0.1, global_clipnorm=0.1)),
-    "nadam": lambda: build(keras.optimizers.Nadam(0.01)),
-    "adamax": lambda: build(keras.optimizers.Adamax(0.01)),
-    "adadelta": lambda: build(keras.optimizers.Adadelta(1.0)),
-    "lamb": lambda: build(keras.optimizers.Lamb(0.01, weight_decay=0.1)),
-    "adafactor": lambda: build(keras.optimizers.Adafactor(0.05)),
-    "loss-scale": lambda: build(keras.optimizers.Adagrad(0.1, loss_scale_factor=8.0)),
-}
-# tests/optimizers holds every optimizer to Keras; here their translation alone would be seen once more.
-USUAL = ["lamb"]
-
-
-@pytest.mark.parametrize("name", usually(USUAL, soak=list(ROUNDED)))
-def test_fit_equals_plain_fit_within_rounding(name: str) -> None:
-    """TensorFlow's graph optimizer may change the order of two products, its threads that of a sum; a state
-    travels as a difference, which rounds once more."""
-
-    def script(model: Any) -> None:
-        model.fit(X, Y, batch_size=BATCH, epochs=2, verbose=0)
-
-    (plain, _), (ours, _) = both(ROUNDED[name], script)
-    assert_same(plain, ours, atol=1e-5)
-
-
-def test_excluded_variables_do_not_decay() -> None:
-    def make() -> Any:
-        model = build(keras.optimizers.AdamW(0.01, weight_decay=0.5))
-        model.optimizer.exclude_from_weight_decay(var_names=["bias"])
-        return model
-
-    (plain, _), (ours, _) = both(make, lambda model: model.fit(X, Y, batch_size=BATCH, epochs=2, verbose=0))
-    assert_same(plain, ours, atol=1e-5)
-
-
 @promise("fit takes any data that Keras takes.")
 @pytest.mark.parametrize("source", usually(["generator", "pydataset"], soak=["dataset", "infinite"]))
 def test_data_may_be_anything_that_keras_takes(source: str) -> None:

@@ -1,14 +1,12 @@
-"""The same script as two processes under `sync`: what one process does with the combined batches."""
+"""Where `distribute` finds its servers; and a server for scripts that run as processes of their own."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from pswire.addresses import AddressError
@@ -41,66 +39,6 @@ def server(*options: str) -> Iterator[str]:
             assert process.wait(PATIENCE) == 0
         finally:
             process.kill()
-
-
-def told(address: str, index: int) -> dict[str, str]:
-    """What the environment of worker `index` says of the servers; TF_CONFIG calls worker 0 of two the chief."""
-    # Nobody listens at the workers' addresses: they need none here.
-    cluster = {"ps": [address], "chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}
-    task = {"type": "worker", "index": 0} if index else {"type": "chief", "index": 0}
-    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
-
-
-def train(address: str, workers: int, folder: Path) -> list[list[np.ndarray]]:
-    """The weights that each of `workers` scripts ends with."""
-    others = {name: text for name, text in os.environ.items() if name not in ("PS_HOSTS", "TF_CONFIG")}
-    started, outs = [], []
-    try:
-        for index in range(workers):
-            outs.append(folder / f"{index}.npz")
-            command = [
-                sys.executable,
-                str(ROOT / "tests/keras/fit_script.py"),
-                str(workers),
-                str(index),
-                str(outs[-1]),
-            ]
-            started.append(
-                subprocess.Popen(
-                    command,
-                    cwd=ROOT,
-                    env=others | told(address, index),
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-        for each in started:
-            _, said = each.communicate(timeout=PATIENCE)
-            assert each.returncode == 0, said
-    finally:
-        for each in started:
-            each.kill()
-            each.wait()
-    return [[np.load(out)[name] for name in np.load(out).files] for out in outs]
-
-
-def test_two_workers_equal_one_process_with_the_combined_batch(tmp_path: Path) -> None:
-    with server("--workers", "2") as address:
-        first, second = train(address, 2, tmp_path)
-    for one, other in zip(first, second, strict=True):
-        np.testing.assert_array_equal(one, other)  # both end with the job's last version
-
-    from tests.keras import fit_script as script
-
-    plain, (x, y) = script.model(), script.data()
-    # Batch k of both workers, side by side.
-    steps = x.reshape(-1, 2 * script.BATCH, script.FEATURES), y.reshape(-1, 2 * script.BATCH, 3)
-    for _ in range(script.EPOCHS):
-        for step in zip(*steps, strict=True):
-            plain.train_on_batch(*step)
-    expected = plain.get_weights()
-    for one, other in zip(first, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
 def resolved(
