@@ -1,6 +1,5 @@
 """Controllers in the coordinator: decisions are entries with inputs, every 20 updates at most; people come first."""
 
-import json
 from typing import Any
 
 import pytest
@@ -8,10 +7,8 @@ import pytest
 from pslab.verify.guarded import Case, decisions, play
 from pslab.verify.harness import CoordinatorHarness
 from pslab.verify.schedule import Schedule, Seeded
-from psserver.coordinator import Coordinator, Declined, JobState, inputs
-from psserver.policies import build
+from psserver.coordinator import Declined, inputs
 from pswire.decisions import entries as e
-from pswire.records import StateError
 from tests.coordinator.settings import checked
 from tests.promises import promise
 from tests.repetitions import repetitions, seeds
@@ -117,23 +114,6 @@ def test_servers_that_crash_go_on_with_the_controller() -> None:
     (change,) = job.entries(e.Policy)
     assert change.version in (40, 60) and change.inputs is not None and change.inputs["first"] == 4.0
     assert job.verdict().ok, job.verdict().violations
-
-
-def test_a_saved_state_decides_the_same() -> None:
-    job = adapted()
-    trains(job, 35, 4.0)
-    text = json.dumps(job.coordinator.saved())
-    again = CoordinatorHarness("k-async", {"aggregate": 1}, workers=4, terms={"adapt": ADASYNC})
-    policy, terms = build("k-async", {"aggregate": 1}, 4), job.coordinator.terms
-    again.coordinator = Coordinator(terms, policy, given=JobState.read(json.loads(text)))
-    again.log, again.now = list(job.log), job.now
-    for each in (job, again):
-        trains(each, 30, 0.25)
-    assert again.lines() == job.lines() and job.entries(e.Policy)
-    plain = CoordinatorHarness("k-async", {"aggregate": 1}, workers=4)
-    with pytest.raises(StateError):
-        policy = build("k-async", {"aggregate": 1}, 4)
-        Coordinator(plain.coordinator.terms, policy, given=JobState.read(json.loads(text)))
 
 
 CASES = [

@@ -1,7 +1,10 @@
 """Lose any worker at any point of a fixed schedule: the others go on, and the job ends in success."""
 
+from collections.abc import Iterator
+
 import pytest
 
+from pslab.verify.clients import Client
 from pslab.verify.guarded import TIMEOUT
 from pslab.verify.schedule import ListedChoices, Schedule
 from tests.coordinator.settings import ALL, Setting, second_opinion
@@ -38,59 +41,53 @@ def others_finish(schedule: Schedule, victim: str) -> float:
     return schedule.now - began
 
 
-@pytest.mark.parametrize("setting", SEVERAL, ids=str)
-def test_killed_for_good(setting: Setting) -> None:
-    """The others are held up for the grace period at most, a third of worker_timeout."""
+def losses(setting: Setting) -> Iterator[tuple[Schedule, Client, int]]:
+    """A schedule at each point at which its job still goes on, a worker that something happens to there, the point."""
     for point in range(setting.workers, POINTS, EACH):
         for victim in ("w0", "w1"):
             schedule = undisturbed(setting, point)
-            if schedule.coordinator.state.stopped is not None:
-                continue
-            client = schedule.clients[victim]
-            client.alive, client.gone = False, True
-            schedule.cut(client)
-            assert others_finish(schedule, victim) <= TIMEOUT
-            schedule.run_to_completion()
-            assert second_opinion(schedule) == [], (point, victim)
+            if schedule.coordinator.state.stopped is None:
+                yield schedule, schedule.clients[victim], point
+
+
+@pytest.mark.parametrize("setting", SEVERAL, ids=str)
+def test_killed_for_good(setting: Setting) -> None:
+    """The others are held up for the grace period at most, a third of worker_timeout."""
+    for schedule, client, point in losses(setting):
+        client.alive, client.gone = False, True
+        schedule.cut(client)
+        assert others_finish(schedule, client.worker) <= TIMEOUT
+        schedule.run_to_completion()
+        assert second_opinion(schedule) == [], (point, client.worker)
 
 
 @pytest.mark.parametrize("setting", SEVERAL, ids=str)
 def test_killed_and_started_again(setting: Setting) -> None:
     """The newcomer goes on where the commits of the former process end: no batch is lost or done twice."""
-    for point in range(setting.workers, POINTS, EACH):
-        for victim in ("w0", "w1"):
-            schedule = undisturbed(setting, point)
-            if schedule.coordinator.state.stopped is not None:
-                continue
-            client = schedule.clients[victim]
-            client.alive = False
-            if point % 4 < 2:
-                schedule.cut(client)
-            schedule.run_to_completion()
-            batches = [
-                record.entry.to_json()["batch"]
-                for record in schedule.log
-                if record.entry.kind == "commit" and record.entry.to_json()["worker"] == victim
-            ]
-            if "backup" in setting.knobs:
-                # A commit that crosses its cancel is void; its batch is gone with it.
-                assert batches == sorted(set(batches)), (point, victim)
-            else:
-                assert batches == list(range(client.batches)), (point, victim)
+    for schedule, client, point in losses(setting):
+        client.alive = False
+        if point % 4 < 2:
+            schedule.cut(client)
+        schedule.run_to_completion()
+        batches = [
+            record.entry.to_json()["batch"]
+            for record in schedule.log
+            if record.entry.kind == "commit" and record.entry.to_json()["worker"] == client.worker
+        ]
+        if "backup" in setting.knobs:
+            # A commit that crosses its cancel is void; its batch is gone with it.
+            assert batches == sorted(set(batches)), (point, client.worker)
+        else:
+            assert batches == list(range(client.batches)), (point, client.worker)
 
 
 @pytest.mark.parametrize("setting", SEVERAL, ids=str)
 def test_a_line_that_breaks(setting: Setting) -> None:
     """The worker comes back in time: it is the same incarnation, and nothing is lost or counted twice."""
-    for point in range(setting.workers, POINTS, EACH):
-        for victim in ("w0", "w1"):
-            schedule = undisturbed(setting, point)
-            if schedule.coordinator.state.stopped is not None:
-                continue
-            client = schedule.clients[victim]
-            schedule.cut(client)
-            schedule.wait(0.5)
-            schedule.run_to_completion()
-            assert client.incarnation == 0
-            if "backup" not in setting.knobs:
-                assert schedule.guard.log.committed[victim] == client.batches, (point, victim)
+    for schedule, client, point in losses(setting):
+        schedule.cut(client)
+        schedule.wait(0.5)
+        schedule.run_to_completion()
+        assert client.incarnation == 0
+        if "backup" not in setting.knobs:
+            assert schedule.guard.log.committed[client.worker] == client.batches, (point, client.worker)

@@ -1,6 +1,5 @@
 """Another policy takes over while the job runs: whatever the pair, the schedule and the moment."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -162,22 +161,6 @@ def test_servers_that_crash_around_a_change_go_on_with_it() -> None:
 
 def restored(plain: object, job: CoordinatorHarness) -> Coordinator:
     return Coordinator(job.coordinator.terms, build("async", {}, job.workers), given=JobState.read(plain))
-
-
-def test_a_saved_state_has_the_change_that_waits_and_the_overlap() -> None:
-    job = CoordinatorHarness("async", workers=2).starts()
-    job.commits("w0")
-    job.changes_policy("sync", {})  # w1's ticket overlaps
-    job.commits("w0")
-    job.changes_policy("k-async", {"aggregate": 1}, "why not")  # waits
-    state = json.loads(json.dumps(job.coordinator.saved()))
-    again = CoordinatorHarness("async", workers=2)
-    again.coordinator = restored(state, job)
-    again.log, again.now = list(job.log), job.now
-    for each in (job, again):
-        each.commits("w1")  # too old for the barrier
-        each.commits("w1")
-    assert again.lines() == job.lines() and again.entries(e.Policy)[-1].why == "why not"
 
 
 def test_a_saved_state_names_no_code() -> None:

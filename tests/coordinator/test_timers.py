@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from pslab.verify.harness import CoordinatorHarness
-from psserver.coordinator import Coordinator, JobState, Record, inputs
+from psserver.coordinator import Record, inputs
 from psserver.coordinator.status import explain
 from psserver.coordinator.timers import IDLE_LIMIT, TAGS_LIMIT, Timers
 from psserver.policies import (
@@ -158,19 +158,6 @@ def test_a_recovery_postpones_timers() -> None:
     assert left == pytest.approx(0.75)
     harness.passes(left)
     assert [tag for tag, _ in new.fired] == ["x"] and harness.verdict().ok
-
-
-def test_a_saved_state_has_the_timers() -> None:
-    harness, _ = started(("x", 1.0), ("y", 0.5))
-    state = JobState.read(harness.coordinator.saved())
-    copy = Coordinator(harness.coordinator.terms, Alarmed(), given=state)
-    assert copy.due == harness.coordinator.due == pytest.approx(0.5)
-    assert list(state.timers.pending.items()) == [("x", SECOND), ("y", SECOND // 2)]
-    outputs = copy.take(inputs.Tick(), 1.5)
-    assert [o.entry.tag for o in outputs if isinstance(o, Record) and isinstance(o.entry, entries.Timer)] == [
-        "y",
-        "x",
-    ]
 
 
 class Sleeper(Policy):

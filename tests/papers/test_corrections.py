@@ -61,27 +61,3 @@ def test_the_price_of_gap_aware_is_speed_where_nothing_was_wrong() -> None:
 def test_the_adaptive_correction_diverges_where_the_rate_is_far_too_large() -> None:
     """No cure for everything: the correction grows with the gap, whose square root tames only the gradient."""
     assert not distance("dc-asgd-a", 0.8) < 1e3
-
-
-def test_dana_zero_and_dana_slim_are_one_trajectory() -> None:
-    """Hakimi et al. 2019: whether the servers or the workers keep the velocities, versions are the same."""
-
-    def weights(policy: str, optimizer: str) -> dict[str, np.ndarray]:
-        run = simulate(
-            experiment(
-                policy,
-                workers=5,
-                cluster={"servers": 2},
-                optimizer={"name": optimizer, "learning_rate": 0.05},
-                simulation={"problem": "logistic", "compute": "exponential(1)"},
-            )
-        )
-        assert run.max_staleness > 5
-        assert isinstance(run.cluster.store, ShardStore)
-        return run.cluster.store.weights()
-
-    slim, zero = weights("dana-slim", "sgd"), weights("async", "dana-zero")
-    shared = weights("async", "nesterov")
-    for name, values in slim.items():
-        np.testing.assert_allclose(zero[name], values, rtol=1e-4, atol=1e-6)
-        assert np.abs(shared[name] - values).max() > 0.01

@@ -1,6 +1,5 @@
 """Parts of deadlines: quantiles of a window, a worker's own pace, limits, the k that gains most per time."""
 
-import json
 import math
 import random
 
@@ -200,34 +199,6 @@ def test_fedbuff_does_not_let_gradients_grow_old_in_the_buffer() -> None:
     clocked.commits("w0", 2.0)
     clocked.tell(Timer("deadline", 3.0))
     assert [len(update.parts) for update in clocked.updates] == [2] and clocked.updates[0].scale == 0.5
-
-
-@pytest.mark.parametrize(
-    ("name", "knobs"),
-    [
-        ("deadline-sync", {"grace": 0.5}),
-        ("deadline-sync", {"rule": "quantile", "most": 2.0}),
-        ("deadline-sync", {"rule": "pace", "most": 2.0}),
-        ("dbw", {"noise": 1.0}),
-        ("fedbuff-timeout", {"timeout": 0.5}),
-    ],
-)
-def test_a_saved_policy_goes_on_alike(name: str, knobs: dict[str, object]) -> None:
-    dice = random.Random(8)
-    clocked = Clocked(name, **knobs)
-    for _ in range(30):
-        clocked.round({f"w{n}": dice.expovariate(1.0) + 0.01 for n in range(3)})
-    clocked.commits(next(iter(clocked.held)), clocked.now + 0.01)
-    saved = json.loads(json.dumps(clocked.policy.state()))
-    copy = build(name, knobs, 3)
-    copy.restore(saved)
-    assert copy.state() == clocked.policy.state()
-    other = clocked.twin(copy)
-    delays = [{f"w{n}": dice.expovariate(1.0) + 0.01 for n in range(3)} for _ in range(20)]
-    for each in delays:
-        clocked.round(each)
-        other.round(each)
-    assert other.updates == clocked.updates[-len(other.updates) :] and len(other.updates) >= 20
 
 
 def test_a_state_without_times_is_refused() -> None:

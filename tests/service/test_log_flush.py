@@ -7,21 +7,16 @@ import selectors
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from psserver.service.job import log_file
 from psserver.service.job.log_file import LogError
 from psserver.service.job.run_log import Flushing
 from psserver.service.net.loop import RunningLoop
-from pswire.exits import ExitCode
-from pswire.v1 import coordinator_pb2 as pb
 from tests.promises import promise
-from tests.sentences import Recorder
 from tests.service.peer import Peer
 from tests.service.serving import serving
 from tests.service.test_bad_exchanges import ask, step
-from tests.service.test_write_before_tell import FULL, log_of
 
 
 class Disk:
@@ -103,36 +98,3 @@ def test_disk_means_fsync_before_a_worker_is_told(tmp_path: Path, monkeypatch: p
         before = len(synced)
         peer.step()
         assert len(synced) > before
-
-
-@pytest.mark.parametrize("way", ["session", "exchange"])
-def test_nobody_hears_of_what_a_full_disk_does_not_hold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, sentences: Recorder
-) -> None:
-    """The commit is answered by the end of the job, never by its fate."""
-    out = tmp_path / "run"
-    with serving(out=out) as cluster:
-        peer = Peer(cluster, "a")
-        peer.step()
-        grant, request = peer.ready(), step(peer)
-        write = os.write
-
-        def full(file: int, data: Any) -> int:
-            if b'"kind"' in bytes(data):
-                raise FULL
-            return write(file, data)
-
-        monkeypatch.setattr(log_file.os, "write", full)
-        if way == "exchange":
-            with pytest.raises(grpc.RpcError) as refused:
-                ask(peer, request)
-            assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
-            sentences.check(refused.value.details())
-        else:
-            peer.send(abandon=pb.Abandon(ticket=grant.ticket, reason="test"))
-        told = peer.stream.next()
-        assert told.WhichOneof("event") == "stop" and "No space left" in told.stop.reason
-        assert cluster.servers[0].ended() == ExitCode.STORAGE
-    assert not [
-        e for e in log_of(out) if e.get("ticket") == grant.ticket and e["kind"] in ("commit", "abandon")
-    ]

@@ -1,6 +1,5 @@
 """DANA-Zero (Hakimi et al. 2019): a velocity per worker on the shard, versions that are the look-ahead."""
 
-import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,8 +19,6 @@ from psserver.shard import (
     Hold,
     Release,
     Shard,
-    ShardState,
-    reshard,
 )
 from tests.promises import promise
 from tests.shard.reference import Arrays, install, numbers, same_bits, shards_of, stage
@@ -188,28 +185,6 @@ def test_nothing_is_kept_for_a_worker_that_left_with_contributions_pending(dropp
     for shard in shards:
         shard.execute(Apply(shard.version + 1, 1.0, 1.0, (Fold(5, 1.0),)))
         assert kept(shard) == {"w0", "w1"}
-
-
-@pytest.mark.parametrize("servers", [1, 2, 3])
-def test_a_restored_shard_knows_who_has_left(servers: int) -> None:
-    """A worker that left before the checkpoint loses its velocity with its last contribution, as without a restart."""
-    plan, shards = shards_of(2, DANA)
-    install(plan, shards, numbers(1))
-    for shard in shards:
-        shard.execute(Admit("w0", 0))
-        shard.execute(Hold(2, 0, worker="w0"))
-    stage(plan, shards, 2, numbers(2))
-    for shard in shards:
-        shard.execute(Fold(2, 1.0))
-        shard.execute(Dismiss("w0"))
-    states = [
-        ShardState.from_json(json.loads(json.dumps(s.to_json())), s.arrays) for s in map(Shard.state, shards)
-    ]
-    other, restored = shards_of(servers, DANA)
-    for shard, state in zip(restored, states if servers == 2 else reshard(states, plan, other), strict=True):
-        shard.restore(state)
-        shard.execute(Apply(1, 1.0, 1.0, ()))
-        assert kept(shard) == set()
 
 
 def kept(shard: Shard) -> set[str]:

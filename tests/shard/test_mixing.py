@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from psserver.policies import TensorParts
-from psserver.shard import Apply, Fold, Hold, Release, Shard
+from psserver.shard import Apply, Fold, Hold, Release
 from psserver.shard.mixing import weight
-from psserver.shard.resharding import reshard
-from pswire.model.plan import VariableSpec, make_plan
+from pswire.model.plan import VariableSpec
 from tests.shard.reference import Arrays, install, shards_of, stage
 
 VARIABLES = (
@@ -111,24 +110,3 @@ def test_only_state_that_changes_is_kept_and_only_while_a_ticket_needs_it() -> N
     assert job.kept == 48
     job.apply((middle, 0.0, 1.0))
     assert job.kept == 0
-
-
-def test_what_is_kept_is_saved_and_divided_among_other_servers() -> None:
-    job, saved = Job(2), Job(2)
-    for each in (job, saved):
-        old = each.grant()
-        each.apply((each.grant(), 1.0, 1.0))
-    states = [shard.state() for shard in saved.shards]
-    for servers in (1, 2, 3):
-        other = Job.__new__(Job)
-        other.plan, other.last = make_plan(VARIABLES, servers), saved.last
-        made = shards_of(servers, {"name": "sgd"}, variables=VARIABLES, versions=9, tensors=TensorParts())
-        other.shards = made[1]
-        for shard, state in zip(other.shards, reshard(states, saved.plan, other.plan), strict=True):
-            shard.restore(state)
-        assert other.kept == saved.kept
-        other.apply((old, 3.0, 1.0))
-        assert other.average == pytest.approx(1 + 1 / 2 * (3 - 1))
-    job.apply((old, 3.0, 1.0))
-    assert job.average == other.average
-    assert isinstance(job.shards[0], Shard)

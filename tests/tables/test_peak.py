@@ -7,11 +7,10 @@ import numpy as np
 
 import psworker
 from pswire.model.plan import VariableSpec
-from pswire.model.tables import TableSpec, unmix
+from pswire.model.tables import TableSpec
 from psworker.errors import SessionError
 from tests.promises import promise
-from tests.service.serving import Cluster, granted, serving, wait_until
-from tests.tables.test_chosen_ids import longest_run
+from tests.service.serving import Cluster, granted, serving
 
 ROWS = TableSpec("rows", 64, "normal", (0.0, 0.05))
 VARIABLES = [(VariableSpec("bias", (2,)), np.zeros(2, np.float32))]
@@ -55,11 +54,3 @@ def test_updates_and_reads_of_unknown_rows_stay_below_the_limit() -> None:
         assert 0 < made < 100 * MANY and peak < LIMIT + OWN, f"{made} rows, {peak / 2**20:.0f} MiB"
         # The job goes on.
         step(session, np.arange(8))
-
-
-def test_chosen_ids_lie_as_others_do_on_a_server() -> None:
-    with serving() as cluster, connected(cluster) as session:
-        step(session, unmix((np.uint64(77) << np.uint64(52)) + np.arange(CHOSEN, dtype=np.uint64)))
-        [table] = cluster.servers[0].probe.shard.tables.tables
-        wait_until(lambda: table.count == CHOSEN, "the update")
-        assert longest_run(table._index) < CHOSEN // 20

@@ -44,22 +44,9 @@ TIMES = [
     ("async", {}, "gamma(4, 0.25)", "="),
     ("k-batch-async", {"aggregate": 3}, "uniform(0, 3)", "="),
 ]
-# The same formulas under other policies and laws, every night.
-MORE_TIMES = [
-    ("sync", {}, "uniform(1, 2)", "="),
-    ("k-sync", {"aggregate": 3}, "uniform(0, 1)", "="),
-    ("k-async", {"aggregate": 3}, "exponential(1)", "="),
-    ("dc-asgd", {}, "lognormal(0, 0.5)", "="),
-    ("fedbuff", {"aggregate": 5}, "exponential(1)", "="),
-    ("softsync", {"n": 2}, "exponential(1)", "="),
-    ("bounded", {"aggregate": 2, "on_stale": "downweight"}, "exponential(1)", "="),
-]
 
 
-@pytest.mark.parametrize(
-    ("policy", "knobs", "compute", "relation"),
-    [*TIMES, *(pytest.param(*case, marks=pytest.mark.nightly) for case in MORE_TIMES)],
-)
+@pytest.mark.parametrize(("policy", "knobs", "compute", "relation"), TIMES)
 def test_seconds_per_version(
     policy: str, knobs: dict[str, Any], compute: str, relation: str, tmp_path: Path
 ) -> None:
