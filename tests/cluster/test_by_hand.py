@@ -20,30 +20,6 @@ LINEAR = "examples/linear.py:Linear"
 
 
 @pytest.mark.nightly
-def test_three_terminals(cluster: Cluster) -> None:
-    """A server and two workers, as text, without any file. The job has bare tf.Variables."""
-    server = cluster.launch("terminal-1", "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--workers", "2")
-    cluster.servers.append(server)
-    ready = server.wait_line(lambda line: "is ready at" in line, "that it is ready")
-    cluster.addresses = [ready.rpartition(" ")[2]]
-    for _ in range(2):
-        worker = cluster.launch(
-            f"terminal-{2 + len(cluster.workers)}",
-            *("-m", "psworker", "--ps-hosts", cluster.hosts, "--job", LINEAR, "--epochs", "4"),
-        )
-        cluster.workers.append(worker)
-    assert [worker.wait_exit() for worker in cluster.workers] == [0, 0]
-    assert server.wait_exit() == 0
-    assert "stopped: all workers are done" in server.lines
-    assert any("largest" in line for line in server.lines), "the plan is printed"
-    assert {worker.lines[0].split(" joined job ")[0] for worker in cluster.workers} == {"w0", "w1"}
-    (last,) = [w.lines[-1] for w in cluster.workers if "mse" in w.lines[-1]]
-    assert re.fullmatch(r"finished after 128 steps, version 128: all workers are done; mse 0\.\d+", last), (
-        last
-    )
-
-
-@pytest.mark.nightly
 def test_tf_config(cluster: Cluster) -> None:
     """The chief is worker 0."""
 

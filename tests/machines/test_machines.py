@@ -1,9 +1,6 @@
 """Servers and workers on several machines, which share a network and nothing else."""
 
-import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -76,23 +73,6 @@ def test_three_terminals_on_two_machines(two: Machines, tmp_path: Path) -> None:
     assert len(hashes) == 1
 
 
-def test_tf_config_with_names_and_a_chief(two: Machines, tmp_path: Path) -> None:
-    """Port 7070 is nobody else's there. A worker that comes before the server waits for it."""
-
-    def config(kind: str) -> str:
-        places = {"ps": ["host0:7070"], "chief": ["host0:1"], "worker": ["host1:1"]}
-        return json.dumps({"cluster": places, "task": {"type": kind, "index": 0}})
-
-    worker = two[1].python(
-        "worker", tmp_path / "1.log", *WORKER, "--batches", "20", TF_CONFIG=config("worker")
-    )
-    server, address = start_server(two[0], tmp_path, "--bind", "host0", "--insecure", TF_CONFIG=config("ps"))
-    assert address == "host0:7070"
-    chief = two[0].python("chief", tmp_path / "0.log", *WORKER, "--batches", "20", TF_CONFIG=config("chief"))
-    run = ended(tmp_path, server, worker, chief)
-    assert run.summary.workers == 2
-
-
 def test_a_machine_whose_cable_is_pulled_is_lost_and_the_other_goes_on(two: Machines, tmp_path: Path) -> None:
     bound = ("--bind", two[0].address, "--insecure", "--ps-hosts", f"{two[0].address}:0")
     job = ("--policy", "sync", "--workers", "2", "--worker-timeout", "6")
@@ -131,38 +111,3 @@ def test_a_machine_whose_cable_is_pulled_is_lost_and_the_other_goes_on(two: Mach
     assert run.summary.versions > 5
     assert not run.summary.success and set(run.summary.missing["batches"]) == {"w1"}
     assert "w1" in run.summary.reason
-
-
-def test_a_data_port_that_is_dropped_is_noticed_and_named(two: Machines, tmp_path: Path) -> None:
-    """The worker keeps its session: nobody else would notice. Its payloads go over gRPC from then on."""
-    bound = ("--bind", two[0].address, "--insecure", "--ps-hosts", f"{two[0].address}:0")
-    # Nobody is given up for it.
-    server, address = start_server(
-        two[0], tmp_path, *bound, "--policy", "sync", "--workers", "1", "--worker-timeout", "6"
-    )
-    until = ("--until", str(tmp_path / "end"), "--seconds", "0.02")
-    worker = two[1].python("w0", tmp_path / "0.log", *WORKER, "--ps-hosts", address, *until)
-    assert carriers(two[0], address, "socket") == ["socket"]
-    port = int(server.errors.partition("payloads on port ")[2].split()[0])
-    two.drop(0, port)
-    assert carriers(two[0], address, "gRPC") == ["gRPC"]
-    (tmp_path / "end").touch()
-    run = ended(tmp_path, server, worker)
-    assert run.summary.contributions["w0"].dropped == 0
-    assert "has not answered for 1.8 s" in worker.errors and "a socket is not available" in worker.errors
-
-
-def carriers(machine: Machine, address: str, wanted: str) -> list[str]:
-    """How the status says that payloads travel, once it is as wanted."""
-    found: list[str] = []
-
-    def there() -> bool:
-        asked = [*machine.host.prefix, sys.executable, "-m", "pslab", "status", address]
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
-        found[:] = [
-            line.partition(": ")[2] for line in done.stdout.splitlines() if line.startswith("payloads of")
-        ]
-        return wanted in found
-
-    wait_until(there, f"payloads go by {wanted}")
-    return found

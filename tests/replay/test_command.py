@@ -1,6 +1,5 @@
 """``ps-lab replay`` as a user sees it."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +48,6 @@ def test_a_run_that_differs(tmp_path: Path) -> None:
     assert found["equal"] is False and found["first_difference"]["base"] >= 6
 
 
-def test_until(tmp_path: Path) -> None:
-    run = simulate(tmp_path / "run", "async")
-    result = run_replay(run.path, "--until", 7)
-    assert result.code == 0 and "metrics of version 7" in result.out
-    written = json.loads((run.path / "version-7" / "metrics.json").read_text())
-    assert written["version"] == 7
-    assert said(run_replay(run.path, "--until", 7, "--out", tmp_path / "x", "--json"))["written"] == str(
-        tmp_path / "x"
-    )
-
-
 def test_until_a_version_that_is_not_there_computes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,38 +56,11 @@ def test_until_a_version_that_is_not_there_computes_nothing(
     assert "expected --until of at most" in failure(run_replay(run.path, "--until", 4000))
 
 
-def test_another_policy(tmp_path: Path) -> None:
-    run = simulate(tmp_path / "run", "async")
-    result = run_replay(run.path, "--policy", "bounded", "--set", "max_staleness=0")
-    assert result.code == 0
-    assert "recorded: async" in result.out and "max_staleness=0" in result.out
-    found = said(run_replay(run.path, "--policy", "sync", "--json"))
-    assert found["other"]["staleness"] == {"0": sum(found["other"]["applied"].values())}
-
-
 def test_a_run_without_a_log_is_refused(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async")
     (run.path / "decisions.jsonl").unlink()
     assert "decisions.jsonl: is missing" in failure(run_replay(run.path))
     assert "decisions.jsonl: is missing" in failure(run_replay(run.path, "--policy", "sync"))
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "message"),
-    [
-        ("learning_rate = 0.05", "learning_rate = 0.06", "optimizer.learning_rate is 0.06"),
-        ("slack = 2", "slack = 3", "policy.slack is 3, but the decision log was made with 2"),
-    ],
-)
-def test_an_experiment_that_was_edited_is_refused(
-    tmp_path: Path, before: str, after: str, message: str
-) -> None:
-    run = simulate(tmp_path / "run", "ssp", {"slack": 2})
-    file = run.path / "experiment.toml"
-    text = file.read_text(encoding="utf-8")
-    assert before in text
-    file.write_text(text.replace(before, after), encoding="utf-8")
-    assert message in failure(run_replay(run.path))
 
 
 def test_options_that_make_no_sense(tmp_path: Path) -> None:
