@@ -102,20 +102,6 @@ def test_ranges_on_threads_do_not_change_a_bit(optimizer: Optimizer, size: int) 
 
 
 @every_optimizer
-def test_a_split_over_servers_does_not_change_a_bit(optimizer: Optimizer) -> None:
-    if optimizer.whole:
-        return  # which is why no variable of theirs may be split: tests/shard/test_whole.py
-    size, cuts = 1000, (0, 1, 340, 999, 1000)
-    x, gradient, whole = floats(size, 1), floats(size, 2), np.empty(size, np.float32)
-    optimizer.update(x, gradient.copy(), whole, optimizer.init(size), version=0, lr_scale=1.0)
-    for start, stop in zip(cuts, cuts[1:], strict=False):
-        out = np.empty(stop - start, np.float32)
-        state = optimizer.init(stop - start)
-        optimizer.update(x[start:stop], gradient[start:stop].copy(), out, state, version=0, lr_scale=1.0)
-        assert same_bits(out, whole[start:stop])
-
-
-@every_optimizer
 def test_same_input_same_bits(optimizer: Optimizer) -> None:
     (x, state), (y, other) = train(optimizer, 300, 20), train(optimizer, 300, 20)
     assert same_bits(x, y)

@@ -78,30 +78,6 @@ def decider(told: int = -1) -> Any:
     return made
 
 
-def test_a_job_that_fails_meanwhile_is_told_nothing_more() -> None:
-    made = decider()
-
-    def fails(given: inputs.Input) -> None:
-        made.failure = "the disk is full"
-
-    made.input = mock.Mock(side_effect=fails)
-    made.executed(0, Made(0, {"a": 1}, 8))
-    made.executed(0, Made(1, {"a": 1}, 8))
-    assert made.input.call_count == 1
-
-
-def test_a_fact_whose_handler_raises_ends_the_job() -> None:
-    made = decider()
-    made.give = mock.Mock(side_effect=ValueError("what is this?"))
-
-    def fail(reason: str, code: object) -> None:
-        made.failure = reason
-
-    made.fail = fail
-    made.executed(0, Made(0))
-    assert made.failure == "a decision failed: ValueError: what is this?"
-
-
 def test_a_burst_of_commits_that_waited_is_decided_in_turn() -> None:
     """More than calls may lie within each other; each commit makes a version at once, and is answered behind that."""
     made, commits = decider(told=0), 2_000

@@ -4,14 +4,12 @@ import hashlib
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from psserver.policies import TensorParts
 from psserver.shard import Apply, Fold, Hold, Seal, Shard
 from psserver.shard.arena import Arena
 from tests.sentences import Recorder
-from tests.shard.reference import MOMENTUM, install, numbers, same_bits, shards_of, stage
+from tests.shard.reference import MOMENTUM, install, numbers, shards_of, stage
 
 
 def digest(values: np.ndarray) -> str:
@@ -50,22 +48,6 @@ def test_a_version_that_a_ticket_holds_never_changes() -> None:
     assert digest(version.values) == before, "a read goes on without a ticket"
     shard.arena.end_read(version)
     assert not shard.arena.being_read and shard.arena.buffers <= 3
-
-
-def test_a_version_that_two_tickets_hold_stays_for_the_second() -> None:
-    shard = trained(3)
-    shard.execute(Hold(7, 0))
-    shard.execute(Hold(8, 0))
-    held = shard.arena.values(0)
-    assert held is not None
-    before = digest(held)
-    update(shard, 1)
-    shard.holds.has_read(7)
-    for seed in range(2, 5):
-        update(shard, seed)
-        assert shard.arena.values(0) is held and digest(held) == before
-    shard.holds.has_read(8)
-    assert shard.arena.values(0) is None
 
 
 @pytest.mark.parametrize("limit", [2, 3])
@@ -165,65 +147,6 @@ def test_what_updates_are_compared_with_is_held_after_it_was_read() -> None:
         assert not shard.blocked(Apply(shard.version + 1, 1.0, 1.0))
     assert shard.arena.values(0) is base and digest(base) == before
     assert shard.arena.buffers <= 3, "base, newest, and the one to be written"
-
-
-@given(split=st.integers(0, 5), servers=st.integers(1, 3))
-def test_folding_early_changes_no_bit(split: int, servers: int) -> None:
-    """Contributions summed as they come, and all at once, are the same update."""
-    factors = (1.0, 1 / 3, 0.2, 1.0, 0.5)
-    results = []
-    for early in (0, split):
-        plan, shards = shards_of(servers, MOMENTUM)
-        install(plan, shards, numbers(0))
-        for ticket, _ in enumerate(factors):
-            for shard in shards:
-                shard.execute(Hold(ticket, 0))
-            stage(plan, shards, ticket, numbers(ticket + 1))
-        parts = [Fold(ticket, factor) for ticket, factor in enumerate(factors)]
-        for shard in shards:
-            for fold in parts[:early]:
-                shard.execute(fold)
-            shard.execute(Apply(1, 1 / 5, 1.0, tuple(parts[early:])))
-        results.append(plan.gather([shard.arena.values(1) for shard in shards]))  # type: ignore[misc]
-    assert all(same_bits(a, b) for a, b in zip(*results, strict=True))
-
-
-@pytest.mark.parametrize("strength", [0.04, 1.5])
-def test_a_stale_gradient_is_compensated(strength: float) -> None:
-    """g + lambda g g (x_now - x_base): Zheng et al. 2017, eq. 10. The value of state, three versions old, counts as one
-    of four: Xie et al. 2019, algorithm 1."""
-    plan, (shard,) = shards_of(1, {"name": "sgd", "learning_rate": 1.0}, tensors=TensorParts("taylor"))
-    install(plan, [shard], numbers(0))
-    base = shard.arena.values(0).copy()  # type: ignore[union-attr]
-    shard.execute(Hold(7, 0))
-    stage(plan, [shard], 7, numbers(7))
-    (g,) = plan.scatter(numbers(7))
-    for seed in (1, 2, 3):
-        update(shard, seed)
-    now = shard.arena.values(3).copy()  # type: ignore[union-attr]
-    shard.execute(Seal(7))
-    shard.execute(Apply(4, 1.0, 1.0, (Fold(7, 1.0, strength),)))
-    end = shard.layout.trainable
-    expected = now + (g + (base - now)) * np.float32(1 / 4)
-    expected[:end] = now[:end] - (g + (now - base) * g * g * np.float32(strength))[:end]
-    assert same_bits(shard.arena.values(4), expected)  # type: ignore[arg-type]
-
-
-def test_state_moves_by_the_weighted_mean_of_deltas() -> None:
-    plan, (shard,) = shards_of(1, MOMENTUM)
-    install(plan, [shard], numbers(0))
-    before = shard.arena.values(0).copy()  # type: ignore[union-attr]
-    weights = {2: 1.0, 3: 0.25, 4: 0.5}
-    for ticket in weights:
-        shard.execute(Hold(ticket, 0))
-        stage(plan, [shard], ticket, numbers(ticket))
-    # The scale divides gradients; a mean of deltas must not be divided twice.
-    shard.execute(Apply(1, 1 / 3, 1.0, tuple(Fold(t, w) for t, w in weights.items())))
-    deltas = {ticket: plan.scatter(numbers(ticket))[0].astype(np.float64) for ticket in weights}
-    mean = sum(w * deltas[t] for t, w in weights.items()) / sum(weights.values())
-    end = shard.layout.trainable
-    assert shard.layout.state > 0
-    np.testing.assert_allclose(shard.arena.values(1)[end:], (before + mean)[end:], rtol=2e-6)  # type: ignore[index]
 
 
 def test_an_arena_needs_one_buffer_to_read_and_one_to_write(sentences: Recorder) -> None:

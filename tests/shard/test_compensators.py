@@ -202,18 +202,6 @@ def final(servers: int, parts: TensorParts, strength: float, config: dict[str, o
 SGD = {"name": "sgd", "learning_rate": 0.05}
 
 
-@pytest.mark.parametrize("config", [SGD, MOMENTUM], ids=["sgd", "momentum"])
-@pytest.mark.parametrize("name", DECLARED)
-def test_any_number_of_servers_gives_the_same_bits(name: str, config: dict[str, object]) -> None:
-    one, *more = (final(servers, DECLARED[name], 0.5, config) for servers in (1, 2, 3))
-    for other in more:
-        assert all(same_bits(a, b) for a, b in zip(one, other, strict=True))
-    plain = final(1, TensorParts(), 0.0, config)
-    state = [not spec.kind == "trainable" for spec in shards_of(1)[0].variables]
-    changed = [not same_bits(a, b) for a, b in zip(one, plain, strict=True)]
-    assert changed == [not each for each in state], "what is trained is compensated, state is not"
-
-
 @pytest.mark.parametrize("name", DECLARED)
 def test_a_strength_of_0_is_async_to_the_bit(name: str) -> None:
     ours, plain = final(2, DECLARED[name], 0.0, MOMENTUM), final(2, TensorParts(), 0.0, MOMENTUM)

@@ -111,15 +111,6 @@ def test_an_update_of_all_is_nesterov_on_the_mean() -> None:
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "updates", [[[w] for w in TURNS], [[0, 1], [1, 2, 0], [2], [0, 3, 1, 2]]], ids=["1", "K"]
-)
-def test_any_number_of_servers_gives_the_same_bits(updates: list[list[int]]) -> None:
-    one, *more = (versions(DANA, updates, servers)[-1] for servers in (1, 2, 3))
-    for other in more:
-        assert all(same_bits(a, b) for a, b in zip(one, other, strict=True))
-
-
 @promise("DANA converges where one shared momentum diverges (Hakimi et al. 2019).")
 @pytest.mark.parametrize("rate", [0.03, 0.08])
 def test_naive_momentum_diverges_and_dana_does_not(rate: float) -> None:
