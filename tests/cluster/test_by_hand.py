@@ -1,16 +1,11 @@
 """The daemons as people start them: by hand, by TF_CONFIG, by ps-lab; and as they stop them."""
 
 import json
-import os
 import re
 import signal
-from pathlib import Path
 
-import psutil
 import pytest
 
-from pslab.check.checker import check_run
-from pslab.runs.folder import Run
 from tests.cluster.cluster import ROOT, Cluster, entries_of, member
 from tests.promises import promise
 
@@ -80,25 +75,6 @@ def test_a_job_module_that_raises_is_shown(cluster: Cluster) -> None:
     assert f"importing the job module {str(module)!r} raised ZeroDivisionError" in worker.errors
     assert f'File "{module}", line 5, in scale' in worker.errors
     assert "psworker/" not in worker.errors
-
-
-def test_ctrl_c_on_a_run_leaves_no_process_behind(cluster: Cluster, tmp_path: Path) -> None:
-    file, folder = tmp_path / "long.toml", tmp_path / "long"
-    file.write_text(
-        f'[cluster]\nservers = 2\nworkers = 2\n[job]\nmodule = "{LINEAR}"\nepochs = 100000\n',
-        encoding="utf-8",
-    )
-    lab = cluster.launch("lab", "-m", "pslab", "run", str(file), "--out", str(folder), "--json")
-    cluster.workers.append(lab)
-    lab.wait_line(lambda line: re.search(r'"version": *[1-9]', line) is not None, "that it trains")
-    # Each leads a session of its own.
-    family = [p for p in psutil.Process(lab.pid).children(recursive=True) if os.getsid(p.pid) == p.pid]
-    assert len(family) >= 4
-    lab.send(signal.SIGINT)
-    assert lab.wait_exit() == 130
-    assert not [process for process in family if process.is_running()]
-    verdict = check_run(Run(folder))
-    assert verdict.ok, verdict.violations
 
 
 def test_a_loop_of_ones_own(cluster: Cluster) -> None:

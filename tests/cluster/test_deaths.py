@@ -100,23 +100,6 @@ def test_a_killed_worker_is_missed_for_less_than_its_timeout(
     assert [e["incarnation"] for e in entries_of(run, "join") if e["worker"] == "w2"] == [0, 1]
 
 
-def test_the_initialiser_dies_and_another_takes_over(cluster: Cluster, end_of_data: Path) -> None:
-    cluster.start_servers(2, "--workers", "2", timeout=TIMEOUT)
-    until = ("--until", str(end_of_data))
-    first = cluster.start_worker("--task-index", "0", *until, "--hold", "initialising@-1")
-    first.wait_event("held")
-    cluster.start_worker("--task-index", "1", *until)
-    waiting = cluster.wait_state("w1", "waiting")
-    assert waiting.waiting_for.startswith("the initial values of the variables (w0 ")
-    assert_others_train_on(cluster, 0, since=first.kill())
-    cluster.start_worker("--task-index", "0", *until)
-    cluster.wait_for(lambda s: member(s, "w0").applied >= 3, "w0 contributes after all")
-    end_of_data.touch()
-    run = cluster.wait_end(worker_codes=[-9, 0, 0])
-    assert [e["worker"] for e in entries_of(run, "initialise")] == ["w0", "w1"]
-    assert [e["worker"] for e in entries_of(run, "install")] == ["w1"]
-
-
 @pytest.mark.parametrize(("servers", "moment", "transport"), STOPPED_AT)
 def test_a_worker_that_stood_still_too_long_joins_again(
     cluster: Cluster, end_of_data: Path, servers: int, moment: str, transport: str
@@ -141,17 +124,3 @@ def test_a_worker_that_stood_still_too_long_joins_again(
     # In order, each once; only what it was about to commit may be missing.
     assert batches == sorted(set(batches))
     assert len(set(range(batches[-1])) - set(batches)) <= 1
-
-
-def test_the_older_of_two_processes_with_one_task_index_stays(cluster: Cluster, end_of_data: Path) -> None:
-    cluster.start_servers(1, "--workers", "1", timeout=TIMEOUT)
-    older = cluster.start_worker("--task-index", "0", "--until", str(end_of_data))
-    cluster.wait_version(3)
-    newer = cluster.start_worker("--task-index", "0", "--until", str(end_of_data))
-    assert newer.wait_exit() == 5
-    failed = newer.wait_event("failed")
-    assert failed["error"] == "Refused"
-    assert f"the name 'w0' is in use by process {older.pid} on host " in failed["message"]
-    cluster.wait_more()
-    end_of_data.touch()
-    cluster.wait_end(worker_codes=[0, 5])

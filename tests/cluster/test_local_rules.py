@@ -1,4 +1,4 @@
-"""Local rules on real processes: uneven data, a lost worker, a loop that does not know them."""
+"""Local rules on real processes: a killed worker, a loop that does not know them."""
 
 import numpy as np
 import pytest
@@ -14,18 +14,6 @@ POLICIES = {
     "local-sgd": (*STEPS, *OUTER),
     "easgd": (*STEPS, *OUTER),
 }
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_uneven_data_ends_cleanly(cluster: Cluster, policy: str) -> None:
-    """60 and 66 batches of 32 samples."""
-    cluster.start_servers(2, "--policy", policy, *POLICIES[policy], "--workers", "2")
-    cluster.start_worker("--task-index", "0", "--batches", "60")
-    cluster.start_worker("--task-index", "1", "--batches", "66")
-    summary = cluster.wait_end(worker_codes=[0, 0]).summary
-    assert summary.success and summary.samples == 126 * 32
-    committed = {worker: count.committed for worker, count in summary.contributions.items()}
-    assert committed == {"w0": 15, "w1": 17}
 
 
 def test_a_worker_that_is_killed_in_the_middle_of_a_ticket_goes_on_behind_the_last_one(

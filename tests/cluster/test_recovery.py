@@ -1,7 +1,6 @@
 """`kill -9` of a server while the others stay up: the job goes back to its newest checkpoint, and on from there."""
 
 import json
-import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 import psworker
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
-from pswire.exits import ExitCode
 from psworker.control.joining import Phase
 from tests.cluster.cluster import Cluster, Process, entries_of, wait_until
 from tests.cluster.saved import saved
@@ -132,19 +130,6 @@ def test_a_server_that_does_not_come_back_ends_the_job(cluster: Cluster) -> None
     assert reason.startswith("server 1 at 127.0.0.1:") and "did not come back within" in reason
     assert [worker.wait_exit() for worker in cluster.workers] == [3, 3]
     assert len(entries_of(cluster.checked_run(), "restore")) == 1
-
-
-def test_a_job_whose_checkpoints_were_removed_does_not_begin_anew(cluster: Cluster) -> None:
-    start(cluster, 2, BATCHES, *until_killed(cluster))
-    # Nothing is written there any more: workers wait.
-    wait_until(lambda: "version 10 is saved" in cluster.servers[0].errors, "two checkpoints")
-    entries = len(entries_of(Run(cluster.out), "apply"))
-    shutil.rmtree(cluster.out / "checkpoints")
-    kill(cluster, 1)
-    assert cluster.servers[0].wait_exit() == ExitCode.USAGE, cluster.servers[0].errors
-    assert "the job had checkpoints" in cluster.servers[0].errors
-    assert len(entries_of(cluster.checked_run(), "apply")) >= entries
-    assert not list(cluster.out.glob("decisions.void-*"))
 
 
 @pytest.mark.nightly
