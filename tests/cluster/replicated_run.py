@@ -1,15 +1,12 @@
 """Verbs for jobs with replicas that `ps-lab run` starts."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 from pslab.check.checker import check_run
 from pslab.launch.status_client import StatusClient, StatusError
 from pslab.runs.folder import Run
 from pswire.v1 import coordinator_pb2 as pb
-from tests.cluster.cluster import PATIENCE, ROOT, entries_of
+from tests.cluster.cluster import entries_of
 
 BATCHES = 40
 GATES = 10, 20, 30
@@ -26,32 +23,6 @@ learning_rate = 0.05
 script = "tests/cluster/numpy_worker.py"
 arguments = ["--batches", "{BATCHES}", GATES]
 """
-
-
-def run(folder: Path, *options: str) -> "subprocess.Popen[str]":
-    """The workers stand still before each of GATES until there is a file of that number."""
-    file = folder / "experiment.toml"
-    given = ", ".join(f'"--gate", "{step}", "{folder / str(step)}"' for step in GATES)
-    file.write_text(EXPERIMENT.replace("GATES", given))
-    return subprocess.Popen(
-        [sys.executable, "-m", "pslab", "run", str(file), "--out", str(folder / "run"), *options],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def run_alone(folder: Path) -> str:
-    """The digest of the weights that one server makes alone."""
-    folder.mkdir()
-    for gate in GATES:
-        (folder / str(gate)).touch()
-    with run(folder, "--quiet") as launcher:
-        said, _ = launcher.communicate(timeout=4 * PATIENCE)
-        assert launcher.returncode == 0, said
-    return sha256(folder)
 
 
 def status(out: Path) -> pb.StatusReply | None:

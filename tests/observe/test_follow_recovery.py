@@ -3,14 +3,12 @@
 import os
 import random
 import shutil
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pslab.observe import tensorboard
 from pslab.observe.follow import Follower, LineTail, Point, evaluation
 from pslab.runs.folder import Run
 from psserver.checkpoint import Store
@@ -113,51 +111,6 @@ def test_points_are_those_of_the_log_that_is_left(whole: Run, tmp_path: Path, se
         assert len(shown.backs) == (seen != "late")
         assert [point for point in shown.points if point.staleness] == points(again, every)
         assert [point for point in shown.points if not point.staleness] == evaluations
-
-
-def left(folder: Path) -> dict[str, list[tuple[int, str]]]:
-    """What TensorBoard shows of event files: a session that starts drops what there is from its step on."""
-    from tensorflow.compat.v1 import Event
-    from tensorflow.core.util.event_pb2 import SessionLog
-    from tensorflow.data import TFRecordDataset
-
-    found: dict[str, list[tuple[int, str]]] = defaultdict(list)
-    for file in sorted(folder.glob("events.out.tfevents.*")):
-        for record in TFRecordDataset(str(file)).as_numpy_iterator():
-            event = Event.FromString(record)
-            if event.session_log.status == SessionLog.START:
-                for tag in found:
-                    found[tag] = [(step, value) for step, value in found[tag] if step < event.step]
-            for value in event.summary.value:
-                found[value.tag].append((event.step, str(value)))
-    return {tag: sorted(values) for tag, values in found.items()}
-
-
-@pytest.mark.tensorflow
-def test_tensorboard_shows_the_log_that_is_left(
-    whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A histogram that a cut divides is written again."""
-    monkeypatch.setattr(tensorboard, "HISTOGRAM_EVERY", 5)
-    folder = cut_off(whole, tmp_path / "run", 0.9)
-    live, later = (
-        tensorboard.EventFile(tmp_path / "live", 0.0),
-        tensorboard.EventFile(tmp_path / "later", 0.0),
-    )
-    follower = Follower(folder, back=live.back)
-    for point in follower.points():
-        live.add(point)
-    again = play(folder, "async", Store(folder / "checkpoints").names()[1], **SECTIONS)
-    for point in follower.rest():
-        live.add(point)
-    for point in Follower(folder).rest():
-        later.add(point)
-    live.close()
-    later.close()
-    expected = left(tmp_path / "later")
-    assert [step for step, _ in expected["loss"]] == list(range(1, again.summary.versions + 1))
-    assert len(expected["staleness"]) >= again.summary.versions // 5
-    assert left(tmp_path / "live") == expected
 
 
 def test_a_run_that_is_begun_anew_in_its_folder_is_another_one(whole: Run, tmp_path: Path) -> None:
