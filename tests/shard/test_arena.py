@@ -50,6 +50,22 @@ def test_a_version_that_a_ticket_holds_never_changes() -> None:
     assert not shard.arena.being_read and shard.arena.buffers <= 3
 
 
+def test_a_version_that_two_tickets_hold_stays_for_the_second() -> None:
+    shard = trained(3)
+    shard.execute(Hold(7, 0))
+    shard.execute(Hold(8, 0))
+    held = shard.arena.values(0)
+    assert held is not None
+    before = digest(held)
+    update(shard, 1)
+    shard.holds.has_read(7)
+    for seed in range(2, 5):
+        update(shard, seed)
+        assert shard.arena.values(0) is held and digest(held) == before
+    shard.holds.has_read(8)
+    assert shard.arena.values(0) is None
+
+
 @pytest.mark.parametrize("limit", [2, 3])
 def test_buffers_are_recycled(limit: int) -> None:
     shard = trained(limit)
