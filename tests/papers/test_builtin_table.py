@@ -75,6 +75,9 @@ RING = [pytest.param(row, marks=[] if runs_daily(row) else pytest.mark.nightly) 
 
 
 @promise("All built-in policies side by side, within 2 % (The above).")
+@promise("K-batch-sync takes K / (P mu) for exponential times (Dutta et al. 2018).")
+@promise("K-batch-async against K-sync: P E[X_(K:P)] / (K E[X]) (Dutta et al. 2018, theorem 2).")
+@promise("Rennala pays for not cancelling (Tyurin and Richtarik 2023).")
 @pytest.mark.parametrize("row", RING, ids=str)
 def test_the_figures_are_met_within_two_percent(row: Row) -> None:
     race = ran(row.name, row.updates, **row.knobs)

@@ -74,6 +74,24 @@ def test_k_async_equals_k_sync_for_exponential_times_and_beats_it_for_longer_use
     assert race.time_per_update < 0.8 * mean_of_kth(K, P, shifted)
 
 
+@promise(
+    "Async is P E[max] / E[X] times as fast as sync; 'P log P' is only the limit (Dutta et al. 2018, theorem "
+    "1)."
+)
+@pytest.mark.parametrize(
+    ("draw", "ratio", "tolerance"),
+    usually([(exponential, 21.74, 0.02), (shifted, 14.87, 0.02)], soak=[(pareto, 20.37, 0.05)]),
+)
+def test_async_is_faster_than_sync_by_p_times_the_longest_over_the_mean(
+    draw: Draw, ratio: float, tolerance: float
+) -> None:
+    """Dutta et al. 2018, theorem 1. For exponential times that is P H_P; P log P is only its limit."""
+    assert P * mean_of_kth(P, P, draw) / mean(draw) == pytest.approx(ratio, abs=0.01)
+    sync = ran("sync", 8000, draw)
+    concurrent = ran("async", 40000, draw)
+    assert sync.time_per_update / concurrent.time_per_update == pytest.approx(ratio, rel=tolerance)
+
+
 @promise("4 backups of 100 save 40 % of the time (Chen et al. 2016).")
 @pytest.mark.parametrize(
     ("name", "knobs"), usually([("sync", {"backup": 4})], soak=[("k-sync", {"aggregate": 96})])
