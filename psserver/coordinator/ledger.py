@@ -176,6 +176,8 @@ class Ledger:
             self.notify(member, protocol.Cancel(ticket.number, reason))
         fate = protocol.Disposition(ticket.number, "dropped", reason="cancelled")
         self.job.tickets.settle(ticket, "cancel", fate)
+        if member is not None:
+            self.rest(member, now)
 
     def deal_again(self, ticket: Ticket) -> None:
         """Return a void ticket's part of a work unit to the queue."""

@@ -65,3 +65,15 @@ def test_a_limit_that_is_said_holds_under_any_policy() -> None:
     never.commits("w0")
     never.passes(1e6)
     assert not left(never)
+
+
+def test_a_worker_that_falls_silent_on_a_cancelled_ticket_does_not_hold_the_job() -> None:
+    harness = CoordinatorHarness(
+        "k-batch-sync", knobs={"aggregate": 1}, workers=2, terms={"ticket_timeout": 5.0}
+    ).starts()
+    harness.commits("w0")
+    harness.done("w0")
+    for _ in range(200):
+        harness.passes(5.0)
+    assert "w1" in [worker for worker, _ in left(harness)]
+    assert harness.stopped

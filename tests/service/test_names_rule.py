@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from psserver.service.job.names_in_use import NEWCOMERS, TAKE, Joiner, NamesInUse, Ruling
+from psserver.service.job.names_in_use import TAKE, Joiner, NamesInUse, Ruling
 
 LINK = object()
 REFUSE = Ruling("refuse")
@@ -40,10 +40,8 @@ def test_an_owner_that_answers_keeps_its_name() -> None:
     assert names.ask(3.0) == Ruling("wait", 8.0)
     names.names.answered(OWNER.session, asked.ask)
     assert names.ask(4.0) == REFUSE
-    # The next one waits for an answer of its own, and so does this one if it comes again.
-    for newcomer in ("other", "new"):
-        again = names.ask(5.0, newcomer)
-        assert again.outcome == "wait" and again.ask not in (None, asked.ask)
+    # The answer to the next one, also if it is the same again, is another one.
+    assert names.ask(5.0).ask not in (None, asked.ask)
 
 
 def test_an_owner_that_does_not_answer_loses_its_name() -> None:
@@ -57,13 +55,14 @@ def test_an_owner_that_does_not_answer_loses_its_name() -> None:
     assert names.ask(11.0) == TAKE
 
 
-def test_each_newcomer_waits_for_an_answer_to_its_own_question() -> None:
+def test_a_question_of_long_ago_says_nothing_about_the_owner_now() -> None:
     names = Names()
-    first, second = names.ask(0.0, "a"), names.ask(9.0, "b")
-    assert first.ask is not None and first.ask != second.ask
-    names.names.answered(OWNER.session, first.ask)
-    assert names.ask(9.5, "b") == Ruling("wait", 9.5)
-    assert names.ask(9.5, "a") == REFUSE
+    first = names.ask(0.0, "a").ask
+    assert first is not None
+    again = names.ask(21.0, "b")
+    assert again.outcome == "wait" and again.ask not in (None, first)
+    names.names.answered(OWNER.session, first)
+    assert names.ask(22.0, "b").outcome == "wait"
 
 
 def test_a_new_connection_carries_the_question_again() -> None:
@@ -115,10 +114,15 @@ def test_an_owner_that_joins_again_has_had_the_name_all_the_time() -> None:
     assert names.ask(70.5).outcome == "wait"
 
 
-def test_newcomers_without_end_cost_no_memory() -> None:
+def test_newcomers_without_end_wait_for_one_question_and_are_refused_by_its_answer() -> None:
     names = Names()
-    for number in range(3 * NEWCOMERS):
-        names.ask(0.0, f"n{number}")
-    assert len(names.names._asking) == NEWCOMERS
+    number = names.ask(0.0, "n0").ask
+    assert number is not None
+    for each in range(1, 1000):
+        assert names.ask(0.0, f"n{each}").ask is None
+    names.names.answered(OWNER.session, number)
+    assert names.ask(0.1, "n0") == REFUSE
+    # Its answer was for that newcomer: the next one asks for its own.
+    assert names.ask(0.2, "n1").ask not in (None, number)
     names.names.keep(())
     assert names.names.owner("w", OWNER.session) is None

@@ -9,9 +9,6 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final, Literal
 
-#: Limit of remembered newcomers. The one that asked longest ago is forgotten, and begins anew.
-NEWCOMERS: Final = 256
-
 
 @dataclass(frozen=True, slots=True)
 class Joiner:
@@ -34,7 +31,7 @@ class Joiner:
 
 @dataclass(slots=True)
 class _Question:
-    """Whether the owner, a session, is alive: what one newcomer waits for."""
+    """Whether the owner, a session, is alive: what newcomers for its name wait for."""
 
     owner: str
     number: int
@@ -66,7 +63,7 @@ class NamesInUse:
         self._patience, self._numbers = patience, count(1)
         # By worker.
         self._owners: dict[str, Joiner] = {}
-        # By the newcomer's session; the one that asked last is the last.
+        # By worker.
         self._asking: dict[str, _Question] = {}
 
     def owner(self, worker: str, session: str) -> Joiner | None:
@@ -76,13 +73,13 @@ class NamesInUse:
 
     def admitted(self, worker: str, process: Joiner) -> None:
         """Note that a process has the name. A session that joins again has had it all the time."""
-        self._asking.pop(process.session, None)
         if self.owner(worker, process.session) is None:
             self._owners[worker] = process
 
     def keep(self, workers: Container[str]) -> None:
-        """Forget the owners of all other names."""
+        """Forget all other names."""
         self._owners = {worker: owner for worker, owner in self._owners.items() if worker in workers}
+        self._asking = {worker: question for worker, question in self._asking.items() if worker in workers}
 
     def ask_for(
         self,
@@ -105,17 +102,16 @@ class NamesInUse:
             return TAKE
         if lost and not older:
             return TAKE
-        question = self._asking.pop(newcomer.session, None)
-        if question is None or question.owner != session:
+        question = self._asking.pop(worker, None)
+        # A question of long ago says nothing about the owner now: its newcomer has gone.
+        if question is None or question.owner != session or now > question.since + 2 * self._patience:
             question = _Question(session, next(self._numbers), now)
         if question.answered:
             return Ruling("refuse")
         left = question.since + self._patience - now
         if left <= 0.0:
             return TAKE
-        self._asking[newcomer.session] = question
-        if len(self._asking) > NEWCOMERS:
-            del self._asking[next(iter(self._asking))]
+        self._asking[worker] = question
         if link is None or question.asked is link:
             return Ruling("wait", left)
         question.asked = link
