@@ -14,7 +14,7 @@ from pslab.compare.charts import MAP, PLOTS, check_target, write_picture
 from pslab.compare.group_table import columns_for, compare_csv, compare_json, compare_table, drops, starving
 from pslab.compare.groups import MEASURES, Goals, Group, best_of_each, goal_of, grouped
 from pslab.display.progress import print_json
-from pslab.display.tables import hot_sentences, tables_view
+from pslab.display.tables import tables_view
 from pslab.runs.folder import Run, RunError, later_jobs
 from pswire.config.experiment import ExperimentError
 from pswire.extras import how_to_install
@@ -176,8 +176,6 @@ def _print_sparse(screen: Console, run: Run) -> None:
     if run.summary.tables:
         click.echo(f"sparse tables of {run.name}:")
         screen.print(tables_view(run.summary.tables), soft_wrap=False)
-    for sentence in hot_sentences(run.summary.tables):
-        click.echo(sentence)
 
 
 def _print_left(run: Run) -> None:
@@ -198,8 +196,8 @@ def compare(folders: tuple[Path, ...], **options: Any) -> None:
     share of one worker in the applied contributions: a policy that never waits for slow workers may starve
     them. Columns that do not fit the terminal are named below the table; --columns chooses columns, and
     --csv has all. An unfinished run is read up to the last complete line of its log and counts as failed,
-    and a note says so. Below the table stand the sparse tables of the first run of each line and their
-    busiest rows, data on which nothing was trained, and later jobs of a run's servers.
+    and a note says so. Below the table stand the sparse tables of the first run of each line,
+    data on which nothing was trained, and later jobs of a run's servers.
 
     \b
       ps-lab compare runs/digits-* --training-loss 0.3

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import click
 from rich.live import Live
-from rich.text import Text
 
 from pslab.commands.failure import EPILOG, Failure, console, trust_option
 from pslab.display.progress import print_json
 from pslab.display.status import SampleRate, status_json, status_line, status_view
-from pslab.display.tables import figures_of, hot_sentences, tables_view
+from pslab.display.tables import figures_of, tables_view
 from pslab.display.watch import History, watch_view
 from pslab.experiment import Experiment
 from pslab.launch.security import options_for
@@ -139,16 +138,9 @@ def status(target: str, as_json: bool, watch: bool, trust: bool, security: Secur
 
     \b
       rows, MiB     rows, and the memory of rows and index
-      load          the part of the index's places that are taken, at most 0.75
-      unique        rows divided by the updates they had: 1 if each was updated once
-      skew          the share of updates that went to the busiest 1% of rows
       per version   rows that a version changed in the mean, and the last one
-      staleness     updates of a row between its reading and its gradient, in the mean
       made          rows made since the servers started; "evicted": rows removed since then
       not made      gradients that were dropped because rules of admission made no row for them
-
-    Staleness is measured on a part of the gradients: those of every seventh version, and of many rows a
-    sixteenth.
     """
     client = status_client(target, security, trusted=trust)
     try:
@@ -164,8 +156,6 @@ def status(target: str, as_json: bool, watch: bool, trust: bool, security: Secur
             console().print(status_view(first))
             if tables := figures_of(first):
                 console().print(tables_view(tables))
-                for sentence in hot_sentences(tables):
-                    console().print(Text(sentence))
     except StatusError as error:
         raise Failure(error, error.code) from error
     finally:

@@ -14,7 +14,7 @@ from pslab.dashboard.past import Past
 from pslab.dashboard.recording import Batch, Recorder
 from pslab.dashboard.runs import Rest, rest_of
 from pslab.display.status import INSECURE, headline_rows, status_json
-from pslab.display.tables import TITLES, figures_of, hot_sentences, table_row
+from pslab.display.tables import TITLES, figures_of, table_row
 from pslab.launch.status_client import StatusError
 from pslab.runs.folder import Metric
 from pslab.runs.log import Line, read_log
@@ -152,12 +152,7 @@ class Observer:
         for name in ("entries", "entries_from", "evaluations"):
             status.pop(name)
         status["headline"] = headline_rows(reply)
-        tables = figures_of(reply)
-        status["tables"] = {
-            "titles": TITLES,
-            "rows": list(map(table_row, tables)),
-            "hot": hot_sentences(tables),
-        }
+        status["tables"] = {"titles": TITLES, "rows": list(map(table_row, figures_of(reply)))}
         status["exposed"] = INSECURE if reply.security == "insecure" else ""
         started, self._status = self._status is None, status
         self._keep(batch)

@@ -10,12 +10,7 @@ from pswire.model.table_figures import TableFigures, together
 from pswire.table_messages import table_from_wire
 from pswire.v1 import coordinator_pb2 as pb
 
-TITLES = (
-    *("table", "rows", "MiB", "load", "unique", "skew", "per version", "last", "staleness", "made"),
-    *("not made", "evicted"),
-)
-# How many of the rows with the most updates are named.
-NAMED = 3
+TITLES = ("table", "rows", "MiB", "per version", "last", "made", "not made", "evicted")
 
 
 def figures_of(status: pb.StatusReply) -> list[TableFigures]:
@@ -26,20 +21,9 @@ def figures_of(status: pb.StatusReply) -> list[TableFigures]:
 def table_row(table: TableFigures) -> tuple[str, ...]:
     """Return the cells of a table, under `TITLES`."""
     return (
-        *(table.name, str(table.rows), number(table.nbytes / 2**20, 2), number(table.load, 2)),
-        *(number(table.unique), number(table.skew), number(table.per_version, 1), str(table.newest)),
-        *(number(table.staleness), str(table.made), str(table.refused), str(table.evicted)),
+        *(table.name, str(table.rows), number(table.nbytes / 2**20, 2), number(table.per_version, 1)),
+        *(str(table.newest), str(table.made), str(table.refused), str(table.evicted)),
     )
-
-
-def hot_sentences(tables: Iterable[TableFigures]) -> list[str]:
-    """Name the rows of each table with the most updates."""
-    found = []
-    for table in tables:
-        if table.hot:
-            rows = ", ".join(f"{row} ({updates})" for row, updates in table.hot[:NAMED])
-            found.append(f"rows of {table.name} with the most updates: {rows}")
-    return found
 
 
 def tables_view(tables: Iterable[TableFigures]) -> Table:

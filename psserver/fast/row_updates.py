@@ -84,14 +84,14 @@ def _call(
     saved: Saved,
     version: int,
     numbers: PassNumbers,
-) -> tuple[NDArray[np.uint32], NDArray[np.uint32] | None]:
+) -> NDArray[np.uint32] | None:
     counts, kept = np.empty(slots.size, np.uint32), np.zeros(slots.size, np.uint32)
     good = run(
         *(slots, memory.addresses, memory.words, memory.bits, saved.values.shape[1], g.reshape(-1)),
         *(saved.values.reshape(-1), saved.filled, counts, kept, np.uint32(version)),
         *numbers,
     )
-    return counts, None if good else kept
+    return None if good else kept
 
 
 def _signature() -> Any:

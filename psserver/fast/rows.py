@@ -97,11 +97,11 @@ class RowUpdate(Protocol):
 
     def __call__(
         self, memory: Memory, slots: Slots, g: Floats, saved: Saved, version: int, numbers: PassNumbers
-    ) -> tuple[NDArray[np.uint32], NDArray[np.uint32] | None]:
+    ) -> NDArray[np.uint32] | None:
         """Update the rows of different slots to `version`: values, slots and ages. `g` is [n, dim].
 
-        Return how many updates each row has had now, and how many of its elements kept their old values because a
-        number would not be finite; None if none did.
+        Return how many elements of each row kept their old values because a number would not be finite; None if none
+        did.
         """
 
 

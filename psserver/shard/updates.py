@@ -219,7 +219,7 @@ class Updates:
             for fold in folds:
                 fold.finish()
             if tables is not None:
-                tables.committed(min(self.started, default=apply.version))
+                tables.committed()
             for values in self._updater.clear():
                 self._staging.recycle(values)
             self.summed.clear()

@@ -45,10 +45,9 @@ class TableSpec:
 
     `numbers`: the initializer's, in the order of `INITIALIZERS`. `optimizer`: the rule's settings as canonical JSON;
     "" for the job's optimizer. `admit`: the chance that a gradient for an id without a row makes one; a gradient that
-    makes none is dropped. `admit_after`: the update with that many-th applied gradient for an id without a row makes
-    it. Rows go that no update has touched for `evict_age` versions, or whose norm is at most `evict_norm`, or that are
-    not among the `evict_capacity` rows of their bucket that were touched last; None: none go for that reason. Each
-    bucket is looked through once in `evict_every` versions. An id that returns begins anew.
+    makes none is dropped. Rows go that no update has touched for `evict_age` versions, or whose norm is at most
+    `evict_norm`, or that are not among the `evict_capacity` rows of their bucket that were touched last; None: none go
+    for that reason. Each bucket is looked through once in `evict_every` versions. An id that returns begins anew.
     """
 
     name: str
@@ -59,7 +58,6 @@ class TableSpec:
     optimizer: str = ""
     buckets: int = BUCKETS
     admit: float = 1.0
-    admit_after: int = 1
     evict_age: int | None = None
     evict_norm: float | None = None
     evict_capacity: int | None = None
@@ -98,20 +96,10 @@ class TableSpec:
             )
         _need(_single(self.admit) and 0 < self.admit <= 1, "admit", self.admit, "a number above 0, at most 1")
         for what, limit in (
-            ("admit_after", self.admit_after),
             ("evict_age", self.evict_age),
             ("evict_capacity", self.evict_capacity),
         ):
-            absent = limit is None and what != "admit_after"
-            _need(absent or _whole(limit, 1, 2**32 - 1), what, limit, "a whole number from 1, or none")
-        _need(
-            self.admit == 1 or self.admit_after == 1,
-            *(
-                "rule of admission",
-                (self.admit, self.admit_after),
-                "by chance (admit) or by count (admit_after)",
-            ),
-        )
+            _need(limit is None or _whole(limit, 1, 2**32 - 1), what, limit, "a whole number from 1, or none")
         _need(
             self.evict_norm is None or (_single(self.evict_norm) and self.evict_norm >= 0),
             *("evict_norm", self.evict_norm, "a number from 0, or none"),
@@ -172,7 +160,7 @@ class TableSpec:
 
 
 # Which rows there are: what stands in a specification's JSON only where it is not the default.
-RULES: Final = ("admit", "admit_after", "evict_age", "evict_norm", "evict_capacity", "evict_every")
+RULES: Final = ("admit", "evict_age", "evict_norm", "evict_capacity", "evict_every")
 DEFAULTS: Final[Mapping[str, object]] = {
     each.name: each.default for each in fields(TableSpec) if each.name in RULES
 }

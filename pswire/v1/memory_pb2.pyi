@@ -62,64 +62,37 @@ class TableUse(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
     NBYTES_FIELD_NUMBER: _builtins.int
-    PLACES_FIELD_NUMBER: _builtins.int
     VERSIONS_FIELD_NUMBER: _builtins.int
     TOUCHED_FIELD_NUMBER: _builtins.int
     NEWEST_FIELD_NUMBER: _builtins.int
     MADE_FIELD_NUMBER: _builtins.int
     EVICTED_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
-    READ_FIELD_NUMBER: _builtins.int
-    BEHIND_FIELD_NUMBER: _builtins.int
-    LEVEL_ROWS_FIELD_NUMBER: _builtins.int
-    LEVEL_UPDATES_FIELD_NUMBER: _builtins.int
-    HOT_IDS_FIELD_NUMBER: _builtins.int
-    HOT_UPDATES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     rows: _builtins.int
     nbytes: _builtins.int
-    places: _builtins.int
     versions: _builtins.int
     touched: _builtins.int
     newest: _builtins.int
     made: _builtins.int
     evicted: _builtins.int
     refused: _builtins.int
-    read: _builtins.int
-    behind: _builtins.int
-    @_builtins.property
-    def level_rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Of each level: its rows, and their updates."""
-
-    @_builtins.property
-    def level_updates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    @_builtins.property
-    def hot_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    @_builtins.property
-    def hot_updates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         rows: _builtins.int = ...,
         nbytes: _builtins.int = ...,
-        places: _builtins.int = ...,
         versions: _builtins.int = ...,
         touched: _builtins.int = ...,
         newest: _builtins.int = ...,
         made: _builtins.int = ...,
         evicted: _builtins.int = ...,
         refused: _builtins.int = ...,
-        read: _builtins.int = ...,
-        behind: _builtins.int = ...,
-        level_rows: _abc.Iterable[_builtins.int] | None = ...,
-        level_updates: _abc.Iterable[_builtins.int] | None = ...,
-        hot_ids: _abc.Iterable[_builtins.int] | None = ...,
-        hot_updates: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["behind", b"behind", "evicted", b"evicted", "hot_ids", b"hot_ids", "hot_updates", b"hot_updates", "level_rows", b"level_rows", "level_updates", b"level_updates", "made", b"made", "name", b"name", "nbytes", b"nbytes", "newest", b"newest", "places", b"places", "read", b"read", "refused", b"refused", "rows", b"rows", "touched", b"touched", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evicted", b"evicted", "made", b"made", "name", b"name", "nbytes", b"nbytes", "newest", b"newest", "refused", b"refused", "rows", b"rows", "touched", b"touched", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

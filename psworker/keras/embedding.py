@@ -30,7 +30,7 @@ class RemoteEmbedding(keras.layers.Layer):  # type: ignore[misc]
     RandomNormal or Zeros. A row is drawn from `seed`, the table and its id, when the first gradient for it is applied.
     `optimizer`: the servers' rule for the rows, a Keras optimizer or settings ({"name": "rowwise-adagrad",
     "learning_rate": 0.05}); by default that of the job. `admit`: the chance that a gradient for an id without a row
-    makes one; `admit_after`: how many gradients an id needs to have one. `evict`: which rows go, some of {"age":
+    makes one. `evict`: which rows go, some of {"age":
     versions, "norm": least, "capacity": rows of a bucket, "every": versions} (`pswire.model.tables.TableSpec`).
 
     Its rows are trained within `distribute` and in a `Job`, on the TensorFlow backend. Elsewhere a call needs a reader
@@ -50,7 +50,6 @@ class RemoteEmbedding(keras.layers.Layer):  # type: ignore[misc]
         table: str | None = None,
         seed: int = 0,
         admit: float = 1.0,
-        admit_after: int = 1,
         evict: Mapping[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -65,7 +64,6 @@ class RemoteEmbedding(keras.layers.Layer):  # type: ignore[misc]
         self.combiner = combiner
         rules = {
             "admit": admit,
-            "admit_after": admit_after,
             **{f"evict_{rule}": number for rule, number in (evict or {}).items()},
         }
         self.remote = Remote(table_spec(table or name, dim, initializer, optimizer, seed, rules), mask_id)
@@ -107,7 +105,6 @@ class RemoteEmbedding(keras.layers.Layer):  # type: ignore[misc]
             "table": self.remote.table.name,
             "seed": self.remote.table.seed,
             "admit": self.remote.table.admit,
-            "admit_after": self.remote.table.admit_after,
             "evict": {
                 rule.removeprefix("evict_"): table[rule]
                 for rule in RULES

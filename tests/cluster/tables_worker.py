@@ -24,12 +24,12 @@ from tests.cluster.numpy_worker import LOOK_EVERY, say
 
 
 class Evicting(Clicks):
-    """Clicks, whose first table admits rows by count and evicts them by age, and whose second admits them by chance."""
+    """Clicks, whose first table evicts rows by age, and whose second admits them by chance."""
 
     def tables(self) -> list[TableSpec]:
         first, second, *others = super().tables()
         return [
-            replace(first, admit_after=2, evict_age=6, evict_every=5),
+            replace(first, evict_age=6, evict_every=5),
             replace(second, admit=0.5, optimizer='{"learning_rate":0.05,"name":"rowwise-adagrad"}'),
             *others,
         ]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from psserver.optimizers import build
 from psserver.optimizers.rows import rows_optimizer
-from psserver.shard.tables import Table, compute
+from psserver.shard.tables import Table
 from pswire.model.plan import PlanError
 from pswire.model.tables import Keys, TableSpec, admitted, bucket, initial_rows, mix, split
 from tests.promises import promise
@@ -26,7 +26,6 @@ SPECS = {
     "capacity": replace(BASE, evict_capacity=1),
     "all": replace(BASE, evict_age=5, evict_norm=0.3, evict_capacity=2, evict_every=2, admit=0.7),
     "admit": replace(BASE, admit=0.4),
-    "after": replace(BASE, admit_after=3, evict_age=5, evict_every=2),
 }
 
 
@@ -36,8 +35,6 @@ class Twin:
     def __init__(self, spec: TableSpec) -> None:
         self.spec, self.version = spec, 0
         self.rows: dict[int, tuple[np.ndarray, int, int]] = {}
-        # Keys without a row: how often they were seen, and when last.
-        self.seen: dict[int, tuple[int, int]] = {}
 
     def update(self, keys: Keys, gradients: np.ndarray) -> None:
         self.version += 1
@@ -45,11 +42,6 @@ class Twin:
             alone = np.array([key], np.uint64)
             if key not in self.rows and not admitted(self.spec, alone, self.version)[0]:
                 continue
-            if key not in self.rows:
-                times = self.seen.pop(key, (0, 0))[0] + 1
-                if times < self.spec.admit_after:
-                    self.seen[key] = times, self.version
-                    continue
             row, _, count = self.rows.get(key, (initial_rows(self.spec, alone)[0], 0, 0))
             self.rows[key] = row - gradient * RATE, self.version, count + 1
         self.evict()
@@ -73,9 +65,6 @@ class Twin:
                 going |= set(own[: max(0, len(own) - spec.evict_capacity)])
         for key in filter(self.due, going):
             del self.rows[key]
-        if spec.evict_age is not None and self.version % spec.evict_every == 0:
-            oldest = self.version - spec.evict_age
-            self.seen = {key: seen for key, seen in self.seen.items() if seen[1] > oldest}
 
     def read(self) -> np.ndarray:
         fresh = initial_rows(self.spec, KEYS)
@@ -119,8 +108,6 @@ def test_rows_come_and_go_as_in_the_twin(
             # As from a checkpoint.
             before, tables = tables, [table(spec) for _ in range(servers)]
             for each, old in zip(tables, before, strict=True):
-                if each.waiting is not None and old.waiting is not None:
-                    each.waiting.restore(*old.waiting.state())
                 each.restore(old.state(), twin.version)
             seen = [twin.read()] * (twin.version + 1)
             oldest = twin.version
@@ -160,37 +147,6 @@ def test_keys_of_rows_that_went_count_as_memory_until_they_are_forgotten() -> No
     assert ours.gone(0).size == 0 and remembered - ours.nbytes == KEYS.nbytes
 
 
-@promise("Admission by count: the gradient with that number makes the row.")
-@pytest.mark.parametrize("after", [1, 2, 5])
-def test_the_applied_gradient_with_the_number_of_admission_makes_the_row(after: int) -> None:
-    spec = replace(BASE, admit_after=after)
-    ours, key, gradient = table(spec), KEYS[3:4], np.ones((1, DIM), np.float32)
-    for number in range(1, 8):
-        # Looking, and trying an update, count nothing.
-        ours.read(key)
-        compute([(ours, [(key, gradient, 1.0)])], 1.0, 1.0)
-        assert ours.missing(key) == (number == after) or ours.count
-        advance(ours, [(key, gradient, 1.0)], keep=False)
-        assert ours.count == (number >= after), number
-    # The gradients before it are dropped.
-    assert np.array_equal(ours.read(key), initial_rows(spec, key) - (8 - after) * RATE)
-    # Three contributions of one update count three times.
-    several = table(spec)
-    advance(several, [(key, gradient, 1.0)] * 3, keep=False)
-    assert several.count == (after <= 3)
-
-
-def test_ids_that_wait_are_counted_in_memory_and_forgotten_with_age() -> None:
-    ours = table(replace(BASE, admit_after=2, evict_age=3, evict_every=1))
-    empty, keys = ours.nbytes, np.sort(mix(np.arange(20_000)))
-    advance(ours, [(keys, np.ones((keys.size, DIM), np.float32), 1.0)], keep=False)
-    assert ours.count == 0 and ours.nbytes - empty > 20_000 * 20
-    for _ in range(3):
-        advance(ours, [], keep=False)
-    assert ours.waiting is not None and ours.waiting.state()[0].size == 0
-    assert ours.nbytes - empty < 1000
-
-
 def test_the_coin_falls_as_often_as_it_should_and_differs_by_version() -> None:
     keys = mix(np.arange(100_000))
     spec = replace(BASE, admit=0.3)
@@ -204,8 +160,6 @@ def test_the_coin_falls_as_often_as_it_should_and_differs_by_version() -> None:
     [
         {"admit": 0},
         {"admit": 1.5},
-        {"admit_after": 0},
-        {"admit": 0.5, "admit_after": 2},
         {"evict_age": 0},
         {"evict_norm": -1.0},
         {"evict_capacity": 1.5},

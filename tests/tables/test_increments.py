@@ -35,7 +35,7 @@ RULES: list[dict[str, object]] = [
     {"name": "ftrl", "learning_rate": 0.5},
 ]
 SPEC = TableSpec("items", 2, "uniform", (-1.0, 1.0), 3, evict_age=3, evict_every=2)
-OTHER = TableSpec("users", 3, "zeros", (), admit_after=2)
+OTHER = TableSpec("users", 3, "zeros", ())
 JOB = "job"
 
 
@@ -55,7 +55,7 @@ def update(tables: Tables, ids: list[int], seed: int) -> None:
     rows = [(keys, dice.normal(size=(keys.size, t.spec.dim)).astype(np.float32)) for t in tables.tables]
     tables.add(rows, 1.0, 0)
     assert not tables.advance(1.0, 1.0)[1]
-    tables.committed(0)
+    tables.committed()
 
 
 def about(store: Store, entry: int, files: dict[str, FileFacts]) -> Manifest:
@@ -108,8 +108,7 @@ def test_increments_add_up_and_training_goes_on_with_equal_bits(
         read = load_rows(store, base.name, found, 0)
         assert same(read, rows_of(tables))
         fresh = made(rule)
-        waiting = {n: a for n, a in tables.rows_saved().items() if n.startswith("waiting/")}
-        fresh.restore({**read, **waiting}, [], number, {})
+        fresh.restore(read, [], number, {})
         twin = made(rule)
         twin.restore(tables.rows_saved(), [], number, {})
         for each in (fresh, twin):

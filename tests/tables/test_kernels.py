@@ -29,6 +29,11 @@ sizes = st.integers(0, 60)
 seeds = st.integers(0, 2**32 - 1)
 
 
+def load(index: Index) -> float:
+    """Return the part of places that are taken, of parts that have keys."""
+    return index.count / max(1, sum(len(part) for part in index.places.parts if len(part) > 2))
+
+
 def floats(random: np.random.Generator, *shape: int) -> np.ndarray:
     """Return numbers of every magnitude, with zeros, infinities and NaN among them."""
     bits = random.integers(0, 2**32, shape, np.uint32)
@@ -90,7 +95,7 @@ def test_an_index_finds_what_either_kernel_has_inserted(
         # What went may come back.
         index.insert(keys[::2].copy(), np.array([slots[key] for key in keys[::2].tolist()], np.int32))
         assert index.sorted()[0].tolist() == keys.tolist()
-        assert index.load <= 0.75
+        assert load(index) <= 0.75
 
 
 def test_a_large_index_is_divided() -> None:
@@ -101,7 +106,7 @@ def test_a_large_index_is_divided() -> None:
         index.insert(keys[part], slots[part])
         parts.append(len(index.places.parts))
     assert 180_000 < FULLEST * SINGLE < 240_000 and parts == [1, 1, 1, BUCKETS, BUCKETS]
-    assert np.array_equal(index.find(keys), slots) and index.load <= 0.75
+    assert np.array_equal(index.find(keys), slots) and load(index) <= 0.75
 
 
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=4), sizes, sizes, seeds)

@@ -32,7 +32,7 @@ JOB = "job"
 RULE = canonical({"name": "rowwise-adagrad", "learning_rate": 0.1})
 SPECS = (
     TableSpec("items", 2, "uniform", (-1.0, 1.0), 3, RULE, evict_age=2, evict_every=1),
-    TableSpec("users", 3, optimizer=RULE, admit_after=2),
+    TableSpec("users", 3, optimizer=RULE),
 )
 
 
@@ -50,7 +50,7 @@ def update(tables: Tables, ids: list[int]) -> None:
     rows = [(keys, dice.normal(size=(keys.size, t.spec.dim)).astype(np.float32)) for t in tables.tables]
     tables.add(rows, 1.0, 0)
     assert not tables.advance(1.0, 1.0)[1]
-    tables.committed(0)
+    tables.committed()
 
 
 class Interleaved:
@@ -103,9 +103,7 @@ def test_a_copy_has_the_rows_of_its_version_whatever_is_updated_made_and_evicted
 
             saved = tables.snapshot()
             between.then = one_more
-            found = (
-                {**saved.waiting, **joined(list(saved.pieces(asked, size)))} if size else saved.copy(asked)
-            )
+            found = joined(list(saved.pieces(asked, size))) if size else saved.copy(asked)
             between.then = lambda: None
             tables.drop(saved)
             for _ in during:

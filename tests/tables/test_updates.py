@@ -30,7 +30,7 @@ BESIDE: list[dict[str, object]] = [
 TOGETHER = {
     "in one store": (TableSpec("one", 3), TableSpec("two", 3)),
     "in two stores": (TableSpec("one", 3), TableSpec("two", 3, optimizer='{"name":"sgd"}')),
-    "of which some are not admitted": (TableSpec("one", 3, admit=0.5), TableSpec("two", 3, admit_after=2)),
+    "of which some are not admitted": (TableSpec("one", 3, admit=0.5), TableSpec("two", 3)),
 }
 
 
@@ -139,14 +139,14 @@ def test_rows_that_came_in_one_message_have_the_bits_of_others(specs: tuple[Tabl
                 # Another contribution that changes nothing.
                 tables.add([(keys, np.zeros_like(own)) for keys, own in rows], 0.5, step)
             assert not tables.advance(0.25, 1.0)[1]
-            tables.committed(0)
+            tables.committed()
         found = [[each.tobytes() for each in t.read(wanted, t.tables[0].version)] for t in (fast, slow)]
         assert found[0] == found[1]
     one, two = fast.rows_saved(), slow.rows_saved()
     assert one.keys() == two.keys()
     assert all(one[name].size and one[name].tobytes() == two[name].tobytes() for name in one)
     values = [name for name in one if name.endswith("values")]
-    if specs[0].admit == specs[1].admit_after == 1:
+    if specs[0].admit == 1:
         more = several.rows_saved()
         assert all(np.array_equal(one[name], more[name]) for name in values)
     assert fast.figures() == slow.figures()

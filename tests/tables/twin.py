@@ -39,8 +39,10 @@ def advance(
     *,
     keep: bool = False,
 ) -> int:
-    """Return how many elements were kept back."""
-    _, kept = advance_store([(table, contributions)], scale, lr_scale, keep=keep)
+    """Return how many elements were kept back. `keep`: older versions stay readable."""
+    _, kept = advance_store([(table, contributions)], scale, lr_scale)
+    if not keep:
+        table.forget(table.version)
     return sum(kept.values())
 
 

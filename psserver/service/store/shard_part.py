@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -243,7 +242,7 @@ class PartSaver:
             )
             return False
         found = shard.tables.snapshot()
-        copy = Copy(entry, job, _with(state, found.waiting), nbytes, shard.tables, found, rows <= LARGE_PASS)
+        copy = Copy(entry, job, state, nbytes, shard.tables, found, rows <= LARGE_PASS)
         if not large and not self._copying:
             self._wait(replace(copy, state=copied(copy.state)))
             self._begin()
@@ -368,10 +367,6 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return "has no memory for a copy of what it holds"
     return f"failed: {type(error).__name__}: {error}"
-
-
-def _with(state: ShardState, arrays: dict[str, NDArray[Any]]) -> ShardState:
-    return ShardState(state.facts, {**state.arrays, **arrays})
 
 
 def _dense(state: ShardState) -> list[Floats]:

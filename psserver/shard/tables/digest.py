@@ -29,8 +29,7 @@ def digest_of(table: Table, turn: int) -> int:
     of = turns(table)
     buckets = None if of == 1 else np.arange(BUCKETS) % of == turn % of
     state = table.state(buckets=buckets)
-    waiting = () if table.waiting is None else table.waiting.state(buckets)
     found = zlib.crc32(table.count.to_bytes(8, "little"))
-    for array in (state.keys, state.values, *state.slots.values(), state.touched, state.count, *waiting):
+    for array in (state.keys, state.values, *state.slots.values(), state.touched, state.count):
         found = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, found)
     return found

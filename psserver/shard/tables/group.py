@@ -6,7 +6,6 @@ Names of saved arrays, where t is a table's number in the plan, and n its rows h
     table/<t>/values          (n, dim) float32
     table/<t>/slot/<name>     (n, width) float32  a slot of the table's optimizer
     table/<t>/touched, count  (n,) uint32  the last version that changed a row; how many did
-    waiting/<t>/keys, count, touched  (n,) ids without a row: how often they were seen, and when last
     rows/<ticket>/<t>/keys, values   rows of a payload that is staged
     added/<k>/<t>/keys, values       rows of a contribution to the coming update
     undo/<version>/<t>/keys, values  for compensation: see `psserver.shard.tables.bases`
@@ -25,8 +24,7 @@ from psserver.optimizers import Optimizer
 from psserver.optimizers.rows import rows_optimizer
 from psserver.shard import arithmetic
 from psserver.shard.tables import bases
-from psserver.shard.tables.census import SAMPLED
-from psserver.shard.tables.saved import SavedRows, waiting_names
+from psserver.shard.tables.saved import SavedRows
 from psserver.shard.tables.snapshot import TableState
 from psserver.shard.tables.store import RowStore
 from psserver.shard.tables.table import Table, read
@@ -39,7 +37,7 @@ from pswire.model.tables import Floats, Keys, canonical, check_keys, first_wrong
 from pswire.records import StateError
 
 Arrays = Mapping[str, NDArray[Any]]
-TABLE_KINDS = ("table", "waiting", "rows", "added", bases.UNDO)
+TABLE_KINDS = ("table", "rows", "added", bases.UNDO)
 """The first parts of the names of these arrays."""
 _NO_ROWS: Floats = np.zeros((0, 0), np.float32)
 
@@ -182,9 +180,6 @@ class Tables:
         """Add a contribution from version `base` to the coming update, compensated by `strength`."""
         self.added.append((self.compensated(rows, base, strength), factor))
         self._added_bytes += nbytes_of(rows)
-        if (self.tables[0].version + 1) % SAMPLED == 0:
-            for (keys, _), table in zip(rows, self.tables, strict=True):
-                table.census.measure(keys, base)
 
     def compensated(self, rows: Rows, base: int, strength: float) -> Rows:
         """Return the rows of a contribution as the coming update takes them; they stay as they are."""
@@ -207,7 +202,7 @@ class Tables:
         """
         total, kept = 0, dict[str, int]()
         for each in self._by_store():
-            elements, own = advance(each, scale, lr_scale, keep=True, rows=self._single)
+            elements, own = advance(each, scale, lr_scale, self._single)
             total, kept = total + elements, kept | own
         return total, {name: number for name, number in kept.items() if number}
 
@@ -226,14 +221,11 @@ class Tables:
             for family in self._families
         ]
 
-    def committed(self, started: int) -> None:
-        """Drop what the new version has made superfluous. `started`: the oldest version that an open ticket was
-        granted."""
+    def committed(self) -> None:
+        """Drop what the new version has made superfluous."""
         self.clear()
         self.advancing = False
         self._forget()
-        for table in self.tables:
-            table.census.forget(started)
 
     # Saved state
 
@@ -258,8 +250,7 @@ class Tables:
         """
         for table in self.tables if remember else ():
             table.remember()
-        waiting = [None if table.waiting is None else table.waiting.state() for table in self.tables]
-        return SavedRows(self.tables, [table.snapshot() for table in self.tables], waiting)
+        return SavedRows(self.tables, [table.snapshot() for table in self.tables])
 
     def drop(self, saved: SavedRows) -> None:
         """Drop the snapshots of a copy that is made, or will not be."""
@@ -305,8 +296,6 @@ class Tables:
         for t, table in enumerate(self.tables):
             try:
                 table.check_state(self._state(t, arrays))
-                if table.waiting is not None:
-                    self._check_waiting([arrays[name] for name in waiting_names(t)])
             except ValueError as error:
                 raise StateError(f"shard state: {error}") from error
         for prefix in sorted(
@@ -323,23 +312,12 @@ class Tables:
         for t, table in enumerate(self.tables):
             parts = ["keys", "values", "touched", "count", *(f"slot/{name}" for name in table.slot_names)]
             names += [f"table/{t}/{part}" for part in parts]
-            names += waiting_names(t) if table.waiting is not None else []
         staged = {name.split("/")[1] for name in arrays if name.startswith("rows/")}
         prefixes = [f"added/{k}" for k in range(len(factors))] + [f"rows/{ticket}" for ticket in staged]
         prefixes += [f"{bases.UNDO}/{each}" for each in undone]
         return names + [
             f"{p}/{t}/{part}" for p in prefixes for t in range(count) for part in ("keys", "values")
         ]
-
-    def _check_waiting(self, arrays: Sequence[NDArray[Any]]) -> None:
-        keys, count, touched = arrays
-        fits = keys.dtype == np.uint64 and keys.ndim == 1
-        fits = fits and all(a.dtype == np.uint32 and a.shape == keys.shape for a in (count, touched))
-        wrong = (
-            check_keys(keys, self.start, self.stop) if fits else "expected keys, counts and versions that fit"
-        )
-        if wrong:
-            raise ValueError(f"ids without a row: {wrong}")
 
     def _check_rows(self, rows: Rows, what: str) -> None:
         for (keys, values), table in zip(rows, self.tables, strict=True):
@@ -360,8 +338,6 @@ class Tables:
     ) -> None:
         """Take up checked arrays, as of `version` (-1: before the first). `held`: ticket -> the version it holds."""
         for t, table in enumerate(self.tables):
-            if table.waiting is not None:
-                table.waiting.restore(*(arrays[name] for name in waiting_names(t)))
             table.restore(self._state(t, arrays), max(version, 0))
             table.keep(bases.records(t, arrays, self._undone(version, held)))
         self.added = [

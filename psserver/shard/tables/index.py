@@ -36,16 +36,6 @@ class Index:
         self.count = 0
 
     @property
-    def load(self) -> float:
-        """The part of places that are taken."""
-        return self.count / max(self._total, 1)
-
-    @property
-    def room(self) -> int:
-        """The number of places in all."""
-        return self._total
-
-    @property
     def nbytes(self) -> int:
         places = self.places
         return self._total * _PLACE_BYTES + places.addresses.nbytes + places.bits.nbytes

@@ -16,30 +16,18 @@ PIECE_BYTES: Final = 16 << 20
 
 
 class SavedRows:
-    """Rows of all tables as of one version, to be copied by one thread, once: whole or in pieces.
+    """Rows of all tables as of one version, to be copied by one thread, once: whole or in pieces."""
 
-    `waiting`: ids without a row, by name.
-    """
-
-    def __init__(
-        self,
-        tables: Sequence[Table],
-        snapshots: Sequence[Snapshot],
-        waiting: Sequence[tuple[NDArray[Any], ...] | None],
-    ) -> None:
-        """Keep the snapshots of tables to save. `waiting`: ids without a row of each table that counts them."""
+    def __init__(self, tables: Sequence[Table], snapshots: Sequence[Snapshot]) -> None:
+        """Keep the snapshots of tables to save."""
         self._tables, self.snapshots = tables, snapshots
-        self.waiting: Named = {}
-        for t, arrays in enumerate(waiting):
-            if arrays is not None:
-                self.waiting |= dict(zip(waiting_names(t), arrays, strict=True))
 
     def copy(self, since: int | None = None) -> Named:
-        """Return rows and ids without one in arrays of their own, by name.
+        """Return rows in arrays of their own, by name.
 
         `since`: only rows that changed after that version, and `table/<t>/gone`, the keys of those that went.
         """
-        found = dict(self.waiting)
+        found: Named = {}
         for t, snapshot in enumerate(self.snapshots):
             found |= self._gone(t, since) | _named(t, snapshot.copy(since))
         return found
@@ -88,8 +76,3 @@ def _named(t: int, state: TableState) -> Named:
         f"{at}/count": state.count,
     }
     return found | {f"{at}/slot/{name}": slot for name, slot in state.slots.items()}
-
-
-def waiting_names(t: int) -> list[str]:
-    """Return the names of arrays of ids without a row of table t."""
-    return [f"waiting/{t}/{part}" for part in ("keys", "count", "touched")]

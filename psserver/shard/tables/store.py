@@ -117,9 +117,8 @@ class RowStore:
 
     def advance(
         self, run: RowUpdate, slots: Slots, gradients: Floats, saved: Saved, numbers: RowStep
-    ) -> tuple[Counts, Counts | None]:
-        """Update rows where they lie. Return each row's number of updates, and how many of its elements kept their old
-        values; None if none did."""
+    ) -> Counts | None:
+        """Update rows where they lie. Return how many elements of each row kept their old values; None if none did."""
         passed = self.optimizer.pass_numbers(numbers)
         return run(self._rows.memory, slots, gradients, saved, numbers.version + 1, passed)
 

@@ -1,7 +1,7 @@
 """A table on a shard: rows by key, changed in place by one update after another, and read at exact versions.
 
-A row that no update has touched does not exist; it reads as its initial row. Before an update writes, it may publish
-the rows as they were (its undo record). A reader of version v gathers the live rows, then lays over them the records of
+A row that no update has touched does not exist; it reads as its initial row. Before an update writes, it publishes the
+rows as they were (its undo record). A reader of version v gathers the live rows, then lays over them the records of
 later versions, newest first. A record is there before the first write that it undoes, so whatever a reader found half
 written is replaced: readers take no lock, and see no mixture.
 
@@ -21,12 +21,10 @@ from psserver.fast import rows as kernels
 from psserver.fast.rows import Places, Slots
 from psserver.optimizers.rows import RowOptimizer
 from psserver.shard.accumulator import RunningSum
-from psserver.shard.tables.census import Census
 from psserver.shard.tables.index import Buckets, Index
 from psserver.shard.tables.snapshot import Snapshot, TableState
 from psserver.shard.tables.store import Counts, RowStore
 from psserver.shard.tables.undo import Undo
-from psserver.shard.tables.waiting import Waiting
 from pswire.model.adjacent import Cut
 from pswire.model.table_figures import TableFigures
 from pswire.model.tables import BUCKETS, Floats, Keys, TableSpec, bucket, check_keys, initial_rows
@@ -66,16 +64,16 @@ class Table:
         self._evicts = any(
             rule is not None for rule in (spec.evict_age, spec.evict_norm, spec.evict_capacity)
         )
-        self.census = Census()
         # How often rows have gone.
         self.evictions = 0
+        # Since this process made the table: versions, rows that they changed (and the last one did), rows that were
+        # made and evicted, and gradients for rows that were not made.
+        self._versions = self._touched = self._newest = self._made = self._evicted = self._refused = 0
         # Versions at which rows went, and their keys; None until changes are asked for.
         self._graves: deque[tuple[int, Keys]] | None = None
         self._grave_bytes, self._remembered = 0, version
         # Copies that are being made.
         self._snapshots = tuple[Snapshot, ...]()
-        # Only with admission by count.
-        self.waiting = Waiting() if spec.admit_after > 1 else None
 
     # Sizes
 
@@ -99,14 +97,18 @@ class Table:
         """The loops of the optimizer, to be compiled."""
         return self.store.optimizer.variants
 
-    @property
-    def load(self) -> float:
-        """The part of the index's places that are taken."""
-        return self._index.load
-
     def figures(self) -> TableFigures:
         """Return what the table holds and how its rows are used."""
-        return self.census.figures(self.spec, self.count, self.nbytes, self._index.room)
+        return TableFigures(
+            *(self.spec.name, self.count, self.nbytes, self._versions, self._touched, self._newest),
+            *(self._made, self._evicted, self._refused),
+        )
+
+    def note(self, rows: int, made: int, refused: int) -> None:
+        """Count an update of so many rows. `made`: new ones; `refused`: those that were not made."""
+        self._versions, self._newest = self._versions + 1, rows
+        self._touched, self._made = self._touched + rows, self._made + made
+        self._refused += refused
 
     @property
     def row_bytes(self) -> int:
@@ -120,11 +122,8 @@ class Table:
         return 2 * self.store.row_bytes + 3 * 4 * self.spec.dim + _UPDATE_BYTES
 
     def missing(self, keys: Keys) -> int:
-        """Return how many of `keys` have no row, and would have one after a gradient of one worker."""
-        new = self._index.find(keys) < 0
-        if self.waiting is not None:
-            new[new] = self.waiting.counts(keys[new]) + 1 >= self.spec.admit_after
-        return int(np.count_nonzero(new))
+        """Return how many of `keys` have no row."""
+        return int(np.count_nonzero(self._index.find(keys) < 0))
 
     # Reading
 
@@ -184,24 +183,16 @@ class Table:
         self.undo_bytes += record.nbytes
         self._undo = (*self._undo, record)
 
-    def take_up(self, version: int, keys: Keys, slots: Slots, *, keep: bool) -> None:
+    def take_up(self, version: int, keys: Keys, slots: Slots) -> None:
         """Make new rows known, which are written, evict others if it is time, and move on to `version`."""
         if keys.size:
             self._index.insert(keys, slots)
             self._measure()
         if self._evicts:
-            self._evict(version, keep)
+            self._evict(version)
         if self._evicts and version % self.spec.evict_every == 0:
-            if self.waiting is not None and self.spec.evict_age is not None:
-                self.waiting.forget(version - self.spec.evict_age)
             self._measure()
         self.version = version
-
-    def note_seen(self, seen: tuple[Keys, Counts] | None, version: int) -> None:
-        """Note how often keys without rows have been seen."""
-        if seen is not None and self.waiting is not None:
-            self.waiting.note(*seen, version)
-            self._measure()
 
     def save(self, keys: Keys, slots: Slots) -> None:
         """Save rows that are about to change, go or be made, for copies under way. `keys` are sorted."""
@@ -209,10 +200,9 @@ class Table:
             snapshot.save(keys, slots)
 
     def _measure(self) -> None:
-        waiting = 0 if self.waiting is None else self.waiting.nbytes
-        self.nbytes = self._index.nbytes + self.count * self.row_bytes + waiting + self._grave_bytes
+        self.nbytes = self._index.nbytes + self.count * self.row_bytes + self._grave_bytes
 
-    def _evict(self, version: int, keep: bool) -> None:
+    def _evict(self, version: int) -> None:
         """Drop rows by the table's rules: pure functions of the rows, so the same on any number of servers.
 
         A version looks through some buckets only: so no update takes long.
@@ -227,12 +217,11 @@ class Table:
             return
         # Before the slots are given away, for readers in other threads.
         self.evictions += 1
-        self.census.gone(keys[going], ages[going, 1])
+        self._evicted += int(going.sum())
         if self._graves is not None:
             self._graves.append((version, keys[going]))
             self._grave_bytes += keys[going].nbytes
-        if keep:
-            self.publish(Undo.of(version, keys[going], self.store.values(slots[going])))
+        self.publish(Undo.of(version, keys[going], self.store.values(slots[going])))
         self.save(keys[going], slots[going])
         self._index.remove(keys[going])
         self.store.give(slots[going])
@@ -317,7 +306,6 @@ class Table:
             part = state.part(slice(start, start + RESTORED))
             ages = np.stack([part.touched, part.count], axis=1)
             self._index.insert(part.keys, self.store.restore(part.values, part.slots, ages))
-        self.census.took_up(state.keys, state.count)
         self.version = self.oldest = version
         self._undo, self.undo_bytes = (), 0
         self._measure()

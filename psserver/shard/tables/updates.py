@@ -15,7 +15,6 @@ from psserver.optimizers.rows import RowStep
 from psserver.shard.tables.store import Counts, RowStore, WholeRows
 from psserver.shard.tables.table import Contribution, Table, fresh, in_blocks
 from psserver.shard.tables.undo import Undo
-from psserver.shard.tables.waiting import occurrences
 from pswire.model.adjacent import joined
 from pswire.model.rows import CutRows
 from pswire.model.tables import Floats, Keys, admitted, initial_rows
@@ -28,17 +27,13 @@ Contributions = Sequence[tuple[Table, Sequence[Contribution]]]
 
 @value
 class Part:
-    """The rows of one table in an update: elements [start, stop) of its arrays; and how many it does not make.
-
-    `seen`: keys without rows before it, and how often each has then been seen; 0 for those that have a row.
-    """
+    """The rows of one table in an update: elements [start, stop) of its arrays; and how many it does not make."""
 
     table: Table
     keys: Keys
     start: int
     stop: int
     refused: int = 0
-    seen: tuple[Keys, Counts] | None = None
 
 
 @value
@@ -89,21 +84,12 @@ def _asked(contributions: Contributions, rows: CutRows | None = None) -> _Asked:
     whole, ends = tables[0].store.finder.find(tables, keys)
     found = [whole[end - each.size : end] for each, end in zip(keys, ends, strict=True)]
     refused = [0] * len(tables)
-    if any(table.spec.admit < 1 or table.waiting is not None for table in tables):
+    if any(table.spec.admit < 1 for table in tables):
         keys, totals = list(keys), list(totals)
-    seen: list[tuple[Keys, Counts] | None] = [None] * len(tables)
-    for t, (table, own) in enumerate(contributions):
-        if table.spec.admit < 1 or table.waiting is not None:
+    for t, table in enumerate(tables):
+        if table.spec.admit < 1:
             # Rows that are not made are not in the update at all.
-            if table.waiting is None:
-                made = admitted(table.spec, keys[t], table.version + 1)
-            else:
-                new = found[t] < 0
-                total = occurrences(keys[t], [each for each, _, _ in own])
-                total[new] += table.waiting.counts(keys[t][new])
-                made = total >= table.spec.admit_after
-                seen[t] = keys[t][new], np.where(made, 0, total)[new].astype(np.uint32)
-            stay = (found[t] >= 0) | made
+            stay = (found[t] >= 0) | admitted(table.spec, keys[t], table.version + 1)
             refused[t] = stay.size - int(np.count_nonzero(stay))
             assert isinstance(keys, list) and isinstance(totals, list)
             keys[t], totals[t], found[t] = keys[t][stay], totals[t][stay], found[t][stay]
@@ -111,8 +97,8 @@ def _asked(contributions: Contributions, rows: CutRows | None = None) -> _Asked:
         whole = np.concatenate(found)
     ends = np.cumsum([each.size for each in keys]).tolist()
     parts = tuple(
-        Part(table, each, end - each.size, end, number, counts)
-        for table, each, end, number, counts in zip(tables, keys, ends, refused, seen, strict=True)
+        Part(table, each, end - each.size, end, number)
+        for table, each, end, number in zip(tables, keys, ends, refused, strict=True)
     )
     gradients = joined(totals).reshape(-1, tables[0].spec.dim)
     return _Asked(parts, whole, gradients, factor)
@@ -147,26 +133,21 @@ def compute(contributions: Contributions, scale: float, lr_scale: float) -> Upda
     return Update(version + 1, asked.parts, asked.slots, rows, after, kept)
 
 
-def commit(update: Update, *, keep: bool) -> None:
-    """Make the version that `compute` returned. Raises ValueError, with nothing changed, for another.
-
-    `keep`: older versions stay readable, and others may read meanwhile. Without it nobody else may read during the
-    call, and afterwards this version is the oldest.
-    """
+def commit(update: Update) -> None:
+    """Make the version that `compute` returned. Raises ValueError, with nothing changed, for another."""
     for part in update.parts:
         if update.version != part.table.version + 1:
             expected = part.table.version + 1
             raise ValueError(f"expected an update to version {expected}, got one to {update.version}")
     store, slots = update.parts[0].table.store, update.slots.copy()
     _save(update.parts, slots)
-    if keep:
-        for part in update.parts:
-            rows = update.rows.values[part.start : part.stop]
-            part.table.publish(Undo.of(update.version, part.keys, rows))
+    for part in update.parts:
+        rows = update.rows.values[part.start : part.stop]
+        part.table.publish(Undo.of(update.version, part.keys, rows))
     made = np.flatnonzero(slots < 0)
     slots[made] = store.take(made.size)
     store.write(slots, update.after, update.rows)
-    _take_up(update.version, update.parts, slots, made, update.rows.ages[:, 1].copy(), keep=keep)
+    _take_up(update.version, update.parts, slots, made)
 
 
 def _save(parts: Sequence[Part], slots: Slots) -> None:
@@ -175,50 +156,41 @@ def _save(parts: Sequence[Part], slots: Slots) -> None:
         part.table.save(part.keys, slots[part.start : part.stop])
 
 
-def _take_up(
-    version: int, parts: Sequence[Part], slots: Slots, made: Places, counts: Counts, *, keep: bool
-) -> None:
+def _take_up(version: int, parts: Sequence[Part], slots: Slots, made: Places) -> None:
     """Move tables on to a version that is written. `made`: the places of new rows in `slots`."""
     bounds = np.searchsorted(made, [0, *(part.stop for part in parts)]).tolist()
     for part, begin, end in zip(parts, bounds, bounds[1:], strict=False):
         new, table = made[begin:end], part.table
-        table.note_seen(part.seen, version)
-        table.census.note(version, part.keys, counts[part.start : part.stop], new.size, part.refused)
-        table.take_up(version, part.keys[new - part.start], slots[new], keep=keep)
-        if not keep:
-            table.forget(version)
+        table.note(part.keys.size, new.size, part.refused)
+        table.take_up(version, part.keys[new - part.start], slots[new])
 
 
 def advance(
     contributions: Contributions,
     scale: float,
     lr_scale: float,
-    *,
-    keep: bool,
     rows: CutRows | None = None,
 ) -> tuple[int, dict[str, int]]:
-    """Make the coming version of tables of one store.
+    """Make the coming version of tables of one store. Others may read older versions meanwhile and afterwards.
 
-    Return how many elements of rows it could change, and how many of these each table kept back, by name.
-
-    `keep`: others may read older versions meanwhile and afterwards. `rows`: those of all contributions, if these are
-    one payload.
+    Return how many elements of rows it could change, and how many of these each table kept back, by name. `rows`: those
+    of all contributions, if these are one payload.
     """
     run = contributions[0][0].store.in_place
     if run is None:
         update = compute(contributions, scale, lr_scale)
-        commit(update, keep=keep)
+        commit(update)
         parts, kept = update.parts, update.kept
     else:
         asked = _asked(contributions, rows)
-        parts, kept = asked.parts, _write(run, asked, asked.step(scale, lr_scale), keep=keep)
+        parts, kept = asked.parts, _write(run, asked, asked.step(scale, lr_scale))
     elements = parts[-1].stop * parts[0].table.spec.dim
     if kept is None:
         return elements, {}
     return elements, {part.table.spec.name: int(kept[part.start : part.stop].sum()) for part in parts}
 
 
-def _write(run: RowUpdate, asked: _Asked, step: RowStep, *, keep: bool) -> Counts | None:
+def _write(run: RowUpdate, asked: _Asked, step: RowStep) -> Counts | None:
     """Update in place. Return how many elements of each row kept their old values; None if none did.
 
     Until the end no reader is told of the version, and none finds its new rows.
@@ -230,12 +202,11 @@ def _write(run: RowUpdate, asked: _Asked, step: RowStep, *, keep: bool) -> Count
     if made.size:
         slots = slots.copy()
         _make(asked, made, slots)
-    if keep:
-        for part in parts:
-            rows = saved.values[part.start : part.stop]
-            part.table.publish(Undo(asked.version + 1, part.keys, rows, saved.filled, part.start))
-    counts, kept = store.advance(run, slots, asked.totals, saved, step)
-    _take_up(asked.version + 1, parts, slots, made, counts, keep=keep)
+    for part in parts:
+        rows = saved.values[part.start : part.stop]
+        part.table.publish(Undo(asked.version + 1, part.keys, rows, saved.filled, part.start))
+    kept = store.advance(run, slots, asked.totals, saved, step)
+    _take_up(asked.version + 1, parts, slots, made)
     return kept
 
 

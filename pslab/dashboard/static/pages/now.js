@@ -222,11 +222,9 @@ function jobAndServers() {
   const servers = stacked("Servers");
   const tables = stacked("Sparse tables", { id: "tables" });
   const total = h("p", { class: "dim", role: "status" });
-  const hot = h("p", { class: "dim", role: "status", id: "hot-rows" });
   const changing = changePolicy();
   const memory = h("div", { class: "card" }, h("h2", {}, "Memory by kind"), held);
   servers.element.append(total);
-  tables.element.append(hot);
   const first = h("div", { class: "columns" }, h("div", { class: "card" }, h("h2", {}, "The job"), job), memory);
   let key = "";
 
@@ -252,12 +250,11 @@ function jobAndServers() {
     const parts = found.flatMap((server) => memoryRows(server, found.length > 1));
     facts(held, parts);
     memory.hidden = !parts.length;
-    const { titles, rows, hot: busiest } = status?.tables ?? { titles: [], rows: [], hot: [] };
+    const { titles, rows } = status?.tables ?? { titles: [], rows: [] };
     tables.show(
       titles,
       rows.map((cells) => [cells]),
     );
-    say(hot, busiest.join("; "));
   }
   return { elements: [first, changing.element, servers.element, tables.element], update };
 }
