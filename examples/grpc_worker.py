@@ -57,12 +57,10 @@ while batch < 200:
     ticket, values = {"ticket": grant.ticket, "after": grant.index}, np.zeros(3, "<f4")
     if not grant.initialise:  # else this worker gives the first values
         asked = shard_pb2.PullRequest(**proof, **ticket, version=grant.version)
-        weights = np.frombuffer(b"".join(reply.chunk.data for reply in pull(asked)), "<f4")
+        weights = np.frombuffer(b"".join(reply.chunk for reply in pull(asked)), "<f4")
         values = (2 * x.T @ (x @ weights - y) / len(x)).astype("<f4")
     header = shard_pb2.PushHeader(**proof, **ticket, bytes=values.nbytes)
-    chunk = model_pb2.Chunk(data=values.tobytes())
-    parts = (shard_pb2.PushRequest(header=header), shard_pb2.PushRequest(chunk=chunk))
-    receipt = push(iter(parts)).receipt
+    receipt = push(iter([shard_pb2.PushRequest(header=header, chunk=values.tobytes())])).receipt
     made = pb.Commit(ticket=grant.ticket, batch=batch, samples=len(x), receipts=[receipt])
     fate = commit(pb.CommitRequest(hello=hello, commit=made)).events[0].disposition
     batch += not grant.initialise

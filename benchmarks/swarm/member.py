@@ -34,9 +34,7 @@ class Model:
         self.chunks: list[list[bytes]] = []
         for shard in plan.shards:
             payload = bytes(4 * shard.elements)
-            self.chunks.append(
-                [b"".join(frames.chunk_field(at, data)) for at, data in frames.chunks(payload)]
-            )
+            self.chunks.append([b"".join(frames.chunk_field(data)) for data in frames.chunks(payload)])
 
 
 @dataclass
@@ -182,8 +180,7 @@ class Member:
         """One message of a server's answer."""
         answer = self._answers[server]
         if answer.left:
-            _, chunk = frames.split_reply(message)
-            answer.left -= chunk.data.nbytes if chunk is not None else 0
+            answer.left -= _parsed(message)[1]
         else:
             reply, size = _parsed(message)
             answer.versioned = bool(reply.bytes)
@@ -276,8 +273,5 @@ class Member:
 
 def _parsed(message: bytes | memoryview) -> tuple[shard_pb2.ExchangeReply, int]:
     """An answer's first message, and the bytes of a payload that it holds."""
-    if len(message) > frames.SMALL:
-        rest, chunk = frames.split_reply(message)
-        return shard_pb2.ExchangeReply.FromString(bytes(rest)), chunk.data.nbytes if chunk is not None else 0
-    reply = shard_pb2.ExchangeReply.FromString(bytes(message))
-    return reply, len(reply.chunk.data)
+    reply, chunk = frames.parsed(shard_pb2.ExchangeReply, message)
+    return reply, 0 if chunk is None else chunk.nbytes

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from pswire.v1 import options_pb2 as pswire_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15pswire/v1/model.proto\x12\tpswire.v1\x1a\x17pswire/v1/options.proto\"\xb4\x02\n\x0cVariableSpec\x12\x41\n\x04name\x18\x01 \x01(\tB3\x8a\xb5\x18/\x10\x80\x08Z*a path of layers; stands in logs and files\x12\x8e\x01\n\x05shape\x18\x02 \x03(\x03\x42\x7f\x8a\xb5\x18{\x10@J\x12\x10\x80\x80\x80\x80\x80 \x18\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01Zcnumpy has at most 64 axes, and products stay small; less than 1 is refused with the variable\'s name\x12)\n\x05\x64type\x18\x03 \x01(\tB\x1a\x8a\xb5\x18\x16\x10 Z\x12the name of a type\x12%\n\x04kind\x18\x04 \x01(\x0e\x32\x17.pswire.v1.VariableKind\"{\n\x05\x43hunk\x12\x16\n\x06offset\x18\x01 \x01(\x04\x42\x06\x8a\xb5\x18\x02\x08\x06\x12Z\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x42L\x8a\xb5\x18H\x10\x80\x80\x80 ZAchunks of 1 to 4 MiB are the fastest; a buffer never exceeds this*c\n\x0cVariableKind\x12\x1d\n\x19VARIABLE_KIND_UNSPECIFIED\x10\x00\x12\x1b\n\x17VARIABLE_KIND_TRAINABLE\x10\x01\x12\x17\n\x13VARIABLE_KIND_STATE\x10\x02*\xd0\x01\n\tWireDtype\x12\x1a\n\x16WIRE_DTYPE_UNSPECIFIED\x10\x00\x12\x16\n\x12WIRE_DTYPE_FLOAT32\x10\x01\x12\x17\n\x13WIRE_DTYPE_BFLOAT16\x10\x02\x12\x16\n\x12WIRE_DTYPE_FLOAT16\x10\x03\x12\x13\n\x0fWIRE_DTYPE_INT8\x10\x04\x12\x13\n\x0fWIRE_DTYPE_INT4\x10\x05\x12\x14\n\x10WIRE_DTYPE_TOP_K\x10\x06\x12\x1e\n\x1aWIRE_DTYPE_TOP_K_FORGETFUL\x10\x07\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15pswire/v1/model.proto\x12\tpswire.v1\x1a\x17pswire/v1/options.proto\"\xb4\x02\n\x0cVariableSpec\x12\x41\n\x04name\x18\x01 \x01(\tB3\x8a\xb5\x18/\x10\x80\x08Z*a path of layers; stands in logs and files\x12\x8e\x01\n\x05shape\x18\x02 \x03(\x03\x42\x7f\x8a\xb5\x18{\x10@J\x12\x10\x80\x80\x80\x80\x80 \x18\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01Zcnumpy has at most 64 axes, and products stay small; less than 1 is refused with the variable\'s name\x12)\n\x05\x64type\x18\x03 \x01(\tB\x1a\x8a\xb5\x18\x16\x10 Z\x12the name of a type\x12%\n\x04kind\x18\x04 \x01(\x0e\x32\x17.pswire.v1.VariableKind*c\n\x0cVariableKind\x12\x1d\n\x19VARIABLE_KIND_UNSPECIFIED\x10\x00\x12\x1b\n\x17VARIABLE_KIND_TRAINABLE\x10\x01\x12\x17\n\x13VARIABLE_KIND_STATE\x10\x02*\xd0\x01\n\tWireDtype\x12\x1a\n\x16WIRE_DTYPE_UNSPECIFIED\x10\x00\x12\x16\n\x12WIRE_DTYPE_FLOAT32\x10\x01\x12\x17\n\x13WIRE_DTYPE_BFLOAT16\x10\x02\x12\x16\n\x12WIRE_DTYPE_FLOAT16\x10\x03\x12\x13\n\x0fWIRE_DTYPE_INT8\x10\x04\x12\x13\n\x0fWIRE_DTYPE_INT4\x10\x05\x12\x14\n\x10WIRE_DTYPE_TOP_K\x10\x06\x12\x1e\n\x1aWIRE_DTYPE_TOP_K_FORGETFUL\x10\x07\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,16 +38,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_VARIABLESPEC'].fields_by_name['shape']._serialized_options = b'\212\265\030{\020@J\022\020\200\200\200\200\200 \030\200\200\200\200\200\200\200\200\200\001Zcnumpy has at most 64 axes, and products stay small; less than 1 is refused with the variable\'s name'
   _globals['_VARIABLESPEC'].fields_by_name['dtype']._loaded_options = None
   _globals['_VARIABLESPEC'].fields_by_name['dtype']._serialized_options = b'\212\265\030\026\020 Z\022the name of a type'
-  _globals['_CHUNK'].fields_by_name['offset']._loaded_options = None
-  _globals['_CHUNK'].fields_by_name['offset']._serialized_options = b'\212\265\030\002\010\006'
-  _globals['_CHUNK'].fields_by_name['data']._loaded_options = None
-  _globals['_CHUNK'].fields_by_name['data']._serialized_options = b'\212\265\030H\020\200\200\200 ZAchunks of 1 to 4 MiB are the fastest; a buffer never exceeds this'
-  _globals['_VARIABLEKIND']._serialized_start=497
-  _globals['_VARIABLEKIND']._serialized_end=596
-  _globals['_WIREDTYPE']._serialized_start=599
-  _globals['_WIREDTYPE']._serialized_end=807
+  _globals['_VARIABLEKIND']._serialized_start=372
+  _globals['_VARIABLEKIND']._serialized_end=471
+  _globals['_WIREDTYPE']._serialized_start=474
+  _globals['_WIREDTYPE']._serialized_end=682
   _globals['_VARIABLESPEC']._serialized_start=62
   _globals['_VARIABLESPEC']._serialized_end=370
-  _globals['_CHUNK']._serialized_start=372
-  _globals['_CHUNK']._serialized_end=495
 # @@protoc_insertion_point(module_scope)

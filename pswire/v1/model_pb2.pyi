@@ -100,27 +100,3 @@ class VariableSpec(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___VariableSpec: _TypeAlias = VariableSpec  # noqa: Y015
-
-@_typing.final
-class Chunk(_message.Message):
-    """A piece of a flat payload. `offset` counts bytes from the payload's start."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    OFFSET_FIELD_NUMBER: _builtins.int
-    DATA_FIELD_NUMBER: _builtins.int
-    offset: _builtins.int
-    data: _builtins.bytes
-    def __init__(
-        self,
-        *,
-        offset: _builtins.int = ...,
-        data: _builtins.bytes = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "offset", b"offset"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Chunk: _TypeAlias = Chunk  # noqa: Y015

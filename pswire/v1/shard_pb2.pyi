@@ -349,23 +349,25 @@ class PushRequest(_message.Message):
 
     HEADER_FIELD_NUMBER: _builtins.int
     CHUNK_FIELD_NUMBER: _builtins.int
+    chunk: _builtins.bytes
+    """The next bytes of the payload, and of the rows behind it."""
     @_builtins.property
-    def header(self) -> Global___PushHeader: ...
-    @_builtins.property
-    def chunk(self) -> _model_pb2.Chunk: ...
+    def header(self) -> Global___PushHeader:
+        """In the first message."""
+
     def __init__(
         self,
         *,
         header: Global___PushHeader | None = ...,
-        chunk: _model_pb2.Chunk | None = ...,
+        chunk: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "header", b"header", "part", b"part"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_chunk", b"_chunk", "chunk", b"chunk", "header", b"header"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "header", b"header", "part", b"part"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_chunk", b"_chunk", "chunk", b"chunk", "header", b"header"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "chunk"]  # noqa: Y015
-    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+    _WhichOneofReturnType__chunk: _TypeAlias = _typing.Literal["chunk"]  # noqa: Y015
+    _WhichOneofArgType__chunk: _TypeAlias = _typing.Literal["_chunk", b"_chunk"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__chunk) -> _WhichOneofReturnType__chunk | None: ...
 
 Global___PushRequest: _TypeAlias = PushRequest  # noqa: Y015
 
@@ -407,8 +409,8 @@ class PushHeader(_message.Message):
     @_builtins.property
     def rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Rows of gradients of each table, in the order of the plan; none for no table at
-        all. They follow the payload in further chunks, behind its last byte (behind
-        byte 0 after a shared slot): the keys of all tables (8 bytes each, little-endian,
+        all. They follow the payload in chunks of their own (after a shared slot nothing
+        stands before them): the keys of all tables (8 bytes each, little-endian,
         of each table sorted and unique), the keys of `next_rows`, then the gradients,
         in the payload's dtype if that is elementwise, else float32.
         """
@@ -577,53 +579,55 @@ Global___PullRequest: _TypeAlias = PullRequest  # noqa: Y015
 class PullReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    CHUNK_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
+    CHUNK_FIELD_NUMBER: _builtins.int
     bytes: _builtins.int
     """Bytes of the whole payload on the wire; in the first message."""
-    @_builtins.property
-    def chunk(self) -> _model_pb2.Chunk: ...
+    chunk: _builtins.bytes
+    """The next bytes of the payload."""
     def __init__(
         self,
         *,
-        chunk: _model_pb2.Chunk | None = ...,
         bytes: _builtins.int = ...,
+        chunk: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_chunk", b"_chunk", "chunk", b"chunk"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "chunk", b"chunk"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_chunk", b"_chunk", "bytes", b"bytes", "chunk", b"chunk"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__chunk: _TypeAlias = _typing.Literal["chunk"]  # noqa: Y015
+    _WhichOneofArgType__chunk: _TypeAlias = _typing.Literal["_chunk", b"_chunk"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__chunk) -> _WhichOneofReturnType__chunk | None: ...
 
 Global___PullReply: _TypeAlias = PullReply  # noqa: Y015
 
 @_typing.final
 class ExchangeRequest(_message.Message):
-    """A request is one message with `push` or `pull`; a push is followed by the
-    chunks that its own message did not hold. A chunk comes last in its message.
+    """A request is one message with `push`, `pull` or `commit`; a push is followed by the
+    chunks that its own message did not hold.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PUSH_FIELD_NUMBER: _builtins.int
-    CHUNK_FIELD_NUMBER: _builtins.int
     PULL_FIELD_NUMBER: _builtins.int
     COMMIT_FIELD_NUMBER: _builtins.int
     ATTACH_FIELD_NUMBER: _builtins.int
-    SLOT_FIELD_NUMBER: _builtins.int
+    IN_SLOT_FIELD_NUMBER: _builtins.int
     IN_PLACE_FIELD_NUMBER: _builtins.int
-    slot: _builtins.int
+    CHUNK_FIELD_NUMBER: _builtins.int
+    in_slot: _builtins.bool
     """With a push, on a connection that shares memory: the payload (float32) lies in
-    this slot, counted from 1, and no chunks follow.
+    the worker's slot, and only rows follow in chunks.
     """
     in_place: _builtins.bool
     """With a pull or a commit, on a stream that shares memory: say where the version
     lies instead of sending it, if it can be read there.
     """
+    chunk: _builtins.bytes
+    """The next bytes of the payload, and of the rows behind it."""
     @_builtins.property
     def push(self) -> Global___PushHeader: ...
-    @_builtins.property
-    def chunk(self) -> _model_pb2.Chunk: ...
     @_builtins.property
     def pull(self) -> Global___PullRequest: ...
     @_builtins.property
@@ -642,18 +646,20 @@ class ExchangeRequest(_message.Message):
         self,
         *,
         push: Global___PushHeader | None = ...,
-        chunk: _model_pb2.Chunk | None = ...,
         pull: Global___PullRequest | None = ...,
         commit: _coordinator_pb2.CommitRequest | None = ...,
         attach: Global___Attach | None = ...,
-        slot: _builtins.int = ...,
+        in_slot: _builtins.bool = ...,
         in_place: _builtins.bool = ...,
+        chunk: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "chunk", b"chunk", "commit", b"commit", "pull", b"pull", "push", b"push"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_chunk", b"_chunk", "attach", b"attach", "chunk", b"chunk", "commit", b"commit", "pull", b"pull", "push", b"push"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "chunk", b"chunk", "commit", b"commit", "in_place", b"in_place", "pull", b"pull", "push", b"push", "slot", b"slot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_chunk", b"_chunk", "attach", b"attach", "chunk", b"chunk", "commit", b"commit", "in_place", b"in_place", "in_slot", b"in_slot", "pull", b"pull", "push", b"push"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__chunk: _TypeAlias = _typing.Literal["chunk"]  # noqa: Y015
+    _WhichOneofArgType__chunk: _TypeAlias = _typing.Literal["_chunk", b"_chunk"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__chunk) -> _WhichOneofReturnType__chunk | None: ...
 
 Global___ExchangeRequest: _TypeAlias = ExchangeRequest  # noqa: Y015
 
@@ -702,13 +708,12 @@ Global___Attach: _TypeAlias = Attach  # noqa: Y015
 class Attached(_message.Message):
     """The answer to attach. Over gRPC: where the server takes connections. On its Unix socket:
     the memory that it shares until the connection ends. On its port: empty. Memory comes as
-    descriptors with a frame: here a control word, then the slots.
+    descriptors with a frame: here a control word, then the slot.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REFUSAL_FIELD_NUMBER: _builtins.int
-    SLOTS_FIELD_NUMBER: _builtins.int
     SLOT_BYTES_FIELD_NUMBER: _builtins.int
     ARENA_VERSIONS_FIELD_NUMBER: _builtins.int
     SOCKET_FIELD_NUMBER: _builtins.int
@@ -716,13 +721,12 @@ class Attached(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     refusal: _builtins.str
     """Why no memory is shared; empty if it is."""
-    slots: _builtins.int
-    """For payloads. The server copies a payload before it answers. Until then the
-    worker leaves the slot alone; what it writes later has no effect. In the control
-    word (64 bits in the machine's own order) the worker writes the last ticket whose
-    version it has read.
-    """
     slot_bytes: _builtins.int
+    """The slot is for payloads. The server copies a payload before it answers. Until
+    then the worker leaves the slot alone; what it writes later has no effect. In the
+    control word (64 bits in the machine's own order) the worker writes the last
+    ticket whose version it has read.
+    """
     arena_versions: _builtins.int
     """Versions that the server can hold without evicting one that is being read."""
     socket: _builtins.str
@@ -739,7 +743,6 @@ class Attached(_message.Message):
         self,
         *,
         refusal: _builtins.str = ...,
-        slots: _builtins.int = ...,
         slot_bytes: _builtins.int = ...,
         arena_versions: _builtins.int = ...,
         socket: _builtins.str = ...,
@@ -748,7 +751,7 @@ class Attached(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arena_versions", b"arena_versions", "port", b"port", "refusal", b"refusal", "slot_bytes", b"slot_bytes", "slots", b"slots", "socket", b"socket", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arena_versions", b"arena_versions", "port", b"port", "refusal", b"refusal", "slot_bytes", b"slot_bytes", "socket", b"socket", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -795,26 +798,19 @@ class ExchangeReply(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    CHUNK_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     RECEIPT_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
     ATTACHED_FIELD_NUMBER: _builtins.int
     LOCATED_FIELD_NUMBER: _builtins.int
-    CODE_FIELD_NUMBER: _builtins.int
-    REFUSAL_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
     UNCHANGED_FIELD_NUMBER: _builtins.int
     ROW_BYTES_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    CHUNK_FIELD_NUMBER: _builtins.int
     bytes: _builtins.int
     """Bytes of the whole payload on the wire; in the first message."""
     receipt: _builtins.bytes
-    code: _builtins.int
-    """On a stream that shares memory, a push of a slot may be refused without ending
-    the stream: the gRPC status code with which it would have ended.
-    """
-    refusal: _builtins.str
     changes: _builtins.int
     """If not 0: the chunks are this many changes (or groups of rows), from the
     worker's base to the version, one behind the other.
@@ -822,13 +818,13 @@ class ExchangeReply(_message.Message):
     unchanged: _builtins.bool
     """The version is the worker's base: the payload is empty."""
     row_bytes: _builtins.int
-    """Bytes of the rows that were asked for, which follow in chunks behind the last
-    byte of the payload, in its dtype: table by table, in the order of the keys.
+    """Bytes of the rows that were asked for, which follow in chunks of their own behind
+    the payload, in its dtype: table by table, in the order of the keys.
     """
     version: _builtins.int
     """With rows that were read without a ticket: their version."""
-    @_builtins.property
-    def chunk(self) -> _model_pb2.Chunk: ...
+    chunk: _builtins.bytes
+    """The next bytes of the payload, and of the rows behind it."""
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.SessionEvent]: ...
     @_builtins.property
@@ -840,24 +836,24 @@ class ExchangeReply(_message.Message):
     def __init__(
         self,
         *,
-        chunk: _model_pb2.Chunk | None = ...,
         bytes: _builtins.int = ...,
         receipt: _builtins.bytes = ...,
         events: _abc.Iterable[_coordinator_pb2.SessionEvent] | None = ...,
         attached: Global___Attached | None = ...,
         located: Global___Located | None = ...,
-        code: _builtins.int = ...,
-        refusal: _builtins.str = ...,
         changes: _builtins.int = ...,
         unchanged: _builtins.bool = ...,
         row_bytes: _builtins.int = ...,
         version: _builtins.int = ...,
+        chunk: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "chunk", b"chunk", "located", b"located"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_chunk", b"_chunk", "attached", b"attached", "chunk", b"chunk", "located", b"located"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "bytes", b"bytes", "changes", b"changes", "chunk", b"chunk", "code", b"code", "events", b"events", "located", b"located", "receipt", b"receipt", "refusal", b"refusal", "row_bytes", b"row_bytes", "unchanged", b"unchanged", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_chunk", b"_chunk", "attached", b"attached", "bytes", b"bytes", "changes", b"changes", "chunk", b"chunk", "events", b"events", "located", b"located", "receipt", b"receipt", "row_bytes", b"row_bytes", "unchanged", b"unchanged", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__chunk: _TypeAlias = _typing.Literal["chunk"]  # noqa: Y015
+    _WhichOneofArgType__chunk: _TypeAlias = _typing.Literal["_chunk", b"_chunk"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__chunk) -> _WhichOneofReturnType__chunk | None: ...
 
 Global___ExchangeReply: _TypeAlias = ExchangeReply  # noqa: Y015
 

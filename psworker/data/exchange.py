@@ -23,12 +23,11 @@ from psworker.errors import SessionError
 
 log = logging.getLogger("ps-worker")
 
-# Looked up once, because every step needs them.
-_REPLY: Callable[[bytes], shard_pb2.ExchangeReply] = shard_pb2.ExchangeReply.FromString
+# Looked up once, because every step needs it.
 _CHECK = checker(shard_pb2.ExchangeReply.DESCRIPTOR)
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
-Answer = tuple[shard_pb2.ExchangeReply, frames.ChunkView | None]
+Answer = tuple[shard_pb2.ExchangeReply, memoryview | None]
 """The first message of an answer, and the chunk of a payload in it."""
 
 
@@ -167,27 +166,22 @@ class Exchange:
             self.close()
             raise
 
-    def rows(self, answer: Answer, base: int, least: int, most: int) -> memoryview:
-        """Receive rows behind a payload of `base` bytes, which has been received: `least` to `most` bytes."""
-        expected = answer[0].row_bytes
+    def rows(self, answer: Answer, expected: int) -> memoryview:
+        """Receive that many bytes of rows behind a payload, which has been received."""
         try:
-            if not least <= expected <= most:
-                raise SessionError(f"expected {least} to {most} bytes of rows, got {expected}")
+            if answer[0].row_bytes != expected:
+                raise SessionError(f"expected {expected} bytes of rows, got {answer[0].row_bytes}")
             data, received = np.empty(expected, np.uint8).data, 0
             while received < expected:
-                chunk = self._next_chunk()
-                size = 0 if chunk is None else chunk.data.nbytes
-                if not size or chunk is None or chunk.offset != base + received or received + size > expected:
-                    where = f"{size} bytes at {chunk.offset}" if chunk else "none"
-                    raise SessionError(f"expected a chunk of rows at offset {base + received}, got {where}")
-                data[received : received + size] = chunk.data
-                received += size
+                chunk = _fitting(self._next_chunk(), expected - received)
+                data[received : received + chunk.nbytes] = chunk
+                received += chunk.nbytes
             return data
         except BaseException:
             self.close()
             raise
 
-    def _next_chunk(self) -> frames.ChunkView | None:
+    def _next_chunk(self) -> memoryview | None:
         stream = self._stream
         if stream is None:
             # Another thread closed it. The server has refused nothing, so this counts as a broken connection.
@@ -203,7 +197,7 @@ class Exchange:
     def _receive(
         self,
         first: shard_pb2.ExchangeReply,
-        chunk: frames.ChunkView | None,
+        chunk: memoryview | None,
         codec: Elementwise,
         out: NDArray[Any],
         arrived: Callable[[int], object],
@@ -212,14 +206,12 @@ class Exchange:
         if first.bytes != total:
             raise SessionError(f"expected a payload of {total} bytes, got one of {first.bytes}")
         while received < total:
-            if chunk is None or chunk.offset != received or received + chunk.data.nbytes > total:
-                where = f"{chunk.data.nbytes} bytes at {chunk.offset}" if chunk else "none"
-                raise SessionError(f"expected a chunk at offset {received} of {total} bytes, got {where}")
+            chunk = _fitting(chunk, total - received)
             try:
-                decoder.feed(chunk.data)
+                decoder.feed(chunk)
             except WireDtypeError as error:
                 raise SessionError(f"a chunk of the payload does not fit: {error}") from error
-            received += chunk.data.nbytes
+            received += chunk.nbytes
             arrived(received)
             if received < total:
                 chunk = self._next_chunk()
@@ -228,24 +220,22 @@ class Exchange:
 def _parsed(message: Message | None) -> Answer:
     if message is None:
         raise SessionError("the server ended the exchange without an answer")
-    chunk: frames.ChunkView | None = None
     try:
-        if len(message) > frames.SMALL:
-            rest, chunk = frames.split_reply(message)
-            reply = _REPLY(bytes(rest))
-        else:
-            reply = _REPLY(bytes(message))
-    except (frames.FrameError, DecodeError) as error:
-        raise SessionError(
-            f"expected an ExchangeReply, got {len(message)} bytes that do not parse"
-        ) from error
-    try:
+        reply, chunk = frames.parsed(shard_pb2.ExchangeReply, message)
         _CHECK(reply)
+    except frames.FrameError as error:
+        raise SessionError(str(error)) from error
     except BoundError as error:
         raise out_of_bounds(error) from error
-    if chunk is None and reply.HasField("chunk"):
-        chunk = frames.ChunkView(reply.chunk.offset, memoryview(reply.chunk.data))
     return reply, chunk
+
+
+def _fitting(chunk: memoryview | None, missing: int) -> memoryview:
+    """Return a chunk of a payload that lacks `missing` bytes. Raises SessionError for one that does not fit."""
+    if chunk is None or not 0 < chunk.nbytes <= missing:
+        got = "none" if chunk is None else f"one of {chunk.nbytes}"
+        raise SessionError(f"expected a chunk of 1 to {missing} bytes, got {got}")
+    return chunk
 
 
 def attached(message: bytes) -> shard_pb2.Attached:

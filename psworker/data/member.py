@@ -114,7 +114,7 @@ class Member:
         return shard_pb2.ExchangeRequest(pull=request).SerializeToString()
 
     def push(self, ticket: int, after: int) -> shard_pb2.ExchangeRequest:
-        """Write a push, valid until the next one. The caller sets dtype, bytes and slot."""
+        """Write a push, valid until the next one. The caller sets dtype, bytes and in_slot."""
         return self._filled(self._push, ticket, after)
 
     def step(
@@ -150,11 +150,9 @@ def messages(
     """Yield the request with the first chunk of `payload`, which comes in pieces, in the same message, then other
     chunks, and those of `rows` behind them."""
     head: Parts = (request.SerializeToString(),)
-    base = 0
     for array in chain(payload, rows):
-        for offset, data in frames.chunks(array):
-            yield *head, *frames.chunk_field(base + offset, data)
+        for data in frames.chunks(array):
+            yield *head, *frames.chunk_field(data)
             head = ()
-        base += array.nbytes
     if head:
         yield head

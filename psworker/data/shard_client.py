@@ -41,9 +41,6 @@ log = logging.getLogger("ps-worker")
 
 # Looked up once, because every step needs them.
 _FLOAT32 = np.dtype(np.float32)
-_EXHAUSTED, _ABORTED = (
-    code.value[0] for code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.ABORTED)
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +214,7 @@ class ShardClient:
             exchange = self._agreed(member, after)
             request = member.pull(ticket, version, after, in_place=False, rows=rows, rows_only=True)
             answer = exchange.ask(request)
-            return self._received_rows(exchange, answer, 0, rows, version if ticket else answer[0].version)
+            return self._received_rows(exchange, answer, rows, version if ticket else answer[0].version)
 
         with self.turn:
             return insist(ask, self._backoff())
@@ -264,13 +261,12 @@ class ShardClient:
         self,
         exchange: Exchange,
         answer: Answer,
-        base: int,
         rows: WantedRows,
         version: int,
     ) -> ReceivedRows:
         tables = self._settings.plan.tables
         form = RowFormat(tables, row_codec(self._wire.down), tuple(keys.size for keys in rows))
-        data = exchange.rows(answer, base, form.answer_nbytes, form.answer_nbytes)
+        data = exchange.rows(answer, form.answer_nbytes)
         return ReceivedRows(rows, form.decode_answer(data), version)
 
     def _received(
@@ -286,8 +282,7 @@ class ShardClient:
         """Receive a version, and the rows behind it."""
         found = self._received_version(lane, member, answer, ticket, version, narrow)
         if answer[0].row_bytes:
-            base = 0 if answer[0].HasField("located") else answer[0].bytes
-            found.rows = self._received_rows(lane.exchange, answer, base, rows, version)
+            found.rows = self._received_rows(lane.exchange, answer, rows, version)
         return found
 
     def _received_version(
@@ -326,8 +321,7 @@ class ShardClient:
     def slot(self) -> Floats:
         """Return an array for the next payload: in shared memory if possible, else of this process."""
         attachment = self.transport.attachment
-        slot = attachment.slot() if attachment is not None else None
-        return np.empty(self.elements, np.float32) if slot is None else slot
+        return np.empty(self.elements, np.float32) if attachment is None else attachment.slot
 
     def push(
         self,
@@ -444,27 +438,18 @@ class ShardClient:
         rows: Rows = (),
         ahead: WantedRows = (),
     ) -> Answer:
-        """Push in a shared slot if one is free, else in chunks, and return the answer's beginning."""
+        """Push in the shared slot if there is one, else in chunks, and return the answer's beginning."""
         attachment, exchange = self._agree(self._lane, member, after), self._lane.exchange
         if commit is None or hello is None:
             request = member.push(ticket, after)
         else:
             request = member.step(ticket, after, commit, hello, self._base(member, self._lane))
         header, behind = request.push, self._behind(request.push, rows, ahead)
-        request.in_place = attachment is not None
-        slot = attachment.fill(values) if attachment is not None else 0
-        request.slot = slot
-        if slot:
+        request.in_place = request.in_slot = attachment is not None
+        if attachment is not None:
+            attachment.fill(values)
             header.dtype, header.bytes = FLOAT32.number, values.nbytes
-            answer = exchange.ask(messages(request, (), behind))
-            code = answer[0].code
-            if not code:
-                return answer
-            if code != _EXHAUSTED:
-                # A refusal that did not end the stream.
-                kind = Voided if code == _ABORTED else PayloadRefused
-                raise kind(f"server {self.server} at {self.address}: {answer[0].refusal}")
-            request.slot = 0
+            return exchange.ask(messages(request, (), behind))
         array = np.ascontiguousarray(array_of(values))
         codec = FLOAT32 if raw and self._wire.up.scaled else self._wire.up
         encoder = member.encoder if codec is self._wire.up else codec.encoder(self._layout)

@@ -1,4 +1,4 @@
-"""Memory that a server on this machine shares with this worker: slots to fill, versions to read in place."""
+"""Memory that a server on this machine shares with this worker: a slot to fill, versions to read in place."""
 
 import mmap
 import threading
@@ -33,9 +33,8 @@ class Attachment:
         self._connection = connection
         # A plain memoryview: reading a numpy scalar takes five times as long.
         self._word = segments.words(self._next(8, writable=True)).data
-        self._slots = [
-            segments.floats(self._next(attached.slot_bytes, writable=True)) for _ in range(attached.slots)
-        ]
+        # For the next payload.
+        self.slot = segments.floats(self._next(attached.slot_bytes, writable=True))
         self._versions: dict[int, Floats] = {}
 
     def _next(self, nbytes: int, *, writable: bool) -> mmap.mmap:
@@ -44,22 +43,12 @@ class Attachment:
 
     # Payloads out
 
-    def slot(self) -> Floats | None:
-        """Return an array to write the next payload into; None when the server lent none."""
-        return self._slots[0] if self._slots else None
-
-    def fill(self, values: NDArray[Any] | Pieces) -> int:
-        """Put `values` into a slot, unless they are one already. Return its number, from 1; 0 without any slot."""
-        for number, slot in enumerate(self._slots, 1):
-            if slot is values:
-                return number
-        if not self._slots:
-            return 0
+    def fill(self, values: NDArray[Any] | Pieces) -> None:
+        """Put `values` into the slot, unless they are the slot."""
         if isinstance(values, Pieces):
-            values.write(self._slots[0])
-        else:
-            np.copyto(self._slots[0], values)
-        return 1
+            values.write(self.slot)
+        elif values is not self.slot:
+            np.copyto(self.slot, values)
 
     # Versions in
 

@@ -19,7 +19,6 @@ from pswire.transport.framed_socket import FramedSocket, SocketError
 from pswire.transport.segments import SegmentError
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
-from pswire.v1.model_pb2 import Chunk
 from tests import patience
 from tests.attack.doors import Broken, Refusal
 from tests.attack.hostile_rows import Behind, behind
@@ -289,8 +288,7 @@ class Liar(Attacker):
         cut = self.chance.choice((8, 64, len(data) or 1))
         messages = [shard_pb2.PushRequest(header=header).SerializeToString()]
         for at in range(0, len(data), cut):
-            chunk = Chunk(offset=at, data=data[at : at + cut])
-            messages.append(shard_pb2.PushRequest(chunk=chunk).SerializeToString())
+            messages.append(shard_pb2.PushRequest(chunk=data[at : at + cut]).SerializeToString())
         return messages
 
     def _step(self) -> None:
@@ -378,21 +376,20 @@ class Liar(Attacker):
         keys = rows.data[8 * sum(rows.rows) : 8 * (sum(rows.rows) + sum(rows.ahead))]
         request = shard_pb2.ExchangeRequest(pull=pull)
         if keys:
-            request.chunk.data = keys
+            request.chunk = keys
         return [request]
 
     def _exchanges(self, server: int) -> list[bytes]:
         """Requests for one stream of Exchange, one of them with this life's ticket."""
         assert self.grant is not None
         values, rows = self._values(server), self._rows(server)
-        push = shard_pb2.ExchangeRequest(push=self._header(server), chunk=Chunk(data=values.tobytes()))
+        push = shard_pb2.ExchangeRequest(push=self._header(server), chunk=values.tobytes())
         push.push.rows[:], push.push.next_rows[:] = rows.rows, rows.ahead
         if len(self.target.doors) == 1 and self.chance.random() < 0.7:
             push.commit.CopyFrom(pb.CommitRequest(hello=self._hello(), commit=self._commit([])))
         messages = [push]
         if rows.data:
-            chunk = Chunk(offset=values.nbytes, data=rows.data)
-            messages.append(shard_pb2.ExchangeRequest(chunk=chunk))
+            messages.append(shard_pb2.ExchangeRequest(chunk=rows.data))
         if self.target.plan.tables and self.chance.random() < 0.5:
             messages = [*self._row_pulls(server), *messages]
         if self.chance.random() < 0.6:

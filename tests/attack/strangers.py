@@ -8,7 +8,6 @@ from pswire.messages import specs_to_wire
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
-from pswire.v1.model_pb2 import Chunk
 from tests.attack.doors import Broken
 from tests.attack.target import COORDINATOR, SHARD, Attacker
 
@@ -123,11 +122,11 @@ class Stranger(Attacker):
         tickets = [worker.ticket for worker in self._status().workers if worker.ticket]
         return self.chance.choice([*tickets, *tickets, 0, 1, self.chance.randrange(200)])
 
-    def _chunks(self, server: int) -> list[Chunk]:
+    def _chunks(self, server: int) -> list[bytes]:
         """A payload of ones in pieces."""
         data = b"\x00\x00\x80\x3f" * self.target.plan.shards[server].elements
         cut = self.chance.choice((4, 16, len(data) or 1))
-        return [Chunk(offset=at, data=data[at : at + cut]) for at in range(0, len(data), cut)]
+        return [data[at : at + cut] for at in range(0, len(data), cut)]
 
     def _push(self) -> None:
         server = self.server()

@@ -139,8 +139,8 @@ def test_generated_code_speaks_exchange(server: str) -> None:
         )
         data = np.ones(size, np.float32).tobytes()
         requests = [
-            shard_pb2.ExchangeRequest(push=header, chunk=pb_chunk(0, data[:400])),
-            shard_pb2.ExchangeRequest(chunk=pb_chunk(400, data[400:])),
+            shard_pb2.ExchangeRequest(push=header, chunk=data[:400]),
+            shard_pb2.ExchangeRequest(chunk=data[400:]),
             shard_pb2.ExchangeRequest(
                 pull=shard_pb2.PullRequest(
                     job=session.job,
@@ -160,15 +160,9 @@ def test_generated_code_speaks_exchange(server: str) -> None:
         # A digest, and the sum of squares that it vouches for.
         assert len(receipt.receipt) == 24
         assert version.bytes == 4 * size
-        assert np.frombuffer(version.chunk.data, np.float32)[0] == 1.0
+        assert np.frombuffer(version.chunk, np.float32)[0] == 1.0
         session.abandon(grant, "enough")
         session.done()
-
-
-def pb_chunk(offset: int, data: bytes) -> "shard_pb2.Chunk":
-    from pswire.v1 import model_pb2
-
-    return model_pb2.Chunk(offset=offset, data=data)
 
 
 def test_a_commit_without_its_session_is_refused(server: str, sentences: Recorder) -> None:

@@ -17,7 +17,7 @@ from pswire.messages import specs_to_wire
 from pswire.model.plan import Plan, VariableSpec, make_plan
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
-from pswire.v1.model_pb2 import WIRE_DTYPE_FLOAT32, Chunk
+from pswire.v1.model_pb2 import WIRE_DTYPE_FLOAT32
 from tests.service.serving import PATIENCE, VARIABLES, Cluster
 
 
@@ -141,8 +141,7 @@ class Peer:
         request = self.request(grant, **changed)
         for reply in self.cluster.shards[server].Pull(request, timeout=PATIENCE):
             total = reply.bytes if total is None else total
-            assert reply.chunk.offset == len(data)
-            data += reply.chunk.data
+            data += reply.chunk
         assert total == len(data)
         return data
 
@@ -231,11 +230,11 @@ def messages(header: shard_pb2.PushHeader, data: bytes, size: int = 0) -> Iterat
     size = size or min(max(16, len(data) // 64 * 16), 2**20)
     yield shard_pb2.PushRequest(header=header)
     for offset in range(0, len(data), size):
-        yield piece(offset, data[offset : offset + size])
+        yield piece(data[offset : offset + size])
 
 
-def piece(offset: int, data: bytes) -> shard_pb2.PushRequest:
-    return shard_pb2.PushRequest(chunk=Chunk(offset=offset, data=data))
+def piece(data: bytes) -> shard_pb2.PushRequest:
+    return shard_pb2.PushRequest(chunk=data)
 
 
 def join_request(model: Plan, **changed: Any) -> pb.JoinRequest:

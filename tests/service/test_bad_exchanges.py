@@ -10,7 +10,6 @@ import pytest
 from psserver.receipts import LENGTH
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
-from pswire.v1.model_pb2 import Chunk
 from tests.service.conftest import Unharmed
 from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, refused, serving
@@ -37,7 +36,7 @@ def step(peer: Peer, server: int = 0, **changed: Any) -> Exchange:
     data = np.ones(peer.plan.shards[server].elements, "<f4").tobytes()
     fields: dict[str, Any] = {
         "push": peer.header(grant, server),
-        "chunk": Chunk(data=data),
+        "chunk": data,
         "commit": committing(peer),
     }
     return Exchange(**{**fields, **changed})
@@ -69,7 +68,7 @@ STEPS: dict[str, tuple[Any, grpc.StatusCode, str]] = {
         "expected an ExchangeRequest with push, pull, commit or attach",
     ),
     "a chunk alone": (
-        lambda p: Exchange(chunk=Chunk(data=b"1234")),
+        lambda p: Exchange(chunk=b"1234"),
         INVALID,
         "with push, pull, commit or attach",
     ),
@@ -80,11 +79,10 @@ STEPS: dict[str, tuple[Any, grpc.StatusCode, str]] = {
         DENIED,
         "membership token",
     ),
-    "a gap": (lambda p: step(p, chunk=Chunk(offset=4, data=bytes(8))), INVALID, "at offset 0"),
-    "too much": (lambda p: step(p, chunk=Chunk(data=bytes(400))), INVALID, "or more"),
-    "too little": (lambda p: step(p, chunk=Chunk(data=bytes(4))), INVALID, "the stream ended"),
+    "too much": (lambda p: step(p, chunk=bytes(400)), INVALID, "or more"),
+    "too little": (lambda p: step(p, chunk=bytes(4)), INVALID, "the stream ended"),
     "not a number": (
-        lambda p: step(p, chunk=Chunk(data=np.full(31, np.nan, "<f4").tobytes())),
+        lambda p: step(p, chunk=np.full(31, np.nan, "<f4").tobytes()),
         INVALID,
         "got nan at dense/kernel[0, 0]",
     ),
@@ -129,7 +127,7 @@ def test_a_step_that_is_refused(alone: Peer, request_of: Any, code: grpc.StatusC
 
 def test_a_request_in_the_middle_of_a_payload(alone: Peer) -> None:
     before = alone.cluster.picture()
-    begun = step(alone, chunk=Chunk(data=bytes(8)), commit=None)
+    begun = step(alone, chunk=bytes(8), commit=None)
     with refused(INVALID, "expected a chunk of the payload that was begun, got another request"):
         ask(alone, begun, step(alone))
     assert alone.cluster.picture() == before

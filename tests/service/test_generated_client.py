@@ -54,7 +54,7 @@ def test_each_line_for_grpcurl_is_a_call_that_works() -> None:
                 words["TOKEN"] = base64.b64encode(answer.membership_token).decode()
             elif method == "Pull":
                 [reply] = answer
-                assert np.frombuffer(reply.chunk.data, "<f4").tolist() == [0, 0, 0]
+                assert np.frombuffer(reply.chunk, "<f4").tolist() == [0, 0, 0]
 
 
 @pytest.fixture

@@ -66,14 +66,13 @@ def all_requests(peer: Peer, grant: pb.Grant, server: int, **changed: Any) -> di
     cluster = peer.cluster
     header, read = peer.header(grant, server, **changed), peer.request(grant, **changed)
     data = bytes(peer.plan.shards[server].nbytes)
-    chunk = piece(0, data).chunk
     return {
         "push": lambda: push(cluster, server, header, data),
         "pull": lambda: pull(cluster, server, read),
         "slots": lambda: pull(
             cluster, server, peer.request(grant, **{**changed, "ticket": 0, "slots": True})
         ),
-        "exchanged push": lambda: exchanged(cluster, server, push=header, chunk=chunk),
+        "exchanged push": lambda: exchanged(cluster, server, push=header, chunk=data),
         "exchanged pull": lambda: exchanged(cluster, server, pull=read),
         "attach": lambda: exchanged(cluster, server, attach=attach(peer, grant, **changed)),
     }
@@ -84,7 +83,7 @@ def test_of_a_strangers_payload_little_more_than_the_header_is_received() -> Non
     with serving() as cluster, Peer(cluster, "w0") as peer:
         header = peer.header(peer.ready(), 0, membership_token=bytes(16))
         first = grpc_message(shard_pb2.PushRequest(header=header).SerializeToString())
-        chunks = grpc_message(piece(0, bytes(2**22 - 64)).SerializeToString())
+        chunks = grpc_message(piece(bytes(2**22 - 64)).SerializeToString())
         connection = Connection(cluster.hosts)
         sent = connection.say(connection.open("/pswire.v1.Shard/Push"), first + chunks, seconds=2.0)
         connection.close()

@@ -70,6 +70,6 @@ def test_a_reader_that_stops_in_the_middle_holds_nobody_up(granted: bool) -> Non
             for version in (1, 2, 3):
                 assert writer.step().version == version
             got += replies
-            received = b"".join(reply.chunk.data for reply in got)
+            received = b"".join(reply.chunk for reply in got)
             assert len(received) == got[0].bytes
             assert (np.frombuffer(received, "<f4") == 1.0).all()

@@ -80,7 +80,7 @@ def test_readers_at_the_same_time_share_one_copy_and_leave_none() -> None:
         assert started[0].bytes == 16_000_000
         assert held.reserved == 16_000_000
         second.cancel()
-        received = len(started[0].chunk.data) + sum(len(reply.chunk.data) for reply in first)
+        received = len(started[0].chunk) + sum(len(reply.chunk) for reply in first)
         assert received == 16_000_000
         wait_until(lambda: not held.reserved, "the copy to be given back")
 

@@ -46,27 +46,6 @@ def test_the_sum_lies_in_the_first_workers_slot() -> None:
     assert trained("shared-memory") == trained("grpc") == trained("socket")
 
 
-def test_more_payloads_under_way_than_slots_go_in_chunks() -> None:
-    """Five contributions of one worker before any is settled: three find no free slot."""
-
-    def trained(transport: str) -> bytes:
-        knobs = ("policy.aggregate=5", "policy.max_staleness=9")
-        with serving(workers=5, policy="bounded", overrides=knobs) as cluster:
-            with connect(cluster.hosts, transport, "a") as a:
-                others = [connect(cluster.hosts, transport, f"o{n}") for n in range(4)]
-                first = begun(a, *others)[0]
-                for number in range(5):
-                    step(a, number, grant=first if number == 0 else None)
-                grant = granted(a)
-                assert grant.version == 1
-                values = a.pull_flat(grant)[0]
-                for other in others:
-                    other.close()
-                return values.tobytes()
-
-    assert trained("shared-memory") == trained("grpc")
-
-
 def test_the_wire_dtype_is_for_the_wire() -> None:
     ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
     with serving() as cluster:

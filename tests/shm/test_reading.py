@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import psworker
-from psserver.service.store.shared_memory import SLOTS
 from tests.service.serving import PATIENCE, serving, wait_until
 from tests.shm.sessions import begun, connect, granted, segments_of, step
 
@@ -112,7 +111,7 @@ with connect(sys.argv[1], name="stopped") as session:
 
 @pytest.mark.cluster
 def test_nothing_is_kept_of_a_stopped_process() -> None:
-    """Its sockets are open, and stay so: gRPC notices, and the socket goes with its stream, and with it the slots."""
+    """Its sockets are open, and stay so: gRPC notices, and the socket goes with its stream, and with it the slot."""
     with serving(overrides=["cluster.worker_timeout=4.0"]) as cluster:
         probe = cluster.servers[0].probe
         stopped = worker(STOPPED, cluster.hosts)
@@ -121,7 +120,7 @@ def test_nothing_is_kept_of_a_stopped_process() -> None:
         lent = len(segments_of("self"))
         stop(stopped)
         wait_until(lambda: not probe.sockets, "the socket to be cut")
-        wait_until(lambda: len(segments_of("self")) <= lent - SLOTS, "its slots to be freed")
+        wait_until(lambda: len(segments_of("self")) < lent, "its slot to be freed")
         stopped.kill()
         stopped.communicate()
 

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from psserver.checkpoint import CheckpointError, Store
@@ -26,7 +27,6 @@ from pswire.model.plan import Plan, weights_sha256
 from pswire.model.tables import joined_parts
 from pswire.model.variables import WholeTables
 from pswire.patience import transfer
-from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32, ElementDecoder
 from pswire.transport.failures import reason
 from pswire.unreached import unreached
@@ -188,7 +188,7 @@ async def _final_tables(job: Job, plan: Plan) -> WholeTables | None:
             try:
                 read = partial(_read_table, follower, job, plan, number, limit)
                 parts.append(await _insisting(follower, job.routes.sent, read))
-            except (grpc.RpcError, frames.FrameError) as error:
+            except (grpc.RpcError, DecodeError) as error:
                 why = reason(error) if isinstance(error, grpc.RpcError) else error
                 log.error(
                     "%s did not give its final rows: %s",
@@ -260,7 +260,7 @@ async def _final_weights(job: Job) -> list[Floats] | None:
             job.awaited = (f"the final weights of server {follower.server}", running.now(), limit)
             read = partial(_read, follower, job.terms, job.host.secret, plan, version, limit)
             flats.append(await _insisting(follower, entries, read))
-        except (grpc.RpcError, frames.FrameError) as error:
+        except (grpc.RpcError, DecodeError) as error:
             why = reason(error) if isinstance(error, grpc.RpcError) else error
             log.error(
                 "%s did not give its final weights: %s",
@@ -290,7 +290,7 @@ async def _read(
     values = np.empty(plan.shards[follower.server].elements, np.float32)
     decoder = ElementDecoder(FLOAT32, values)
     async for chunk in _pulled(follower, job_terms, secret, plan, version, limit):
-        decoder.feed(chunk.data)
+        decoder.feed(chunk)
     return values
 
 
@@ -301,7 +301,7 @@ async def _read_table(
     found = bytearray()
     version = job.routes.version
     async for chunk in _pulled(follower, job.terms, job.host.secret, plan, version, limit, table=number + 1):
-        found += chunk.data
+        found += chunk
     return np.frombuffer(found, np.uint8)
 
 
@@ -313,7 +313,7 @@ async def _pulled(
     version: int,
     limit: float,
     table: int = 0,
-) -> AsyncIterator[frames.ChunkView]:
+) -> AsyncIterator[memoryview]:
     request = shard_pb2.PullRequest(
         job=job_terms.job,
         version=version,
@@ -329,4 +329,4 @@ async def _pulled(
         response_deserializer=None,
     )
     async for message in call(request, timeout=limit):
-        yield frames.parse_pull(message)[0]
+        yield memoryview(shard_pb2.PullReply.FromString(message).chunk)

@@ -6,26 +6,22 @@ With several servers each stages its part, and the first one then takes the comm
 import logging
 from functools import partial
 
-import grpc
-
 from psserver.service.errors import MembershipOver, Refused, invalid, precondition
 from psserver.service.guard.calls import Caller
 from psserver.service.net.commits import Commits, unavailable
 from psserver.service.net.connection import Connection
 from psserver.service.net.pulls import Wanted, base_of, find_version, message, pulled, reply, send_version
-from psserver.service.net.pushes import Incoming, claim_of, parse_request, pass_over, stage_slot
+from psserver.service.net.pushes import chunks_of, claim_of, pass_over, staged
 from psserver.service.net.registration import bounded, parsed
 from psserver.service.net.rows import read_rows
 from psserver.service.net.sockets import Guest, SocketListener
-from psserver.service.net.streams import Stream
+from psserver.service.net.streams import Chunks, Stream, request_in
 from psserver.service.store.host import ShardHost
-from psserver.service.store.shared_memory import SLOTS, Attachment
+from psserver.service.store.shared_memory import Attachment
 from psserver.shard.payload_checks import norm_of
-from psserver.shard.staging import Slot
 from pswire import protocol
 from pswire.logs.events import event
 from pswire.model.rows import WantedRows
-from pswire.transport import frames
 from pswire.transport.rows import row_codec
 from pswire.transport.segments import SegmentError
 from pswire.transport.wire import codec_numbered
@@ -33,13 +29,6 @@ from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
-
-# Refusals of one payload, after which the worker may try another.
-LIGHT = (
-    grpc.StatusCode.ABORTED,
-    grpc.StatusCode.INVALID_ARGUMENT,
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
-)
 
 
 class ExchangeRpc:
@@ -61,11 +50,11 @@ class ExchangeRpc:
         `attachment`: the memory that the worker shares with this server on this stream.
         """
         while (received := await stream.receive()) is not None:
-            request, chunk = parse_request(received)
+            request, chunk = request_in(shard_pb2.ExchangeRequest, received)
             if request.HasField("attach"):
                 await stream.send(message(attached=await self._offer(request.attach, stream)))
             elif request.HasField("push"):
-                await self._push(request, chunk, stream, attachment)
+                await self._push(request, chunks_of(self._host, stream, chunk), stream, attachment)
             elif request.HasField("commit"):
                 await self._commit(request.commit, stream)
             elif request.HasField("pull"):
@@ -118,7 +107,7 @@ class ExchangeRpc:
                 await connection.send((shard_pb2.Attached(refusal=reason or "").SerializeToString(),))
                 return
             lent = shard_pb2.Attached(
-                slots=SLOTS, slot_bytes=4 * host.elements, arena_versions=host.options.arena_versions
+                slot_bytes=4 * host.elements, arena_versions=host.options.arena_versions
             )
             await connection.send((lent.SerializeToString(),))
             await self.exchange(connection, attachment)
@@ -132,69 +121,39 @@ class ExchangeRpc:
     async def _push(
         self,
         request: shard_pb2.ExchangeRequest,
-        chunk: frames.ChunkView | None,
+        chunks: Chunks,
         stream: Stream,
         attachment: Attachment | None,
     ) -> None:
         """Stage the payload, then commit it if the request says so; otherwise answer with its receipt."""
-        push, host = request.push, self._host
+        push, host, caller = request.push, self._host, stream.caller
+        if request.in_slot and attachment is None:
+            raise invalid("expected a push of a slot on a connection that shares memory")
+        shared = attachment if request.in_slot else None
         if not request.HasField("commit"):
-            staged = await self._staged(request, chunk, stream, attachment)
-            if staged is not None:
-                await stream.send(message(receipt=await host.receipt(staged[0])))
+            slot, _ = await staged(host, push, chunks, caller, shared)
+            await stream.send(message(receipt=await host.receipt(slot)))
             return
         commits = self._server_0()
         commits.check(request.commit, push)
         try:
             if commits.settled(request.commit):
-                await host.claims.admit(claim_of(push), push.plan, push.after, stream.caller)
-                await pass_over(host, request, chunk, stream)
+                await host.claims.admit(claim_of(push), push.plan, push.after, caller)
+                await pass_over(host, request, chunks)
                 await self._commit(request.commit, stream)
                 return
-            staged = await self._staged(request, chunk, stream, attachment)
+            slot, ahead = await staged(host, push, chunks, caller, shared)
         except Refused as refused:
             if isinstance(refused, MembershipOver) or commits.counted(request.commit):
                 # An earlier try may have counted: the answer to the next one tells, perhaps after another Join.
                 raise unavailable(f"{refused.message}: wait") from refused
             raise
-        if staged is None:
-            return
-        slot, ahead = staged
         place = attachment if request.in_place else None
 
         async def answer(notices: list[protocol.Event]) -> None:
             await self._answer(push, notices, ahead, place, stream)
 
-        await commits.take(request.commit, stream.caller, answer, norm_of([slot.squares]))
-
-    async def _staged(
-        self,
-        request: shard_pb2.ExchangeRequest,
-        chunk: frames.ChunkView | None,
-        stream: Stream,
-        attachment: Attachment | None,
-    ) -> tuple[Slot, WantedRows] | None:
-        """Return the staged payload, and the rows that the worker wants with its next grant; None: the refusal was
-        sent, and the stream goes on."""
-        host = self._host
-        if not request.slot:
-            incoming = await Incoming.begin(host, request.push, stream.caller)
-            slot = await incoming.receive(stream, chunk)
-            return slot, incoming.ahead
-        if attachment is None:
-            raise invalid("expected a push of a slot on a connection that shares memory")
-        try:
-            return await stage_slot(host, request.push, attachment, request.slot, stream, chunk)
-        except Refused as refused:
-            # Rows that were refused half-way leave the stream within a request.
-            behind = request.push.rows or request.push.next_rows
-            if behind or refused.code not in LIGHT or isinstance(refused, MembershipOver):
-                raise
-            if request.HasField("commit") and self._server_0().counted(request.commit):
-                raise
-            # The stream and its attachment survive the refusal of one payload.
-            await stream.send(message(code=refused.code.value[0], refusal=refused.message))
-            return None
+        await commits.take(request.commit, caller, answer, norm_of([slot.squares]))
 
     async def _commit(self, request: pb.CommitRequest, stream: Stream) -> None:
         """Take a commit of what all servers hold, or of a settled ticket. Raises as `Commits.take`."""

@@ -27,14 +27,6 @@ from pswire.v1 import shard_pb2
 Floats = NDArray[np.float32]
 
 
-class Piece(NamedTuple):
-    """`data` at byte `offset` of a payload of `total` bytes."""
-
-    offset: int
-    data: memoryview
-    total: int
-
-
 class Outgoing:
     """A version on its way out. Call `end` when it is sent or given up."""
 
@@ -90,24 +82,23 @@ class Outgoing:
                 changes = [codec.encode(part.take(values)) for part in parts]
         return cls(host, shard, ticket, codec, read, _pace(host, caller), changes)
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[memoryview]:
         """Yield the payload in pieces, at least one. Any one thread may iterate: it touches nothing of the loop's.
 
         Pieces are encoded one by one, so that no reader holds a whole encoded copy of the model.
         """
-        values, total, offset = self._read.version.values, self.total, 0
-        if total == 0:
-            yield Piece(0, memoryview(b""), 0)
+        values = self._read.version.values
+        if self.total == 0:
+            yield memoryview(b"")
         for encoded in _encoded(self._shard, values, self._codec) if self.changes is None else self.changes:
             data = frames.as_bytes(encoded)
             while data.nbytes:
                 piece = frames.CHUNK_BYTES if self._pace is None else self._pace.piece
                 part, data = data[:piece], data[piece:]
                 began = running.now()
-                yield Piece(offset, part, total)
+                yield part
                 if self._pace is not None:
                     self._pace.sent(running.now() - began)
-                offset += part.nbytes
         self._complete = True
 
     def end(self) -> None:
@@ -177,7 +168,7 @@ def reply(notices: list[protocol.Event], **fields: Any) -> Parts:
 async def pulled(
     host: ShardHost,
     pull: shard_pb2.PullRequest,
-    chunk: frames.ChunkView | None,
+    chunk: memoryview | None,
     attachment: Attachment | None,
     stream: Stream,
 ) -> None:
@@ -191,7 +182,7 @@ async def pulled(
     codec = _weights_codec(pull.dtype)
     behind = RowsBehind.of_pull(host, shard, pull, codec)
     if behind is not None:
-        _, keys = await behind.receive(stream.caller, chunk, chunks_of(stream))
+        _, keys = await behind.receive(chunks_of(host, stream, chunk))
         check_reader(shard, pull.ticket, pull.worker)
         asked = (keys, pull.ticket, pull.version)
         rows = await read_rows(host, shard, pull.worker, codec, *asked)
@@ -202,7 +193,7 @@ async def pulled(
             raise invalid("expected the numbers of rows to read, got none")
         else:
             await stream.send(message(row_bytes=rows.nbytes, version=rows.version))
-            await _send_rows(rows, 0, stream)
+            await _send_rows(rows, stream)
     finally:
         if rows is not None:
             rows.end()
@@ -234,7 +225,7 @@ async def send_version(
     if isinstance(found, shard_pb2.Located):
         await stream.send(reply(notices, located=found, **more))
         if rows is not None:
-            await _send_rows(rows, 0, stream)
+            await _send_rows(rows, stream)
         return
     try:
         messages, large = _messages(found, notices, more), found.total > LARGE_PASS
@@ -247,22 +238,21 @@ async def send_version(
     finally:
         found.end()
     if rows is not None:
-        await _send_rows(rows, found.total, stream)
+        await _send_rows(rows, stream)
 
 
-async def _send_rows(rows: RowsAhead, base: int, stream: Stream) -> None:
-    for parts in rows.messages(base):
+async def _send_rows(rows: RowsAhead, stream: Stream) -> None:
+    for parts in rows.messages():
         await stream.send(parts)
 
 
 def _messages(found: Outgoing, notices: list[protocol.Event], more: Mapping[str, int]) -> Iterator[Parts]:
+    changes = found.changes
+    told = {"changes": len(changes or ()), "unchanged": changes is not None and not changes}
+    head = reply(notices, bytes=found.total, **told, **more)
     for piece in found.pieces():
-        head: Parts = ()
-        if piece.offset == 0:
-            changes = found.changes
-            told = {"changes": len(changes or ()), "unchanged": changes is not None and not changes}
-            head = reply(notices, bytes=piece.total, **told, **more)
-        yield (*head, *frames.chunk_field(piece.offset, piece.data, reply=True))
+        yield (*head, *frames.chunk_field(piece))
+        head = ()
 
 
 class PullRpc:
@@ -275,8 +265,9 @@ class PullRpc:
         """Stream a version; each chunk is copied once, from the arena into its message. Raises Refused."""
         found = await Outgoing.begin(self._host, await call.only(shard_pb2.PullRequest), call.caller)
         try:
+            head: Parts = (shard_pb2.PullReply(bytes=found.total).SerializeToString(),)
             for piece in found.pieces():
-                total = piece.total if piece.offset == 0 else None
-                await call.send((frames.pull_chunk(piece.offset, piece.data, total),))
+                await call.send((*head, *frames.chunk_field(piece)))
+                head = ()
         finally:
             found.end()

@@ -1,6 +1,6 @@
 """Rows of tables on their way: received behind the payload of a push, read and sent behind a version."""
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -8,61 +8,52 @@ import grpc
 import numpy as np
 
 from psserver.service.errors import Refused, invalid
-from psserver.service.guard.calls import Caller
 from psserver.service.guard.memory import MORE_ROOM
+from psserver.service.net.streams import Chunks
 from psserver.service.store.host import ShardHost
 from psserver.shard import Shard
 from psserver.shard.staging import Slot
 from pswire.model.rows import Rows, WantedRows, keys_of
-from pswire.patience import CHUNK_SECONDS
 from pswire.transport import frames
 from pswire.transport.codecs import Array, Codec, Elementwise
 from pswire.transport.framed_socket import Parts
 from pswire.transport.rows import RowFormat, row_codec
 from pswire.v1 import shard_pb2
 
-NextChunk = Callable[[], Awaitable[frames.ChunkView]]
-"""Waits for the next chunk of a message. Raises Refused."""
 # Bytes of a row's place in slots, masks and what the search remembers.
 _READING_BYTES = 64
 
 
 @dataclass(slots=True)
 class RowsBehind:
-    """Rows that arrive behind a payload of `worker`; `base`: the byte at which they begin."""
+    """Rows that arrive behind a payload."""
 
     host: ShardHost
     shard: Shard
-    worker: str
     format: RowFormat
-    base: int
 
     @classmethod
     def of_push(
-        cls, host: ShardHost, shard: Shard, header: shard_pb2.PushHeader, codec: Codec, base: int
+        cls, host: ShardHost, shard: Shard, header: shard_pb2.PushHeader, codec: Codec
     ) -> "RowsBehind | None":
         """Return what follows a push, or None. Raises Refused for numbers that fit no table."""
-        if not (header.rows or header.next_rows):
-            return None
-        return cls._checked(host, shard, header.worker, codec, header.rows, header.next_rows, base)
+        return cls._checked(host, shard, codec, header.rows, header.next_rows)
 
     @classmethod
     def of_pull(
         cls, host: ShardHost, shard: Shard, pull: shard_pb2.PullRequest, codec: Codec
     ) -> "RowsBehind | None":
         """Return the keys that follow a pull, or None. Raises Refused for numbers that fit no table."""
-        return cls._checked(host, shard, pull.worker, codec, (), pull.rows, 0)
+        return cls._checked(host, shard, codec, (), pull.rows)
 
     @classmethod
     def _checked(
         cls,
         host: ShardHost,
         shard: Shard,
-        worker: str,
         codec: Codec,
         counts: Sequence[int],
         ahead: Sequence[int],
-        base: int,
     ) -> "RowsBehind | None":
         if not counts and not ahead:
             return None
@@ -71,12 +62,10 @@ class RowsBehind:
         wrong = format.wrong()
         if wrong is not None:
             raise invalid(wrong)
-        return cls(host, shard, worker, format, base)
+        return cls(host, shard, format)
 
-    async def receive(
-        self, caller: Caller, chunk: frames.ChunkView | None, following: NextChunk
-    ) -> tuple[Rows, WantedRows]:
-        """Return rows and wanted keys, checked, from `chunk` and what follows it. Raises Refused."""
+    async def receive(self, chunks: Chunks) -> tuple[Rows, WantedRows]:
+        """Return rows and wanted keys, checked. Raises Refused."""
         total, memory = self.format.nbytes, self.host.memory
         refusal = memory.take(total)
         if refusal is not None:
@@ -84,20 +73,15 @@ class RowsBehind:
         try:
             # The system gives its memory as bytes arrive, not as they are announced.
             data = np.empty(total, np.uint8).data
-            seconds = self.host.options.worker_timeout + CHUNK_SECONDS
             received = 0
             while received < total:
-                if chunk is None:
-                    with caller.within(seconds):
-                        chunk = await following()
-                size = chunk.data.nbytes
-                if chunk.offset != self.base + received or received + size > total or not size:
+                chunk = await chunks.next()
+                if not 0 < chunk.nbytes <= total - received:
                     raise invalid(
-                        f"rows of a message: expected a chunk at offset {self.base + received} of "
-                        f"{self.base + total} bytes, got {size} bytes at offset {chunk.offset}"
+                        f"rows of a message: expected a chunk of 1 to {total - received} bytes, got {chunk.nbytes}"
                     )
-                data[received : received + size] = chunk.data
-                received, chunk = received + size, None
+                data[received : received + chunk.nbytes] = chunk
+                received += chunk.nbytes
             return await self.host.heavy.run(total, lambda: self._decoded(data))
         finally:
             memory.give(total)
@@ -137,13 +121,11 @@ class RowsAhead:
     def nbytes(self) -> int:
         return sum(array.nbytes for array in self.arrays)
 
-    def messages(self, base: int) -> Iterator[Parts]:
-        """Yield messages with the rows, behind a payload of `base` bytes."""
-        at = base
+    def messages(self) -> Iterator[Parts]:
+        """Yield messages with the rows."""
         for array in self.arrays:
-            for offset, data in frames.chunks(array):
-                yield tuple(frames.chunk_field(at + offset, data, reply=True))
-            at += array.nbytes
+            for data in frames.chunks(array):
+                yield tuple(frames.chunk_field(data))
 
 
 async def read_rows(

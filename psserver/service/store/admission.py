@@ -6,7 +6,6 @@ from psserver.receipts import Claim
 from psserver.service.errors import MembershipOver, Refused, invalid, precondition
 from psserver.service.guard.calls import Caller, Watch
 from psserver.service.guard.memory import Memory
-from psserver.service.store.shared_memory import SLOTS
 from psserver.service.store.state import SharedShard
 from psserver.shard import Shard
 from psserver.shard.staging import Slot
@@ -191,7 +190,7 @@ class Attachments:
         shard = self._state.shard
         if shard is None:
             return "there is no model yet"
-        nbytes = SLOTS * shard.layout.nbytes
+        nbytes = shard.layout.nbytes
         refusal = self._memory.take(nbytes)
         if refusal is None:
             self._attached[worker] = caller, nbytes

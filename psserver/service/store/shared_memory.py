@@ -1,4 +1,4 @@
-"""Memory shared with workers of the same machine: versions that they read, slots that they fill."""
+"""Memory shared with workers of the same machine: versions that they read, a slot that each fills."""
 
 import logging
 import weakref
@@ -16,8 +16,6 @@ from pswire.v1 import shard_pb2
 log = logging.getLogger("ps-server")
 
 Floats = NDArray[np.float32]
-# Slots of a worker. One is enough: a push is copied before it is answered, and the next is written after that.
-SLOTS = 1
 
 
 class Sharing:
@@ -75,7 +73,7 @@ class Sharing:
 
 class ControlWord:
     """A word in which one worker writes the last ticket whose version it has read. It may outlast the worker's
-    slots."""
+    slot."""
 
     def __init__(self) -> None:
         self.segment = Segment(8, writable=True)
@@ -96,12 +94,14 @@ class Attachment:
         """`elements`: of a payload. `lend`: hands segments over with the connection's next frame. Raises
         SegmentError."""
         self.word = ControlWord()
-        self._elements, self._lend = elements, lend
-        slots = [Segment(4 * elements, writable=True) for _ in range(SLOTS)]
-        self._slots = [segments.floats(slot.memory) for slot in slots]
+        self._lend = lend
+        # One is enough: a push is copied before it is answered, and the worker writes the next one after that. It may
+        # write at any time.
+        slot = Segment(4 * elements, writable=True)
+        self.slot = segments.floats(slot.memory)
         # Segments of versions that the worker has and may have mapped, by their numbers.
         self._known: set[int] = set()
-        lend([self.word.segment, *slots])
+        lend([self.word.segment, slot])
 
     def located(self, segment: Segment, live: Iterable[Segment]) -> shard_pb2.Located:
         """Return where a version lies, and hand its segment over if the worker has it not. `live`: all segments in
@@ -113,19 +113,12 @@ class Attachment:
         return shard_pb2.Located(segment=segment.number, bytes=segment.place.nbytes, live=numbers)
 
     def fits(self, elements: int) -> bool:
-        """Return whether the slots hold payloads of that many elements."""
-        return self._elements == elements
-
-    def holds(self, number: int) -> bool:
-        return 1 <= number <= len(self._slots)
-
-    def values(self, number: int) -> Floats:
-        """Return slot `number`, from 1. Its worker may write into it at any time."""
-        return self._slots[number - 1]
+        """Return whether the slot holds payloads of that many elements."""
+        return self.slot.size == elements
 
     def release(self) -> None:
         """Release the memory explicitly, because a broken call may keep its frames until the next collection."""
-        del self.word, self._slots, self._lend
+        del self.word, self.slot, self._lend
 
 
 def to_wire(place: Place) -> shard_pb2.Segment:
