@@ -12,9 +12,7 @@ def check_codec(codec: Codec, policy: Policy, optimizer: Optimizer | None) -> No
     name = "sgd" if optimizer is None else optimizer.name
     rule, tensors = policy.local_rule.name, policy.tensors
     why, expected = "", "float32, bfloat16 or float16"
-    if policy.cancels and codec.remembers:
-        why = f"policy {policy.name} cancels tickets, and the codec would remember a commit that crosses a cancel"
-    elif rule == "elastic":
+    if rule == "elastic":
         why = "elastic averaging subtracts what it sends from the worker's weights, before it is rounded"
     elif codec.sparse and tensors.lists:
         why = f"most elements of a payload are zero, and {tensors.aggregator} of such payloads is zero"

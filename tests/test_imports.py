@@ -223,6 +223,19 @@ RULES = (
         # A job's import and errors are those of a problem of one's own, too.
         save=("psworker.engine", "psworker.local", "psworker.work", "psworker.job"),
     ),
+    # gRPC stands in what serves its calls, or makes some.
+    Rule(
+        "psserver",
+        never=("grpc",),
+        but=(
+            "psserver.metrics.collector",
+            *("psserver.service.net.registration", "psserver.service.net.services"),
+            "psserver.service.net.sessions",
+            *("psserver.service.job.follower", "psserver.service.replicas.link"),
+            *("psserver.service.server", "psserver.service.life.moves"),
+            *("psserver.service.life.results", "psserver.service.life.listeners"),
+        ),
+    ),
     Rule(
         "pslab.simulator.folder",
         never=("grpc", "time", "psserver.service.server", "psserver.service.job"),

@@ -177,7 +177,6 @@ class ComposedPolicy(Policy):
         self.tensors, self.local_rule = composition.tensors, composition.local
         self.ahead = composition.gate.ahead and composition.staleness.ahead
         self.by_samples = bool(composition.most_samples)
-        self.cancels = composition.cancel is not None
         self._rules = composition
         # Times are kept only for parts that need them.
         self._deadline = composition.deadline
@@ -412,7 +411,7 @@ class ComposedPolicy(Policy):
             return False
         if self._at is None:
             self._at = deadline.rule.at(view)
-        return self._passed and deadline.permits(view, len(view.open) if self.cancels else 0)
+        return self._passed and deadline.permits(view, 0 if self._rules.cancel is None else len(view.open))
 
     def _expire(self) -> None:
         """Take the timer of the deadline. Tickets that were granted or committed since may have moved the deadline."""

@@ -53,7 +53,6 @@ class Policy(ABC):
     `local_rule`: what workers do between pull and push.
     `ahead`: a worker that holds a ticket may be granted its next one.
     `by_rank`: an update does not depend on the order of commits; work units are then dealt by rank.
-    `cancels`: it may cancel open tickets. Codecs and local rules of its workers must then be stateless.
     `by_samples`: a contribution is weighted by its number of samples, so one without samples has no weight.
     """
 
@@ -63,7 +62,6 @@ class Policy(ABC):
     local_rule: LocalRule = PLAIN
     ahead: bool = False
     by_rank: bool = False
-    cancels: bool = False
     by_samples: bool = False
 
     @abstractmethod

@@ -1,12 +1,30 @@
 """Refusals of requests, for all parts of the service."""
 
-import grpc
+from enum import IntEnum
+
+
+class Code(IntEnum):
+    """Why a request is refused: the numbers, names and meanings of gRPC's status codes."""
+
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    UNAUTHENTICATED = 16
 
 
 class Refused(Exception):
-    """A refusal of a request, with a gRPC status code; nothing has changed."""
+    """A refusal of a request; nothing has changed."""
 
-    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+    def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
@@ -20,12 +38,31 @@ class MembershipOver(Refused):
     """A refusal of a request from a former member, whose stream then releases what it holds."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(grpc.StatusCode.ABORTED, message)
+        super().__init__(Code.ABORTED, message)
 
 
 def invalid(message: str) -> Refused:
-    return Refused(grpc.StatusCode.INVALID_ARGUMENT, message)
+    return Refused(Code.INVALID_ARGUMENT, message)
 
 
 def precondition(message: str) -> Refused:
-    return Refused(grpc.StatusCode.FAILED_PRECONDITION, message)
+    return Refused(Code.FAILED_PRECONDITION, message)
+
+
+def aborted(message: str) -> Refused:
+    """Return the refusal of what a ticket has no right to any more."""
+    return Refused(Code.ABORTED, message)
+
+
+def exhausted(message: str) -> Refused:
+    """Return the refusal of what there is no room for."""
+    return Refused(Code.RESOURCE_EXHAUSTED, message)
+
+
+def denied(message: str) -> Refused:
+    return Refused(Code.PERMISSION_DENIED, message)
+
+
+def unavailable(message: str) -> Refused:
+    """Return the refusal of what the peer is to try again."""
+    return Refused(Code.UNAVAILABLE, message)

@@ -613,17 +613,7 @@ class ExchangeRequest(_message.Message):
     PULL_FIELD_NUMBER: _builtins.int
     COMMIT_FIELD_NUMBER: _builtins.int
     ATTACH_FIELD_NUMBER: _builtins.int
-    IN_SLOT_FIELD_NUMBER: _builtins.int
-    IN_PLACE_FIELD_NUMBER: _builtins.int
     CHUNK_FIELD_NUMBER: _builtins.int
-    in_slot: _builtins.bool
-    """With a push, on a connection that shares memory: the payload (float32) lies in
-    the worker's slot, and only rows follow in chunks.
-    """
-    in_place: _builtins.bool
-    """With a pull or a commit, on a stream that shares memory: say where the version
-    lies instead of sending it, if it can be read there.
-    """
     chunk: _builtins.bytes
     """The next bytes of the payload, and of the rows behind it."""
     @_builtins.property
@@ -649,13 +639,11 @@ class ExchangeRequest(_message.Message):
         pull: Global___PullRequest | None = ...,
         commit: _coordinator_pb2.CommitRequest | None = ...,
         attach: Global___Attach | None = ...,
-        in_slot: _builtins.bool = ...,
-        in_place: _builtins.bool = ...,
         chunk: _builtins.bytes | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_chunk", b"_chunk", "attach", b"attach", "chunk", b"chunk", "commit", b"commit", "pull", b"pull", "push", b"push"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_chunk", b"_chunk", "attach", b"attach", "chunk", b"chunk", "commit", b"commit", "in_place", b"in_place", "in_slot", b"in_slot", "pull", b"pull", "push", b"push"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_chunk", b"_chunk", "attach", b"attach", "chunk", b"chunk", "commit", b"commit", "pull", b"pull", "push", b"push"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__chunk: _TypeAlias = _typing.Literal["chunk"]  # noqa: Y015
     _WhichOneofArgType__chunk: _TypeAlias = _typing.Literal["_chunk", b"_chunk"]  # noqa: Y015
@@ -722,8 +710,10 @@ class Attached(_message.Message):
     refusal: _builtins.str
     """Why no memory is shared; empty if it is."""
     slot_bytes: _builtins.int
-    """The slot is for payloads. The server copies a payload before it answers. Until
-    then the worker leaves the slot alone; what it writes later has no effect. In the
+    """The slot is for payloads (float32), of which only rows come in chunks. The server
+    copies a payload before it answers. Until then the worker leaves the slot alone;
+    what it writes later has no effect. Of a version the server says where it lies, if
+    it can be read there. In the
     control word (64 bits in the machine's own order) the worker writes the last
     ticket whose version it has read.
     """
@@ -965,7 +955,6 @@ class Configure(_message.Message):
     TENSORS_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     ENTRIES_FIELD_NUMBER: _builtins.int
-    CHECKPOINTS_FIELD_NUMBER: _builtins.int
     DELTAS_FIELD_NUMBER: _builtins.int
     MEASURES_FIELD_NUMBER: _builtins.int
     TABLES_FIELD_NUMBER: _builtins.int
@@ -981,8 +970,6 @@ class Configure(_message.Message):
     this many entries of the log. Empty: the job begins.
     """
     entries: _builtins.int
-    checkpoints: _builtins.bool
-    """The job takes checkpoints while it trains: allocate memory for copies early."""
     deltas: _model_pb2.WireDtype.ValueType
     """The codec of changes by which weights travel; unspecified: they travel whole."""
     measures: _builtins.bool
@@ -1000,14 +987,13 @@ class Configure(_message.Message):
         tensors: _builtins.str = ...,
         checkpoint: _builtins.str = ...,
         entries: _builtins.int = ...,
-        checkpoints: _builtins.bool = ...,
         deltas: _model_pb2.WireDtype.ValueType = ...,
         measures: _builtins.bool = ...,
         tables: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checkpoints", b"checkpoints", "deltas", b"deltas", "entries", b"entries", "measures", b"measures", "optimizer", b"optimizer", "plan", b"plan", "tables", b"tables", "tensors", b"tensors", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "deltas", b"deltas", "entries", b"entries", "measures", b"measures", "optimizer", b"optimizer", "plan", b"plan", "tables", b"tables", "tensors", b"tensors", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

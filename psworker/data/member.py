@@ -80,7 +80,6 @@ class Member:
         version: int,
         after: int,
         *,
-        in_place: bool,
         base: shard_pb2.Base | None = None,
         rows: WantedRows = (),
         rows_only: bool = False,
@@ -97,7 +96,7 @@ class Member:
             rows=counts_of(rows),
             rows_only=rows_only,
         )
-        message = shard_pb2.ExchangeRequest(pull=request, in_place=in_place)
+        message = shard_pb2.ExchangeRequest(pull=request)
         return list(messages(message, (), RowFormat((), FLOAT32).encode((), rows)))
 
     def optimizer_slots(self, version: int, after: int) -> bytes:
@@ -114,7 +113,7 @@ class Member:
         return shard_pb2.ExchangeRequest(pull=request).SerializeToString()
 
     def push(self, ticket: int, after: int) -> shard_pb2.ExchangeRequest:
-        """Write a push, valid until the next one. The caller sets dtype, bytes and in_slot."""
+        """Write a push, valid until the next one. The caller sets dtype and bytes."""
         return self._filled(self._push, ticket, after)
 
     def step(

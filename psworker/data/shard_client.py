@@ -187,11 +187,9 @@ class ShardClient:
         lane = self._lanes.ahead() if ahead and self.two_lanes else self._lane
 
         def ask() -> Received:
-            # Without a ticket nothing holds the version, and the memory in which it lies may change.
-            in_place = self._agree(lane, member, after) is not None and ticket != 0
+            self._agree(lane, member, after)
             request = member.pull(
                 *(ticket, version, after),
-                in_place=in_place,
                 base=self._base(member, lane),
                 rows=rows,
             )
@@ -212,7 +210,7 @@ class ShardClient:
 
         def ask() -> ReceivedRows:
             exchange = self._agreed(member, after)
-            request = member.pull(ticket, version, after, in_place=False, rows=rows, rows_only=True)
+            request = member.pull(ticket, version, after, rows=rows, rows_only=True)
             answer = exchange.ask(request)
             return self._received_rows(exchange, answer, rows, version if ticket else answer[0].version)
 
@@ -445,7 +443,6 @@ class ShardClient:
         else:
             request = member.step(ticket, after, commit, hello, self._base(member, self._lane))
         header, behind = request.push, self._behind(request.push, rows, ahead)
-        request.in_place = request.in_slot = attachment is not None
         if attachment is not None:
             attachment.fill(values)
             header.dtype, header.bytes = FLOAT32.number, values.nbytes

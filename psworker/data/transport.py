@@ -35,7 +35,7 @@ class Transport:
 
     With a server on this machine: shared memory, and messages over a Unix socket. With any other server, and for
     rounded payloads: chunks over a TCP socket. What is unavailable is not asked for again; the next best is used, down
-    to gRPC itself. A connection is of one membership.
+    to gRPC itself. A connection is of one membership, and each one tries all again.
 
     The holder of the server's `turn` uses it; any thread may call `close`.
     """
@@ -61,8 +61,9 @@ class Transport:
         self._identity = identity
         self._silence, self._stuck = silence, stuck
         self._required = kind if kind in ("socket", "shared-memory") else None
-        self._memory = kind == "shared-memory" or (kind == "auto" and exact)
-        self._socket = kind != "grpc"
+        self._wanted = (kind == "shared-memory" or (kind == "auto" and exact), kind != "grpc")
+        # Whether shared memory and a socket are still tried; anew for every membership.
+        self._memory, self._socket = self._wanted
         self._over_grpc = Exchange(lambda: GrpcStream(channel))
         self._over_socket: Exchange | None = None
         # The socket in use, and the membership that connected it: the job and the incarnation.
@@ -92,9 +93,12 @@ class Transport:
 
         `after`: log index of a grant, to which the server first catches up. Raises Refused, grpc.RpcError.
         """
+        membership = (member.joined.job, member.joined.incarnation)
+        if membership != self._membership:
+            self._memory, self._socket = self._wanted
         if not (self._memory or self._socket):
             return None
-        socket, membership = self._over_socket, (member.joined.job, member.joined.incarnation)
+        socket = self._over_socket
         if socket is None or not socket.open or membership != self._membership:
             self.close()
             self.attachment, self._over_socket, self.socket_stream = None, None, None

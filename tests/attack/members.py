@@ -496,7 +496,6 @@ class Liar(Attacker):
         )
         if len(self.target.doors) == 1 and self.chance.random() < 0.5:
             request.commit.CopyFrom(pb.CommitRequest(hello=self._hello(), commit=self._commit([])))
-            request.in_place = self.chance.random() < 0.5
         if self.chance.random() < 0.2:
             self.mutate.message(request)
         self.grant = None

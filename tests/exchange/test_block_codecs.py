@@ -118,6 +118,7 @@ CASES = [
     *product(SCALED, ["rennala"], [{"aggregate": 2}]),
     ("int8", "sync", {}),
     ("int4", "async", {}),
+    ("int4", "k-batch-sync", {"aggregate": 2}),
     ("top-k", "diloco", {"steps": 3}),
 ]
 
@@ -296,7 +297,7 @@ def test_shared_memory_carries_no_codec(name: str, sentences: Recorder) -> None:
 @pytest.mark.parametrize(
     ("codec", "policy", "knobs", "optimizer", "problem"),
     [
-        ("int8", "k-batch-sync", {}, "sgd", "cancels tickets"),
+        ("int8", "k-batch-sync", {}, "sgd", None),
         ("int8", "easgd", {}, "sgd", "elastic averaging"),
         ("int8", "median", {}, "adam", None),
         ("int8", "dc-asgd", {}, "sgd", None),

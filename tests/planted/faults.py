@@ -306,8 +306,8 @@ FAULTS: Final = (
     ),
     Fault(
         "a full server evicts the newest stranger",
-        "cut = list(«self._peers»)",
-        "reversed(self._peers)",
+        "oldest = next(«iter»(self.strangers))",
+        "reversed",
         ("service/test_strangers.py",),
     ),
     Fault(

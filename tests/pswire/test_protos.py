@@ -30,7 +30,7 @@ def test_the_generated_code_is_current() -> None:
 
 def test_a_changed_contract_is_noticed_and_mended(checkout: Path) -> None:
     model = checkout / "protos" / "pswire" / "v1" / "model.proto"
-    model.write_text(model.read_text().replace("uint64 offset = 1", "uint64 position = 1"))
+    model.write_text(model.read_text().replace("string name = 1", "string label = 1"))
     (checkout / "pswire" / "v1" / "gone_pb2.py").write_text("")
     done = protos(checkout, "--check")
     assert done.returncode == 1

@@ -7,9 +7,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import grpc
-
-from psserver.service.errors import Refused
+from psserver.service.errors import denied
 from psserver.service.guard.authorization import Authorizer
 from psserver.service.guard.calls import Watch
 from psserver.service.net.connection import Connection
@@ -70,6 +68,7 @@ class Opened:
         authorizer: Authorizer | None = None,
     ) -> None:
         self._ask, watch = owner.ask, Watch()
+        self.watch = watch
         authorizer = authorizer or Authorizer()
         self.refused = authorizer.refused
         # First frames whose membership has ended.
@@ -77,7 +76,7 @@ class Opened:
 
         async def admit(first: bytes, connection: Connection) -> Guest:
             if not first.startswith(CLAIM):
-                raise Refused(grpc.StatusCode.PERMISSION_DENIED, "expected a member")
+                raise denied("expected a member")
             return Guest(accepted, lambda: first in self._ended)
 
         async def accepted(connection: Connection) -> None:

@@ -145,7 +145,7 @@ def test_garbage_after_the_hello_ends_that_session_only(cluster: Cluster, unharm
 def test_garbage_between_chunks(cluster: Cluster, peer: Peer, unharmed: Unharmed) -> None:
     grant = peer.ready()
     header = shard_pb2.PushRequest(header=peer.header(grant, 0)).SerializeToString()
-    with unharmed(), refused(INVALID, "expected a PushRequest, got 3 bytes that do not parse"):
+    with unharmed(), refused(INVALID, "expected a pswire.v1.PushRequest, got 3 bytes that do not parse"):
         list(cluster.raw(0, "/pswire.v1.Shard/Push")(iter([header, b"\xff\xff\xff"]), timeout=PATIENCE))
     exchange = shard_pb2.ExchangeRequest(push=peer.header(grant, 0)).SerializeToString()
     with unharmed(), refused(INVALID, "expected a pswire.v1.ExchangeRequest, got 3 bytes that do not parse"):

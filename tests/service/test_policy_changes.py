@@ -81,14 +81,6 @@ def test_what_cannot_change_is_refused_and_the_job_goes_on(sentences: Recorder) 
     assert cluster.servers[0].ended() == ExitCode.OK
 
 
-def test_a_policy_that_cancels_cannot_take_over_from_workers_whose_codec_remembers() -> None:
-    with serving() as cluster, psworker.connect(cluster.hosts, START, wire_dtype="int8") as session:
-        step(session)
-        with refused(grpc.StatusCode.FAILED_PRECONDITION):
-            change(cluster, "k-sync", '{"aggregate": 1}')
-        change(cluster, "k-sync", '{"aggregate": 1, "late": "drop"}')
-
-
 def test_usage_is_checked_before_anybody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments in ((), ("--set", "run.seed=1"), ("--set", "policy.name=async"), ("--set", "nonsense")):
         assert ps_lab(monkeypatch, "policy", "127.0.0.1:1", *arguments) == ExitCode.USAGE

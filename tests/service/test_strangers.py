@@ -10,20 +10,10 @@ import pytest
 from psserver.service.errors import Refused
 from psserver.service.guard.authorization import address_of
 from psserver.service.guard.calls import Caller, Watch
-from psserver.service.guard.limits import Unproven
 from tests.promises import promise
 
 
 @promise("Of too many calls and connections that have proven nothing the oldest is cut; no other call is.")
-def test_of_too_many_the_oldest_goes() -> None:
-    strangers: Unproven[str] = Unproven(2)
-    assert [strangers.admit(peer) for peer in "abc"] == [[], [], ["a"]]
-    assert list(strangers) == ["b", "c"] and "a" not in strangers
-    strangers.discard("b")
-    strangers.discard("b")
-    assert strangers.admit("d") == [] and len(strangers) == 2
-
-
 def test_calls_that_have_spoken_are_not_cut() -> None:
     cut: list[str] = []
     watch = Watch(most_unproven=1)

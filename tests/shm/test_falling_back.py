@@ -21,7 +21,7 @@ from pswire.v1 import shard_pb2
 from tests.probes import SessionProbe
 from tests.sentences import Recorder
 from tests.service.serving import Cluster, refused, serving
-from tests.shm.sessions import connect, granted, proof, step
+from tests.shm.sessions import connect, granted, step
 
 
 @pytest.fixture
@@ -155,24 +155,6 @@ def introduction(session: psworker.Session, grant: psworker.Grant) -> shard_pb2.
         plan=session.plan.fingerprint,
         after=grant.index,
     )
-
-
-def test_a_slot_needs_shared_memory() -> None:
-    with serving() as cluster, connect(cluster.hosts, name="w0") as session:
-        grant = granted(session)
-        push = shard_pb2.PushHeader(
-            job=session.job,
-            worker=session.worker,
-            ticket=grant.ticket,
-            plan=session.plan.fingerprint,
-            after=grant.index,
-            **proof(session),
-        )
-        slot = shard_pb2.ExchangeRequest(push=push, in_slot=True).SerializeToString()
-        exchange = cluster.raw(0, "/pswire.v1.Shard/Exchange")
-        with refused(grpc.StatusCode.INVALID_ARGUMENT, "on a connection that shares memory"):
-            list(exchange(iter([slot])))
-        session.abandon(grant, "enough")
 
 
 # Segments

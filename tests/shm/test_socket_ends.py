@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import psworker
-from psserver.service.errors import Refused, precondition
+from psserver.service.errors import precondition, unavailable
 from psserver.service.net import exchange, sockets
 from psserver.service.net.streams import Stream
 from pswire.model.plan import VariableSpec
@@ -69,7 +69,7 @@ def test_a_server_that_goes_away_while_it_is_dialled_is_asked_again(monkeypatch:
 
     async def ending(*_: object) -> str | None:
         monkeypatch.setattr(exchange, "reason_against", reason)
-        raise Refused(grpc.StatusCode.UNAVAILABLE, "server 0 is shutting down")
+        raise unavailable("server 0 is shutting down")
 
     def gone(*_: object) -> FramedSocket:
         monkeypatch.setattr(handshake, "connect_tcp", dial)

@@ -25,8 +25,8 @@ def unproven(stack: ExitStack, opened: Opened) -> socket.socket:
 def test_silent_connections_keep_no_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither as connections of members, nor as ones that have not said whose they are."""
     monkeypatch.setattr(served, "CONNECTIONS", 1)
-    monkeypatch.setattr(served, "UNPROVEN", 2)
     with listening() as opened, ExitStack() as stack:
+        opened.watch.most_unproven = 2
         silent = [unproven(stack, opened) for _ in range(3)]
         assert silent[0].recv(1) == b"", "the first of them is cut"
         with closing(socket_to(opened, "tcp")) as connection:

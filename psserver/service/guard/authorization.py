@@ -7,9 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-import grpc
-
-from psserver.service.errors import Refused, precondition
+from psserver.service.errors import Code, Refused, denied, precondition
 from psserver.service.guard.pace import Pace
 from pswire.logs.events import event
 from pswire.logs.lines import escaped
@@ -62,7 +60,7 @@ class Names:
 
 
 def _denied(message: str) -> Refused:
-    return Refused(grpc.StatusCode.PERMISSION_DENIED, message)
+    return denied(message)
 
 
 # Roles that read and change nothing.
@@ -139,8 +137,7 @@ class Authorizer:
         if peer.role not in ROLES.get(method, ()):
             why = f"{peer.credential} called {method}, which is not for its role"
             self._refuse("role", peer.credential, method, why)
-            raise Refused(
-                grpc.StatusCode.PERMISSION_DENIED,
+            raise denied(
                 f"{peer.credential} has the role {peer.role}, and {method.rpartition('/')[2]} is for "
                 f"{_listed(ROLES.get(method, ()))}: give this process a certificate of that role",
             )
@@ -203,8 +200,7 @@ def unproven(method: str) -> Refused:
     """Return the refusal of a caller that does not prove the job's secret."""
     name = method.rpartition("/")[2]
     if ROLES[method] == _ADMINS:
-        return Refused(
-            grpc.StatusCode.PERMISSION_DENIED,
+        return denied(
             f"{name} is for those who have this job's secret: name the run's folder, in which the file {FILE!r} has "
             f"it, or set {VARIABLE} to it",
         )
@@ -215,7 +211,7 @@ def unproven(method: str) -> Refused:
 
 
 def _unknown(message: str) -> Refused:
-    return Refused(grpc.StatusCode.UNAUTHENTICATED, message)
+    return Refused(Code.UNAUTHENTICATED, message)
 
 
 def _listed(roles: Iterable[Role]) -> str:

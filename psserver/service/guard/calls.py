@@ -6,11 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-import grpc
-
-from psserver.service.errors import Refused
+from psserver.service.errors import exhausted
 from psserver.service.guard.authorization import ANYBODY, Peer
-from psserver.service.guard.limits import FIRST_MESSAGE, MEMBER_CALLS, UNPROVEN, Unproven
+from psserver.service.guard.limits import FIRST_MESSAGE, MEMBER_CALLS, UNPROVEN
 from pswire import running
 from pswire.patience import silence
 from pswire.transport import frames
@@ -97,10 +95,11 @@ class Watch:
     """The calls of a server. Close it at the end. The loop's thread owns it."""
 
     def __init__(self, most_unproven: int = UNPROVEN, most_of_member: int = MEMBER_CALLS) -> None:
-        """`most_unproven`: calls that have proven nothing, at most. `most_of_member`: payload calls of one member."""
+        """`most_unproven`: of `strangers`, at most. `most_of_member`: payload calls of one member."""
         self._calls: set[Caller] = set()
-        # Calls that have proven nothing.
-        self.strangers: Unproven[Caller] = Unproven(most_unproven)
+        # Calls and connections that have proven nothing, the oldest first.
+        self.strangers: dict[Caller, None] = {}
+        self.most_unproven = most_unproven
         self._most = most_of_member
         # Payload calls by member, the oldest first, until the transport holds nothing of them.
         self._members: dict[str, list[Caller]] = {}
@@ -117,12 +116,15 @@ class Watch:
     def unproven(self, caller: Caller) -> Iterator[None]:
         """Count the call inside the block among those that have proven nothing. Beyond the limit the oldest is cut;
         other calls are not affected."""
-        for oldest in self.strangers.admit(caller):
+        self.strangers[caller] = None
+        if len(self.strangers) > self.most_unproven:
+            oldest = next(iter(self.strangers))
+            del self.strangers[oldest]
             oldest.cancel()
         try:
             yield
         finally:
-            self.strangers.discard(caller)
+            self.strangers.pop(caller, None)
 
     @contextmanager
     def first_message(self, caller: Caller) -> Iterator[None]:
@@ -163,8 +165,7 @@ class Watch:
         mine = self._members.get(worker, [])
         unread = sum(call.cut_off and call.writing is not None for call in mine)
         if unread >= self._most:
-            raise Refused(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
+            raise exhausted(
                 f"{worker!r} has {unread} calls with answers that it does not read: expected it to read or end them",
             )
         caller.worker = worker

@@ -4,8 +4,7 @@
 Strangers are not kept apart from each other. Without TLS, bind to the loopback or to a trusted network.
 """
 
-from collections.abc import Hashable, Iterator
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from pswire.patience import CHUNK_SECONDS
 
@@ -13,8 +12,8 @@ from pswire.patience import CHUNK_SECONDS
 CALLS: Final = 32_768
 # Connections to the data port: each takes a descriptor; beyond that one is refused, and its worker uses gRPC.
 CONNECTIONS: Final = 16_384
-# Calls without a first message or of gRPC's own services, and as many connections of nobody yet: each may hold a
-# message of 4 MiB. Beyond that the oldest is cut.
+# Calls and connections without a first message, and calls of gRPC's own services: each may hold a message of 4 MiB.
+# Beyond that the oldest is cut.
 UNPROVEN: Final = 128
 # Connections to the metrics port: each costs a thread; beyond that one is closed at once.
 METRICS_CONNECTIONS: Final = 16
@@ -32,35 +31,3 @@ OUTBOX: Final = 4096
 BURST: Final = 1000
 PER_SECOND: Final = 100.0
 JOIN: Final = 25
-
-Peer = TypeVar("Peer", bound=Hashable)
-
-
-class Unproven(Generic[Peer]):
-    """Peers that have proven nothing, at most so many. Pure."""
-
-    def __init__(self, most: int = UNPROVEN) -> None:
-        self._most = most
-        # The oldest first.
-        self._peers: dict[Peer, None] = {}
-
-    def __len__(self) -> int:
-        return len(self._peers)
-
-    def __contains__(self, peer: object) -> bool:
-        return peer in self._peers
-
-    def __iter__(self) -> Iterator[Peer]:
-        return iter(self._peers)
-
-    def admit(self, peer: Peer) -> list[Peer]:
-        """Admit a peer; return the oldest ones beyond the limit, which the caller must cut."""
-        self._peers[peer] = None
-        cut = list(self._peers)[: max(0, len(self._peers) - self._most)]
-        for each in cut:
-            self.discard(each)
-        return cut
-
-    def discard(self, peer: Peer) -> None:
-        """Remove a peer that has ended, or has proven something. May be called repeatedly."""
-        self._peers.pop(peer, None)

@@ -3,11 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
-import grpc
-
 from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
-from psserver.service.errors import Refused
+from psserver.service.errors import exhausted
 from psserver.shard import Shard
 from psserver.shard.compensators import build_compensator
 from psserver.shard.deltas import stream_bytes
@@ -98,8 +96,7 @@ class Memory:
         model, member = sum(needs.values()), sum(each.values())
         if model + members * member > self.limit:
             whom = "this model" if members == 1 else f"worker number {members}"
-            raise Refused(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
+            raise exhausted(
                 f"server {layout.server} has no memory for {whom}: its part has {layout.nbytes / MIB:.1f} MiB, which "
                 f"takes {model / MIB:.1f} MiB at least ({_listing(needs)}), and {member / MIB:.1f} for each worker "
                 f"({_listing(each)}), and --memory-limit is {self.limit / MIB:.1f} MiB: raise it, or use more servers",

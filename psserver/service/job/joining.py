@@ -4,8 +4,6 @@ import json
 from collections.abc import Callable
 from typing import NoReturn
 
-import grpc
-
 from psserver.checkpoint import Checkpoint, CheckpointError, coordinator_of, name_of, plan_of, shards_of
 from psserver.codec_rules import check_rows
 from psserver.coordinator import Declined, Joined, Output, inputs
@@ -15,7 +13,7 @@ from psserver.coordinator.units import WorkTerms
 from psserver.optimizers import Optimizer, OptimizerError, build
 from psserver.policies import PolicyError
 from psserver.policy_plan import check_measures
-from psserver.service.errors import Refused, precondition
+from psserver.service.errors import Code, Refused, exhausted, precondition, unavailable
 from psserver.service.guard.limits import NAMES
 from psserver.service.guard.machine import DESCRIPTORS, most_workers
 from psserver.service.guard.memory import MIB
@@ -64,11 +62,9 @@ class JobModel:
             measures = self._decider.coordinator.measures
             if measures:
                 check_measures(optimizer, tables=bool(plan.tables))
-            host, checkpoints = self._decider.host, agreement.terms.checkpoints
-            host.configure(plan, optimizer, tensors, checkpoints, deltas, measures)
+            self._decider.host.configure(plan, optimizer, tensors, deltas, measures)
         except MemoryError as error:
-            raise Refused(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
+            raise exhausted(
                 f"server 0 has no memory for this model: its part has {plan.shards[0].nbytes} bytes, and "
                 f"{optimizer.name} keeps {len(optimizer.slots)} more arrays of that size",
             ) from error
@@ -94,7 +90,6 @@ class JobModel:
             tensors=json.dumps(agreement.policy.tensors.config),
             checkpoint=checkpoint,
             entries=entries,
-            checkpoints=agreement.terms.checkpoints,
             measures=decider.coordinator.measures,
             deltas=number_of(agreement.deltas),
             tables=tables_to_json(plan.tables),
@@ -262,16 +257,14 @@ class Joining:
         roster, memory = self._decider.coordinator.state.roster, self._decider.host.memory
         present = roster.present
         if worker not in roster.tallies and roster.nbytes + MAX_NAME_BYTES > NAMES:
-            raise Refused(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
+            raise exhausted(
                 f"no memory for one more name: expected at most {NAMES / MIB:.1f} MiB for what is kept of all names "
                 f"that have ever joined, got {roster.nbytes / MIB:.1f} already; --max-workers says how many there may "
                 "be",
             )
         if worker not in present:
             if len(present) >= self._most:
-                raise Refused(
-                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                raise exhausted(
                     f"server 0 has room for {self._most} workers at once, and has them: each takes {DESCRIPTORS} "
                     "descriptors (ulimit -n)",
                 )
@@ -299,7 +292,7 @@ class Joining:
         if ruling.ask is not None and link is not None:
             link.put(protocol.Ping(ruling.ask))
         if ruling.outcome == "wait":
-            raise Refused(grpc.StatusCode.UNAVAILABLE, _in_use(member.worker, owner, now, ruling.seconds))
+            raise unavailable(_in_use(member.worker, owner, now, ruling.seconds))
         if ruling.outcome == "refuse":
             raise precondition(_kept(member.worker, owner, now, older))
         if owner is not None and owner.same(newcomer):
@@ -336,7 +329,7 @@ class Joining:
 
         decider.step(decide)
         if decider.failure is not None:
-            raise Refused(grpc.StatusCode.UNAVAILABLE, f"the job is over: {decider.failure.reason}")
+            raise unavailable(f"the job is over: {decider.failure.reason}")
         if isinstance(answers[0], Declined):
             raise Refused(_STATUS[answers[0].kind], answers[0].reason)
         return decider.coordinator.state.roster.present[answers[0].worker]
@@ -344,9 +337,9 @@ class Joining:
 
 # What a worker is told whose Join is refused, by the kind of `psserver.coordinator.Declined`.
 _STATUS = {
-    "refused": grpc.StatusCode.FAILED_PRECONDITION,
-    "over": grpc.StatusCode.OUT_OF_RANGE,
-    "stopped": grpc.StatusCode.NOT_FOUND,
+    "refused": Code.FAILED_PRECONDITION,
+    "over": Code.OUT_OF_RANGE,
+    "stopped": Code.NOT_FOUND,
 }
 
 

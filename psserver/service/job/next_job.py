@@ -16,11 +16,9 @@ import json
 from pathlib import Path
 from typing import Final, NoReturn
 
-import grpc
-
 from psserver.checkpoint.rewind import SUMMARY, UNREADABLE
 from psserver.coordinator import inputs
-from psserver.service.errors import Refused, precondition
+from psserver.service.errors import Refused, precondition, unavailable
 from psserver.service.job.agreement import NextJob, agreed
 from psserver.service.job.decider import Decider
 from pswire import protocol
@@ -31,8 +29,7 @@ REPLACED: Final = "replaced"
 
 def join_the_next() -> Refused:
     """Return the answer to a worker that comes while a job makes room."""
-    return Refused(
-        grpc.StatusCode.UNAVAILABLE,
+    return unavailable(
         "the job before has ended, and another one begins: join again in a moment",
     )
 
@@ -57,7 +54,7 @@ def begin_next(decider: Decider, worker: str, optimizer: str) -> NoReturn:
     if tally is None or not tally.arrived:
         raise precondition(f"{worker!r} was never a worker of job {job}: it can begin no job that follows it")
     if state.stopped is None and not state.resting:
-        raise Refused(grpc.StatusCode.UNAVAILABLE, f"job {job} still trains: join again in a moment")
+        raise unavailable(f"job {job} still trains: join again in a moment")
     if state.stopped is None:
         following = NextJob((job,), len(state.roster.here()))
         reason = f"the fit of all workers is done, and {worker} begins another job"

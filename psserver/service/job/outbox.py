@@ -4,9 +4,7 @@ import hmac
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable, Container
 
-import grpc
-
-from psserver.service.errors import Refused, precondition
+from psserver.service.errors import precondition, unavailable
 from psserver.service.guard.limits import OUTBOX
 from psserver.service.net.loop import settle, until
 from pswire import protocol
@@ -131,7 +129,7 @@ class Outboxes:
         if outbox is None:
             # It may be reconnecting, or joining again.
             message = f"worker {worker!r}, incarnation {incarnation}, has no open session now: wait"
-            raise Refused(grpc.StatusCode.UNAVAILABLE, message)
+            raise unavailable(message)
         if not hmac.compare_digest(outbox.session.encode(), session.encode()):
             raise precondition(f"worker {worker!r} is another session's; join first")
         before, outbox.inline = outbox.inline, InlineReply(outbox.loop)

@@ -6,13 +6,11 @@ from collections import deque
 from dataclasses import replace
 from typing import Any
 
-import grpc
-
 from psserver.coordinator import Coordinator
 from psserver.coordinator.epochs import EpochSums, Report, Totals
 from psserver.coordinator.progress import JobProgress, dealt, measured
 from psserver.coordinator.roster import named
-from psserver.service.errors import Refused
+from psserver.service.errors import unavailable
 from psserver.service.job.decider import Decider
 from pswire.logs.events import event
 
@@ -37,7 +35,7 @@ class Epochs:
         member = roster.member(worker, incarnation)
         if member is None:
             # The worker's session notices by itself and comes back as another incarnation.
-            raise Refused(grpc.StatusCode.UNAVAILABLE, f"{worker} is no member at present")
+            raise unavailable(f"{worker} is no member at present")
         before = self.chief
         coordinator = self._decider.coordinator
         if not coordinator.policy.by_samples:

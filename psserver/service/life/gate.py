@@ -2,9 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-import grpc
-
-from psserver.service.errors import Refused
+from psserver.service.errors import unavailable
 from psserver.service.net.coordinator import CoordinatorRpc
 from psserver.service.net.registration import Call
 from psserver.service.replicas.overview import Overview
@@ -33,7 +31,7 @@ class Gate:
     @property
     def _rpc(self) -> CoordinatorRpc:
         if self._open is None:
-            raise Refused(grpc.StatusCode.UNAVAILABLE, NOT_LEADING)
+            raise unavailable(NOT_LEADING)
         return self._open
 
     async def session(self, call: Call) -> None:

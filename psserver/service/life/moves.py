@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from psserver.service.errors import Refused, invalid, precondition
+from psserver.service.errors import denied, invalid, precondition
 from psserver.service.job.job import Job
 from pswire.addresses import Address, AddressError, parse_address
 from pswire.bounds import BoundError, check
@@ -89,8 +89,7 @@ class Moves:
 
     def _check(self, claimed: Located, address: Address) -> None:
         if not self._proven:
-            raise Refused(
-                grpc.StatusCode.PERMISSION_DENIED,
+            raise denied(
                 f"server {claimed.server} is not known at {address}, and this job has no secret by which it could "
                 "prove that it is there; give all servers of the job the same PS_JOB_SECRET",
             )

@@ -6,10 +6,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-import grpc
-
 from psserver.replication.messages import Item, Message
-from psserver.service.errors import Refused
+from psserver.service.errors import unavailable
 from psserver.service.guard.authorization import Names
 from psserver.service.job.job import Job
 from psserver.service.job.log_file import LogError
@@ -65,7 +63,7 @@ class Replicating:
         assert settings.out is not None
         self._settings, self._host, self._announce = settings, host, announce
         self._continuation, self._exchange = continuation, exchange
-        exchange.elsewhere = Refused(grpc.StatusCode.UNAVAILABLE, NOT_LEADING)
+        exchange.elsewhere = unavailable(NOT_LEADING)
         # Why this server ends; and whether it has ended the job.
         self._reason, self._concluded = "", False
         index, out = settings.task_index, settings.out

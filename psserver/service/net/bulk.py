@@ -5,6 +5,7 @@ small pool moves frames for one turn, and stops sooner if the peer makes it wait
 but no thread.
 """
 
+import mmap
 import select
 import threading
 from collections.abc import Callable, Iterator
@@ -20,8 +21,6 @@ THREADS: Final = 4
 TURN: Final = 0.05
 # Milliseconds that a thread waits for a peer in the middle of a payload.
 REST: Final = 2
-# Initial bytes of a buffer. Memory grows with what has arrived, not with what was announced.
-FIRST: Final = 2**18
 # Bytes received at once while no large frame is being received: room for a small one. What it holds of a large one
 # has to be copied.
 SMALL: Final = LARGE
@@ -96,15 +95,6 @@ def _poll(connected: Carrier, event: int) -> Callable[[], bool]:
     return lambda: bool(poll.poll(REST))
 
 
-def fill(connected: Carrier, frame: memoryview, filled: int) -> int:
-    """Receive the rest of one frame until the turn is over or the peer pauses; return how many bytes it has.
-
-    Raises SocketError at the end of the stream.
-    """
-    end = running.now() + TURN
-    return _fill(connected, frame, filled, len(frame), _poll(connected, select.POLLIN), end)
-
-
 def _fill(
     connected: Carrier, view: memoryview, filled: int, size: int, ready: Callable[[], bool], end: float
 ) -> int:
@@ -148,33 +138,16 @@ class Buffers:
         # Small frames of all connections are received here; no data stays in it.
         self.small = bytearray(SMALL)
         self.view = memoryview(self.small)
-        self._free: list[bytearray] = []
-        # Bytes of the buffers in use.
-        self.taken = 0
+        self._free: list[memoryview] = []
 
-    def take(self, length: int) -> bytearray:
-        """Return a buffer for a frame of `length` bytes. It may be smaller: see `at_least`."""
-        buffer = self._free.pop() if self._free else bytearray(min(length, FIRST))
-        self.taken += len(buffer)
-        return buffer
+    def take(self) -> memoryview:
+        """Return a buffer for a large frame. The system gives its memory as bytes arrive."""
+        return self._free.pop() if self._free else memoryview(mmap.mmap(-1, FRAME_BYTES))
 
-    def at_least(self, buffer: bytearray, filled: int, more: int, length: int) -> bytearray:
-        """Return `buffer`, or a larger copy with room for `more` bytes. `length`: bytes of the whole frame."""
-        if len(buffer) >= filled + more:
-            return buffer
-        # A view of the old buffer may be in use, so it is replaced and never resized.
-        larger = bytearray(min(length, max(2 * len(buffer), filled + more)))
-        larger[:filled] = memoryview(buffer)[:filled]
-        self.taken += len(larger) - len(buffer)
-        return larger
-
-    def give(self, buffer: bytearray) -> None:
-        """Take a buffer back; only the largest are kept."""
-        self.taken -= len(buffer)
-        self._free.append(buffer)
-        if len(self._free) > FREE_BUFFERS:
-            sizes = [len(each) for each in self._free]
-            del self._free[sizes.index(min(sizes))]
+    def give(self, buffer: memoryview) -> None:
+        """Take a buffer back."""
+        if len(self._free) < FREE_BUFFERS:
+            self._free.append(buffer)
 
 
 class LargeFrame:
@@ -187,9 +160,9 @@ class LargeFrame:
 
     def __init__(self, buffers: Buffers) -> None:
         self._buffers = buffers
-        self._memory: bytearray | None = None
+        self._memory: memoryview | None = None
         # Memory of the last whole frame, until `reuse`.
-        self._taken: bytearray | None = None
+        self._taken: memoryview | None = None
         self.filled = self.length = 0
 
     @property
@@ -201,33 +174,22 @@ class LargeFrame:
         """Bytes that have not arrived."""
         return self.length - self.filled
 
-    @property
-    def fits(self) -> bool:
-        """Whether memory for the whole frame is allocated."""
-        return len(self._memory or b"") >= self.length
-
     def begin(self, length: int, data: memoryview) -> None:
         """Begin a frame of `length` bytes whose first bytes are `data`."""
+        self._memory = memory = self._buffers.take()
         self.length, self.filled = length, len(data)
-        memory = self._buffers.take(length)
-        self._memory = memory = self._buffers.at_least(memory, 0, len(data), length)
         memory[: len(data)] = data
 
     def room(self, most: int) -> memoryview:
         """Return room for the next bytes, at most `most`."""
         assert self._memory is not None
-        self._memory = memory = self._buffers.at_least(self._memory, self.filled, 1, self.length)
-        return memoryview(memory)[self.filled : min(len(memory), self.length, self.filled + most)]
-
-    def all(self) -> memoryview:
-        """Return a view of the whole frame, arrived or not. Only if it `fits`."""
-        return memoryview(self._memory or b"")[: self.length]
+        return self._memory[self.filled : min(self.length, self.filled + most)]
 
     def take(self) -> memoryview:
         """Return the complete frame; it is valid until `reuse`."""
-        frame = self.all()
+        assert self._memory is not None
         self._taken, self._memory = self._memory, None
-        return frame
+        return self._taken[: self.length]
 
     def reuse(self) -> None:
         """Return the memory of the taken frame to the pool."""

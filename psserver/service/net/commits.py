@@ -2,11 +2,9 @@
 
 from collections.abc import Awaitable, Callable
 
-import grpc
-
 from psserver.coordinator.tickets import Ticket
 from psserver.receipts import examine, missing_receipts
-from psserver.service.errors import Refused, invalid, precondition
+from psserver.service.errors import invalid, precondition, unavailable
 from psserver.service.guard.calls import Caller
 from psserver.service.job.decider import Decider
 from psserver.service.net.registration import Call
@@ -118,8 +116,3 @@ def _settles(notice: protocol.Event, ticket: int) -> bool:
             return number == ticket
         case _:
             return isinstance(notice, protocol.Stop)
-
-
-def unavailable(message: str) -> Refused:
-    """Return the refusal of a commit that the worker sends again."""
-    return Refused(grpc.StatusCode.UNAVAILABLE, message)

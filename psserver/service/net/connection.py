@@ -1,8 +1,8 @@
 """One connection of a worker on the event loop: frames in, frames out, and nothing blocks.
 
 The wire is that of `pswire.transport.framed_socket`, whose `FramedSocket` is the worker's end. `_readable` receives
-everything: small frames by way of `_ahead`, a large one in pooled memory. While a large payload arrives without a
-pause, a thread receives it instead (`psserver.service.net.bulk`).
+everything: small frames by way of `_ahead`, a large one in pooled memory. What follows the first frame of a large
+payload without a pause, a thread receives instead (`psserver.service.net.bulk`).
 """
 
 import asyncio
@@ -33,8 +33,6 @@ from pswire.transport.segments import Segment
 SLICE: Final = 2**20
 # Bytes that are received before the task asks for them; beyond that the peer waits.
 AHEAD: Final = LARGE
-# Given to `receive` in place of a frame: a large one has begun and fits into memory.
-_BEGUN: Final[Message] = b"begun"
 
 
 def _is_whole(ahead: bytearray) -> bool:
@@ -154,24 +152,8 @@ class Connection:
             self._paused = False
             self._listen()
         frame: Message | None = await self._wait_for("frame")
-        if frame is _BEGUN:
-            frame = await self._rest_of_large()
         if frame is None and self._broken is not None:
             raise self._broken
-        return frame
-
-    async def _rest_of_large(self) -> Message | None:
-        """Receive a large frame on a thread while the peer keeps up, and its rest on the loop."""
-        self._stop_reading()
-        large = self._large
-        into, begun = large.all(), large.filled
-        try:
-            large.filled = await self._threads.on_pool(lambda: bulk.fill(self._socket, into, begun))
-        finally:
-            self._listen()
-        if not large.missing:
-            return large.take()
-        frame: Message | None = await self._wait_for("frame")
         return frame
 
     async def receive_many(self, take: Callable[[Message], bool]) -> None:
@@ -237,10 +219,7 @@ class Connection:
         elif length >= LARGE:
             self._large.begin(length, data[HEAD.size : end])
             self._ahead += data[end:]
-            if self._large.fits and self._large.missing >= SLICE:
-                self._give(_BEGUN)
-            else:
-                self._fill()
+            self._fill()
         elif len(data) < end:
             self._ahead += data
         else:

@@ -7,15 +7,13 @@ import math
 from collections.abc import Callable
 from typing import Final, cast
 
-import grpc
-
 from psserver import receipts
 from psserver.coordinator import inputs
 from psserver.coordinator.epochs import EpochError, Report
 from psserver.coordinator.units import MAX_DESCRIPTION, WorkError, WorkTerms
 from psserver.policies import LocalRule, PolicyError
 from psserver.policies.policy import config_of
-from psserver.service.errors import Refused, invalid, precondition
+from psserver.service.errors import denied, invalid, precondition, unavailable
 from psserver.service.guard.authorization import Names, Peer
 from psserver.service.guard.limits import BURST, JOIN, PER_SECOND
 from psserver.service.guard.pace import Pace
@@ -146,7 +144,7 @@ class CoordinatorRpc:
         request.worker = self._name_of(request, call.caller.peer)
         if self._pace.wait(request.worker):
             # A worker tries again later, as it does for its stream.
-            raise Refused(grpc.StatusCode.UNAVAILABLE, f"{request.worker!r} joins too often: wait")
+            raise unavailable(f"{request.worker!r} joins too often: wait")
         if not 1 <= len(request.session) <= NAME_LIMIT:
             raise invalid(f"session: expected 1 to {NAME_LIMIT} characters, got {len(request.session)}")
         if request.begins_next and not request.job:
@@ -225,8 +223,7 @@ class CoordinatorRpc:
         """Raise Refused for a worker of another job, or of other servers."""
         terms = self._job.terms
         if follows(request.job, terms.job):
-            raise Refused(
-                grpc.StatusCode.UNAVAILABLE,
+            raise unavailable(
                 f"this server still serves {terms.job}, which {request.job} has followed: try again in a moment",
             )
         comes_next = request.begins_next and (
@@ -272,10 +269,9 @@ class CoordinatorRpc:
         job = self._job.terms.job
         if follows(job, request.job) or follows(request.job, job):
             # The worker's session joins the later generation meanwhile; then it asks again as a member of that.
-            raise Refused(grpc.StatusCode.UNAVAILABLE, f"{job} is another generation of {request.job}: wait")
+            raise unavailable(f"{job} is another generation of {request.job}: wait")
         if request.job != job or not claim.proven(self._job.host.secret):
-            raise Refused(
-                grpc.StatusCode.PERMISSION_DENIED,
+            raise denied(
                 "expected a member of this job with its membership token: join",
             )
         report = Report(
@@ -336,7 +332,7 @@ class CoordinatorRpc:
     async def _settled(self) -> None:
         """Wait until the log has what was decided. Raises Refused if it cannot be written."""
         if not await self._job.decider.settled():
-            raise Refused(grpc.StatusCode.UNAVAILABLE, "the decision log cannot be written: the job is over")
+            raise unavailable("the decision log cannot be written: the job is over")
 
     # Status
 

@@ -6,9 +6,9 @@ With several servers each stages its part, and the first one then takes the comm
 import logging
 from functools import partial
 
-from psserver.service.errors import MembershipOver, Refused, invalid, precondition
+from psserver.service.errors import MembershipOver, Refused, invalid, precondition, unavailable
 from psserver.service.guard.calls import Caller
-from psserver.service.net.commits import Commits, unavailable
+from psserver.service.net.commits import Commits
 from psserver.service.net.connection import Connection
 from psserver.service.net.pulls import Wanted, base_of, find_version, message, pulled, reply, send_version
 from psserver.service.net.pushes import chunks_of, claim_of, pass_over, staged
@@ -58,8 +58,7 @@ class ExchangeRpc:
             elif request.HasField("commit"):
                 await self._commit(request.commit, stream)
             elif request.HasField("pull"):
-                place = attachment if request.in_place else None
-                await pulled(self._host, request.pull, chunk, place, stream)
+                await pulled(self._host, request.pull, chunk, attachment, stream)
             else:
                 raise invalid(
                     "expected an ExchangeRequest with push, pull, commit or attach, got one with none"
@@ -95,26 +94,25 @@ class ExchangeRpc:
             await connection.send((shard_pb2.Attached().SerializeToString(),))
             await self.exchange(connection)
             return
-        host, attachment = self._host, None
+        host, elements = self._host, self._host.elements
+        reason = reason or host.memory.take(4 * elements)
+        if reason is not None:
+            await connection.send((shard_pb2.Attached(refusal=reason).SerializeToString(),))
+            return
+        attachment = None
         try:
-            reason = reason or await host.attachments.begin(request.worker, connection.caller)
-            if reason is None:
-                try:
-                    attachment = Attachment(host.elements, connection.lend)
-                except SegmentError as error:
-                    reason = str(error)
-            if attachment is None:
-                await connection.send((shard_pb2.Attached(refusal=reason or "").SerializeToString(),))
+            try:
+                attachment = Attachment(elements, connection.lend)
+            except SegmentError as error:
+                await connection.send((shard_pb2.Attached(refusal=str(error)).SerializeToString(),))
                 return
-            lent = shard_pb2.Attached(
-                slot_bytes=4 * host.elements, arena_versions=host.options.arena_versions
-            )
+            lent = shard_pb2.Attached(slot_bytes=4 * elements, arena_versions=host.options.arena_versions)
             await connection.send((lent.SerializeToString(),))
             await self.exchange(connection, attachment)
         finally:
             if attachment is not None:
                 attachment.release()
-            host.attachments.end(request.worker, connection.caller)
+            host.give(4 * elements)
 
     # A push, and the commit with it
 
@@ -127,11 +125,8 @@ class ExchangeRpc:
     ) -> None:
         """Stage the payload, then commit it if the request says so; otherwise answer with its receipt."""
         push, host, caller = request.push, self._host, stream.caller
-        if request.in_slot and attachment is None:
-            raise invalid("expected a push of a slot on a connection that shares memory")
-        shared = attachment if request.in_slot else None
         if not request.HasField("commit"):
-            slot, _ = await staged(host, push, chunks, caller, shared)
+            slot, _ = await staged(host, push, chunks, caller, attachment)
             await stream.send(message(receipt=await host.receipt(slot)))
             return
         commits = self._server_0()
@@ -139,19 +134,18 @@ class ExchangeRpc:
         try:
             if commits.settled(request.commit):
                 await host.claims.admit(claim_of(push), push.plan, push.after, caller)
-                await pass_over(host, request, chunks)
+                await pass_over(host, push, chunks, attachment)
                 await self._commit(request.commit, stream)
                 return
-            slot, ahead = await staged(host, push, chunks, caller, shared)
+            slot, ahead = await staged(host, push, chunks, caller, attachment)
         except Refused as refused:
             if isinstance(refused, MembershipOver) or commits.counted(request.commit):
                 # An earlier try may have counted: the answer to the next one tells, perhaps after another Join.
                 raise unavailable(f"{refused.message}: wait") from refused
             raise
-        place = attachment if request.in_place else None
 
         async def answer(notices: list[protocol.Event]) -> None:
-            await self._answer(push, notices, ahead, place, stream)
+            await self._answer(push, notices, ahead, attachment, stream)
 
         await commits.take(request.commit, caller, answer, norm_of([slot.squares]))
 

@@ -6,10 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
-
 from psserver.checkpoint import Store
-from psserver.service.errors import Refused, invalid, precondition
+from psserver.service.errors import Refused, invalid, precondition, unavailable
 from psserver.service.job.next_job import numbered
 from psserver.service.net.orders import Execution
 from psserver.service.net.registration import Call, bounded, parsed
@@ -134,7 +132,7 @@ class FollowRpc:
     def _open(self, message: shard_pb2.Open, call: Call) -> None:
         """Accept the coordinator, at most once in this server's life. Raises Refused, with nothing changed."""
         if self.ending is not None:
-            raise Refused(grpc.StatusCode.UNAVAILABLE, f"server {self._host.server} ends its job: wait")
+            raise unavailable(f"server {self._host.server} ends its job: wait")
         if message.job == self._former or follows(self._former, message.job):
             raise precondition(
                 f"server {self._host.server} has followed {self._former}: expected a later generation of that job, "
@@ -146,8 +144,7 @@ class FollowRpc:
                 ExitCode.UNREACHABLE, f"the job goes on as {message.job}", recover=message.recover_timeout
             )
             call.when_over(self._ended)
-            raise Refused(
-                grpc.StatusCode.UNAVAILABLE,
+            raise unavailable(
                 f"server {self._host.server} lets go of {self._host.job}: try again",
             )
         known = self._host.job and (self._host.job, self._host.secret) == (message.job, message.secret)
@@ -155,8 +152,7 @@ class FollowRpc:
             # The same coordinator: its connection broke.
             return
         if self._host.job and self._stream is None:
-            raise Refused(
-                grpc.StatusCode.UNAVAILABLE,
+            raise unavailable(
                 f"server {self._host.server} waits for the coordinator of job {self._host.job}, whose connection "
                 "broke: wait",
             )

@@ -8,15 +8,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from itertools import takewhile
 
-import grpc
-
 from psserver.checkpoint import CheckpointError, Store, nbytes_for, needed_by, part_of, restore_bytes
 from psserver.facts import to_wire
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.order_messages import ORDERS
 from psserver.policies.declarations import from_config
-from psserver.service.errors import Refused, invalid, precondition
+from psserver.service.errors import exhausted, invalid, precondition
 from psserver.service.net.status import memory_to_wire
 from psserver.service.store.host import ShardHost
 from psserver.service.store.shard_part import Part
@@ -106,11 +104,10 @@ class Execution:
                 "run the same version of ps-server everywhere"
             )
         try:
-            self._host.configure(plan, optimizer, tensors, message.checkpoints, deltas, message.measures)
+            self._host.configure(plan, optimizer, tensors, deltas, message.measures)
             self._host.orders.executed = self.tell
         except MemoryError as error:
-            raise Refused(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
+            raise exhausted(
                 f"server {self._host.server} has no memory for its part of the model, "
                 f"{plan.shards[self._host.server].nbytes} bytes",
             ) from error

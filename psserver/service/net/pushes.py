@@ -7,12 +7,11 @@ The way of a push through the server: `connection` (bytes to frames), `exchange`
 from functools import partial
 from typing import Protocol
 
-import grpc
 import numpy as np
 from numpy.typing import NDArray
 
 from psserver.receipts import Claim
-from psserver.service.errors import Refused, invalid, precondition
+from psserver.service.errors import aborted, invalid, precondition
 from psserver.service.guard.calls import Caller
 from psserver.service.net.loop import LARGE_PASS
 from psserver.service.net.registration import Call
@@ -179,7 +178,7 @@ async def staged(
     refusal = shard.refusal(header.ticket, header.worker) if shard.groups.count > 1 else None
     if refusal is not None:
         # Only an open ticket's payload has a known size.
-        raise Refused(grpc.StatusCode.ABORTED, refusal)
+        raise aborted(refusal)
     if attachment is not None and not attachment.fits(shard.layout.elements):
         raise precondition("the job's model has changed since this memory was lent; join again")
     part = shard.part(header.ticket)
@@ -210,12 +209,14 @@ async def staged(
     return slot, ahead
 
 
-async def pass_over(host: ShardHost, request: shard_pb2.ExchangeRequest, chunks: Chunks) -> None:
+async def pass_over(
+    host: ShardHost, header: shard_pb2.PushHeader, chunks: Chunks, attachment: Attachment | None
+) -> None:
     """Receive what follows a push of a settled ticket, and forget it. The member was admitted. Raises Refused."""
-    shard, header = host.state.shard, request.push
+    shard = host.state.shard
     assert shard is not None
     behind = RowsBehind.of_push(host, shard, header, known_codec(header.dtype))
-    left = (0 if request.in_slot else header.bytes) + (0 if behind is None else behind.format.nbytes)
+    left = (header.bytes if attachment is None else 0) + (0 if behind is None else behind.format.nbytes)
     while left > 0:
         left -= max(1, (await chunks.next()).nbytes)
 

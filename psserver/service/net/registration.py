@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from psserver.service.errors import Refused, invalid
+from psserver.service.errors import Code, Refused, invalid
 from psserver.service.guard.authorization import Authorizer, address_of, unproven
 from psserver.service.guard.calls import Caller, Watch
 from pswire import running
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MESSAGE_LIMIT = 2000
 # Bytes from which an answer may stay with the transport until its peer reads.
 LARGE_MESSAGE = 2**16
+_STATUS = {status.value[0]: status for status in grpc.StatusCode}
 
 
 class _NoLostPeers(logging.Filter):
@@ -69,7 +70,7 @@ def bounded(message: Any) -> Any:
 async def abort(context: "Context", refused: Refused) -> None:
     """End the call with that status. gRPC keeps the exception that it raises here in a cycle with the frames that it
     passes, so it must be raised behind the method, where no request is at hand."""
-    await context.abort(refused.code, clipped(refused.message))
+    await context.abort(_STATUS[refused.code], clipped(refused.message))
 
 
 def clipped(message: str) -> str:
@@ -240,7 +241,7 @@ class Registration:
                 # without one makes the transport free what it holds for it.
                 raise
             task.uncancel()
-            return Refused(grpc.StatusCode.CANCELLED, "the server ended this call")
+            return Refused(Code.CANCELLED, "the server ended this call")
         return None
 
     def unary(

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import grpc
 import numpy as np
 
-from psserver.service.errors import Refused, invalid
+from psserver.service.errors import aborted, exhausted, invalid
 from psserver.service.guard.memory import MORE_ROOM
 from psserver.service.net.streams import Chunks
 from psserver.service.store.host import ShardHost
@@ -69,7 +68,7 @@ class RowsBehind:
         total, memory = self.format.nbytes, self.host.memory
         refusal = memory.take(total)
         if refusal is not None:
-            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"no memory for rows: {refusal}; {MORE_ROOM}")
+            raise exhausted(f"no memory for rows: {refusal}; {MORE_ROOM}")
         try:
             # The system gives its memory as bytes arrive, not as they are announced.
             data = np.empty(total, np.uint8).data
@@ -101,7 +100,7 @@ class RowsBehind:
             raise invalid(f"payload of ticket {slot.ticket}: expected finite numbers in rows of gradients")
         refusal = self.host.memory.refuses_rows(rows)
         if refusal is not None:
-            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
+            raise exhausted(refusal)
         slot.rows, slot.squares = rows, slot.squares + squares
 
 
@@ -147,7 +146,7 @@ async def read_rows(
     nbytes = reading_bytes(format)
     refusal = host.memory.take(nbytes)
     if refusal is not None:
-        raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"no memory for rows: {refusal}; {MORE_ROOM}")
+        raise exhausted(f"no memory for rows: {refusal}; {MORE_ROOM}")
     given = partial(host.memory.give, nbytes)
     try:
         return RowsAhead(*await _read(host, shard, format, wanted, ticket, version), given)
@@ -179,9 +178,7 @@ async def _read(
         read = partial(_encoded, shard, format, wanted, at)
         arrays = await host.heavy.run(format.answer_nbytes, read)
     except ValueError as error:
-        raise Refused(
-            grpc.StatusCode.ABORTED, f"rows of version {at} are gone ({error}): ask for a new grant"
-        ) from error
+        raise aborted(f"rows of version {at} are gone ({error}): ask for a new grant") from error
     finally:
         if ticket:
             shard.row_holds.has_read(ticket)

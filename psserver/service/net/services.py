@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from psserver.service.errors import Refused, invalid
+from psserver.service.errors import Code, Refused, invalid
 from psserver.service.net.registration import Call, Registration
 from pswire.v1 import coordinator_pb2, shard_pb2
 
@@ -73,7 +73,7 @@ class ServicerContext:
         await self._call.reply(reply)
 
     async def abort(self, code: grpc.StatusCode, details: str = "") -> None:
-        raise Refused(code, details)
+        raise Refused(Code(code.value[0]), details)
 
 
 async def _messages(parse: Callable[[bytes], Any], call: Call) -> AsyncIterator[Any]:

@@ -7,12 +7,10 @@ import ssl
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, NamedTuple
 
-import grpc
-
-from psserver.service.errors import Refused
+from psserver.service.errors import Code, Refused, exhausted
 from psserver.service.guard.authorization import Authorizer
 from psserver.service.guard.calls import Watch
-from psserver.service.guard.limits import CONNECTIONS, UNPROVEN, Unproven
+from psserver.service.guard.limits import CONNECTIONS
 from psserver.service.guard.pace import Pace
 from psserver.service.net import bulk
 from psserver.service.net.connection import Connection
@@ -92,9 +90,10 @@ class SocketListener:
         self._listening: list[socket.socket] = []
         # By the first frame, which is good for one connection: what this server has told another one to send.
         self.expected: dict[bytes, Serve] = {}
+        # All connections, and those that have proven themselves.
+        self._accepted: set[Connection] = set()
         self._connections: dict[Connection, Guest] = {}
         self._looking: asyncio.TimerHandle | None = None
-        self._unauthenticated: Unproven[Connection] = Unproven(UNPROVEN)
         self._authorizer = authorizer or Authorizer()
         self._handshake_lines = Pace(1 / MINUTE, 1)
         # A warning that nothing can be accepted was logged, and nothing was accepted since.
@@ -127,7 +126,7 @@ class SocketListener:
     @property
     def unauthenticated(self) -> int:
         """Number of connections that have not proven themselves yet."""
-        return len(self._unauthenticated)
+        return len(self._accepted) - len(self._connections)
 
     def open_port(self) -> None:
         """Open the port now rather than for the first worker. Raises SocketError."""
@@ -236,9 +235,7 @@ class SocketListener:
             self._refuse(address or "this machine", error)
             connected.close()
             return
-        # Connections that send nothing must not keep out members, who send their claim at once.
-        for oldest in self._unauthenticated.admit(connection):
-            oldest.cut()
+        self._accepted.add(connection)
         connection.run(self._run(connection), lambda error: self._ended(connection, error))
 
     def _connection(self, connected: socket.socket, address: str) -> Connection:
@@ -253,7 +250,7 @@ class SocketListener:
         with self._watch.watching(connection.caller):
             refusal = await self._served(connection)
             if refusal is not None:
-                await connection.send([clipped(refusal.message).encode()], int(refusal.code.value[0]))
+                await connection.send([clipped(refusal.message).encode()], refusal.code)
                 await connection.drain(REFUSED_CLOSES)
 
     async def _served(self, connection: Connection) -> Refused | None:
@@ -269,7 +266,7 @@ class SocketListener:
         except Exception as error:
             # gRPC treats an exception of a method the same way.
             log.exception("an exchange failed", extra=event("exchange_failed"))
-            return Refused(grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")
+            return Refused(Code.UNKNOWN, f"{type(error).__name__}: {error}")
         return None
 
     async def _proven(self, connection: Connection) -> Guest | None:
@@ -278,12 +275,14 @@ class SocketListener:
         Raises Refused for anybody else.
         """
         connection.expect(most=FIRST_BYTES)
-        with connection.caller.within(framed_socket.HANDSHAKE_TIMEOUT):
+        caller = connection.caller
+        # Connections that send nothing must not keep out members, who send their claim at once.
+        with self._watch.unproven(caller), caller.within(framed_socket.HANDSHAKE_TIMEOUT):
             if isinstance(connection, TlsConnection):
                 try:
                     await connection.handshake()
                 except SocketError as error:
-                    self._refuse(connection.caller.address, error)
+                    self._refuse(caller.address, error)
                     return None
             first = await connection.receive()
         if first is None:
@@ -292,10 +291,9 @@ class SocketListener:
         if isinstance(connection, TlsConnection):
             self._authorizer.admit(EXCHANGE if serve is None else REPLICATE, connection)
         guest = Guest(serve) if serve is not None else await self._admit(bytes(first), connection)
-        if connection not in self._unauthenticated or len(self._connections) >= CONNECTIONS:
-            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "the server has no room for another connection")
+        if len(self._connections) >= CONNECTIONS:
+            raise exhausted("the server has no room for another connection")
         connection.expect(most=FRAME_BYTES)
-        self._unauthenticated.discard(connection)
         self._connections[connection] = guest
         return guest
 
@@ -310,7 +308,7 @@ class SocketListener:
             )
 
     def _ended(self, connection: Connection, error: BaseException | None) -> None:
-        self._unauthenticated.discard(connection)
+        self._accepted.discard(connection)
         self._connections.pop(connection, None)
         if isinstance(error, SocketError):
             log.info("the connection to a worker is broken: %s", error, extra=event("connection_broken"))
@@ -325,5 +323,5 @@ class SocketListener:
         for each in self._listening:
             self._owner.loop.remove_reader(each)
             each.close()
-        for connection in (*self._unauthenticated, *self._connections):
+        for connection in self._accepted:
             connection.cut()

@@ -8,10 +8,8 @@ from functools import partial
 from importlib.metadata import version
 from typing import Final, NamedTuple
 
-import grpc
-
 from psserver.replication.messages import Item, Message
-from psserver.service.errors import Refused, invalid, precondition
+from psserver.service.errors import Refused, invalid, precondition, unavailable
 from psserver.service.net.connection import Connection
 from psserver.service.net.loop import settle
 from psserver.service.net.registration import Call, bounded, parsed
@@ -230,8 +228,7 @@ class Links:
                 f"{len(greeting.hosts)}: give all servers the same --ps-hosts"
             )
         if greeting.generation != self._generation:
-            raise Refused(
-                grpc.StatusCode.UNAVAILABLE,
+            raise unavailable(
                 f"server {self._server} is in generation {self._generation} of the job, and server {sender} in "
                 f"{greeting.generation}: end all servers, remove the folder 'replication' of the run, and start all of "
                 "them with --resume latest",
@@ -281,13 +278,9 @@ class Links:
             try:
                 body = self._bodies.read(Lies(from_wire(piece.segment), piece.use), piece.size)
             except Overwritten:
-                raise Refused(
-                    grpc.StatusCode.UNAVAILABLE, "an item was gone before it was read: send it again"
-                ) from None
+                raise unavailable("an item was gone before it was read: send it again") from None
             except SegmentError as error:
-                raise Refused(
-                    grpc.StatusCode.UNAVAILABLE, f"an item cannot be read where it lies: {error}"
-                ) from error
+                raise unavailable(f"an item cannot be read where it lies: {error}") from error
             self._listener.hold(item, body)
             return
         data = arriving.setdefault(item, bytearray())

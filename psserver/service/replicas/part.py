@@ -10,10 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import grpc
-
 from psserver.replication import Config
-from psserver.service.errors import Refused, invalid, precondition
+from psserver.service.errors import invalid, precondition, unavailable
 from psserver.service.life.settings import ServerSettings
 from psserver.service.net.follow import next_request
 from psserver.service.net.orders import Execution
@@ -123,9 +121,7 @@ class PartCopy(Holding):
         """Accept a coordinator. Raises Refused, with nothing changed."""
         part, epoch = self._host.server, message.leads_in
         if not self.leads or self.outdated or epoch < self._ordered_in:
-            raise Refused(
-                grpc.StatusCode.UNAVAILABLE, f"another server serves part {part}, or coordinates: wait"
-            )
+            raise unavailable(f"another server serves part {part}, or coordinates: wait")
         if (message.task_index, message.servers) != (part, self._settings.terms.servers):
             raise precondition(
                 f"this server has part {part} of {self._settings.terms.servers}, but the coordinator takes it for "

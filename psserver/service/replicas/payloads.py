@@ -4,11 +4,10 @@ import json
 import struct
 from collections.abc import Awaitable, Callable, Sequence
 
-import grpc
 import numpy as np
 
 from psserver.receipts import Claim
-from psserver.service.errors import Refused
+from psserver.service.errors import unavailable
 from psserver.service.guard.calls import Caller
 from psserver.service.replicas.bodies import Body
 from psserver.service.store.admission import Claims, PushSlots
@@ -76,7 +75,7 @@ class ForwardedPushes(PushSlots):
 
     async def begin(self, shard: Shard, ticket: int, worker: str, caller: Caller) -> Slot:
         if not self._leads():
-            raise Refused(grpc.StatusCode.UNAVAILABLE, "another server leads: wait")
+            raise unavailable("another server leads: wait")
         return await super().begin(shard, ticket, worker, caller)
 
     def finish(self, shard: Shard, slot: Slot) -> None:
@@ -92,7 +91,7 @@ class ServedClaims(Claims):
     async def admit(self, claim: Claim, plan: str, after: int, caller: Caller) -> Shard:
         if not self.serves():
             # Another one is found by asking any server.
-            raise Refused(grpc.StatusCode.UNAVAILABLE, "another server serves this part: wait")
+            raise unavailable("another server serves this part: wait")
         return await super().admit(claim, plan, after, caller)
 
 

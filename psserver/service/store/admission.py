@@ -1,9 +1,17 @@
-"""Admission to a shard: members only, and only as many pushes and attachments as memory allows."""
-
-import grpc
+"""Admission to a shard: members only, and only as many pushes as memory allows."""
 
 from psserver.receipts import Claim
-from psserver.service.errors import MembershipOver, Refused, invalid, precondition
+from psserver.service.errors import (
+    Code,
+    MembershipOver,
+    Refused,
+    aborted,
+    denied,
+    exhausted,
+    invalid,
+    precondition,
+    unavailable,
+)
 from psserver.service.guard.calls import Caller, Watch
 from psserver.service.guard.memory import Memory
 from psserver.service.store.state import SharedShard
@@ -32,8 +40,7 @@ class Claims:
         if claim.job != self._state.job:
             await self._check_job(claim.job)
         if not claim.proven(self._state.secret):
-            raise Refused(
-                grpc.StatusCode.PERMISSION_DENIED,
+            raise denied(
                 f"expected the membership token that {claim.worker!r} was given when it joined, got another one",
             )
         self._watch.claim(claim.worker, caller)
@@ -52,7 +59,7 @@ class Claims:
             raise precondition(f"expected plan {shard.plan.fingerprint}, got {plan!r}; join again")
         if state.executed <= after:
             raise Refused(
-                grpc.StatusCode.DEADLINE_EXCEEDED,
+                Code.DEADLINE_EXCEEDED,
                 f"server {self._server} has executed {state.executed} entries of the log, expected more than "
                 f"{after}; it waited {self.patience:g} s",
             )
@@ -82,7 +89,7 @@ class Claims:
             raise MembershipOver(f"the servers began again as {state.job}, and {job!r} is over; join again")
         if not state.job or follows(job, state.job):
             serves = f"still serves {state.job}" if state.job else "serves no job yet"
-            raise Refused(grpc.StatusCode.UNAVAILABLE, f"server {server} {serves}; expected job {job!r}")
+            raise unavailable(f"server {server} {serves}; expected job {job!r}")
         if job != state.job:
             raise precondition(
                 f"expected job {state.job!r}, got {job!r}: this server serves another job; join again"
@@ -102,7 +109,6 @@ class PushSlots:
 
         An earlier push of the ticket is cut: its worker has begun anew. Raises Refused.
         """
-        self._state.admission.supersede(ticket)
         if not self._may_enter(shard, ticket, worker):
             await self._enter(shard, ticket, worker)
         return self._place(shard, ticket, caller)
@@ -112,7 +118,7 @@ class PushSlots:
         worker."""
         refusal = shard.refusal(ticket, worker)
         if refusal is not None:
-            raise Refused(grpc.StatusCode.ABORTED, refusal)
+            raise aborted(refusal)
         staging = shard.staging
         free = staging.incoming(ticket) is None and staging.admits(ticket)
         return free and self._memory.admits_payload(ticket)
@@ -126,9 +132,8 @@ class PushSlots:
                 before.cut()
                 if running.now() > deadline:
                     text = f"an earlier push of ticket {ticket} does not end"
-                    raise Refused(grpc.StatusCode.UNAVAILABLE, text)
-            if not await self._state.admission.wait(ticket, -1 if turn is None else turn):
-                raise Refused(grpc.StatusCode.CANCELLED, "the worker pushes the ticket anew")
+                    raise unavailable(text)
+            await self._state.admission.wait(ticket, -1 if turn is None else turn)
             self._state.check_going(self._server)
         # There may be room for the next one, too.
         self._state.admission.freed()
@@ -138,7 +143,7 @@ class PushSlots:
             return shard.begin(ticket, caller.cancel)
         except MemoryError as error:
             message = f"server {self._server} has no memory for a payload of {shard.layout.nbytes} bytes"
-            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, message) from error
+            raise exhausted(message) from error
 
     def finish(self, shard: Shard, slot: Slot) -> None:
         """Give the complete payload to its ticket. Raises Refused if that is closed or has another one."""
@@ -147,7 +152,7 @@ class PushSlots:
         if not taken:
             refusal = shard.refusal(slot.ticket)
             if refusal is not None:
-                raise Refused(grpc.StatusCode.ABORTED, refusal)
+                raise aborted(refusal)
             raise invalid(
                 f"payload of ticket {slot.ticket}: another one was accepted before; expected the same again, "
                 "a commit, or an abandon"
@@ -162,43 +167,3 @@ class PushSlots:
     def _ended(self, slot: Slot) -> None:
         self._state.admission.changed(slot.ticket)
         self._state.admission.freed()
-
-
-class Attachments:
-    """Shared memory attached by members, one stream each. `patience`: seconds that a member's older stream may take
-    to release it. The loop's thread owns it."""
-
-    def __init__(self, state: SharedShard, memory: Memory, server: int, patience: float) -> None:
-        self._state, self._memory = state, memory
-        self._server, self._patience = server, patience
-        # The stream on which each member has attached memory, and the bytes of that.
-        self._attached: dict[str, tuple[Caller, int]] = {}
-
-    async def begin(self, worker: str, caller: Caller) -> str | None:
-        """Reserve memory for `worker` on its stream `caller`; return why there is none, or None.
-
-        An older stream of the worker is cut, and given time to release its memory.
-        """
-        before = self._attached.get(worker)
-        if before is not None:
-            before[0].cancel()
-            gone = await self._state.wait_for(
-                lambda: worker not in self._attached, self._patience, self._server
-            )
-            if not gone:
-                return f"{worker} shares memory on another stream already"
-        shard = self._state.shard
-        if shard is None:
-            return "there is no model yet"
-        nbytes = shard.layout.nbytes
-        refusal = self._memory.take(nbytes)
-        if refusal is None:
-            self._attached[worker] = caller, nbytes
-        return refusal
-
-    def end(self, worker: str, caller: Caller) -> None:
-        """Release what was attached on the stream."""
-        if worker in self._attached and self._attached[worker][0] is caller:
-            self._memory.give(self._attached.pop(worker)[1])
-            self._state.admission.freed()
-            self._state.changes.notify()

@@ -75,8 +75,6 @@ class Executor:
         # Called with the fact about each version that the shard has made, once no order is being executed.
         self.executed: Callable[[Made], None] = lambda _: None
         self._facts: list[Made] = []
-        # Called when the first weights are installed.
-        self.installed: Callable[[Shard], object] = lambda _: None
         # Called with each order to save and its index; returns whether the shard is being copied beside the loop.
         # Nothing may write to it until `copied` is called.
         self.save: Callable[[int, Shard], bool] = lambda _, __: False
@@ -162,7 +160,6 @@ class Executor:
             self._copying += self.save(index, shard)
             return
         if isinstance(order, Install):
-            self.installed(shard)
             self._facts.append(shard.fact)
         self._state.admission.freed()
 

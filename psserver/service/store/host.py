@@ -13,7 +13,7 @@ from psserver.service.guard.calls import Watch
 from psserver.service.guard.machine import default_limit
 from psserver.service.guard.memory import Memory
 from psserver.service.net.loop import HeavyWork, Owner
-from psserver.service.store.admission import Attachments, Claims, PushSlots
+from psserver.service.store.admission import Claims, PushSlots
 from psserver.service.store.executor import Executor
 from psserver.service.store.reading import Reading
 from psserver.service.store.shard_part import PartSaver
@@ -72,10 +72,8 @@ class ShardHost:
         self.reading = Reading(
             self.state, self.orders, self.memory, self.sharing, server, options.patience, options.read_limit
         )
-        self.attachments = Attachments(self.state, self.memory, server, options.patience)
         self.saver = PartSaver(owner, server, self.memory, self._saved, self.orders.copied)
         self.orders.save = lambda entry, shard: self.saver.save(entry, self.job, shard)
-        self.orders.installed = self.saver.prepare
         self.watch = Watch()
         self.claims = Claims(self.state, self.watch, server, options.patience)
 
@@ -101,17 +99,14 @@ class ShardHost:
         plan: Plan,
         optimizer: Optimizer,
         tensors: TensorParts,
-        checkpoints: bool,
         deltas: BlockCodec | None = None,
         measures: bool = False,
     ) -> None:
         """Make a new shard. It executes what is ordered once its loops are compiled (`SharedShard.preparing`).
 
-        `checkpoints`: the job takes checkpoints while it trains. `deltas`: the codec of the weights' changes.
-        `measures`: measure every update.
+        `deltas`: the codec of the weights' changes. `measures`: measure every update.
         Raises Refused or MemoryError.
         """
-        self.saver.periodic = checkpoints
         self.memory.admit(plan.shards[self.server], optimizer, tensors, deltas)
         shard = self.state.shard = Shard(
             plan,
@@ -172,6 +167,11 @@ class ShardHost:
         self.state.admission.freed()
         self.state.changes.notify()
 
+    def give(self, nbytes: int) -> None:
+        """Release memory that was taken for a peer: there may be room for a push that waits."""
+        self.memory.give(nbytes)
+        self.state.admission.freed()
+
     def take_up(self, state: ShardState, entries: int) -> None:
         """Restore a new shard as of that many log entries, beside the loop. Raises StateError, with nothing changed."""
         shard = self.state.shard
@@ -190,7 +190,6 @@ class ShardHost:
                 log.error("%s", reason, extra=event("restore_failed"))
                 self.state.fail(reason)
                 return
-            self.saver.prepare(shard, state)
             self.go_on(entries)
 
         self._prepare(work, done)

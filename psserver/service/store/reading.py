@@ -4,10 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import grpc
 from numpy.typing import NDArray
 
-from psserver.service.errors import Refused, invalid, precondition
+from psserver.service.errors import aborted, exhausted, invalid, precondition, unavailable
 from psserver.service.guard.calls import Caller
 from psserver.service.guard.memory import Memory
 from psserver.service.store.executor import Executor, Question
@@ -76,8 +75,7 @@ class Reading:
             newest = shard.version
             if version > newest:
                 raise invalid(f"version {version} does not exist yet; the newest is {newest}")
-            raise Refused(
-                grpc.StatusCode.ABORTED,
+            raise aborted(
                 f"version {version} is gone (it was not read within {self._read_limit:g} s, or ticket {ticket} "
                 f"is settled); the newest is {newest}: ask for a new grant",
             )
@@ -125,8 +123,7 @@ class Reading:
             return copy is None or (copy.version is not None and copy.version.number >= version)
 
         if not await self._state.wait_for(free, self._patience, self._server):
-            raise Refused(
-                grpc.StatusCode.UNAVAILABLE,
+            raise unavailable(
                 f"server {self._server} is giving others an earlier copy of {what}; try again",
             )
         copy = self._copies.get(what)
@@ -136,8 +133,7 @@ class Reading:
                 copy = self._copies[what] = _Copy(taken)
                 refusal = await self._copy(what, copy, nbytes, look)
             if refusal is not None:
-                raise Refused(
-                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                raise exhausted(
                     f"server {self._server} has no room for a copy of {what}: {refusal}",
                 )
         else:
@@ -231,7 +227,6 @@ def check_reader(shard: Shard, ticket: int, worker: str) -> None:
     """Raise Refused unless the ticket is the reader's own, because a read ends the ticket's hold."""
     opened = shard.staging.tickets.get(ticket)
     if opened is not None and opened.worker != worker:
-        raise Refused(
-            grpc.StatusCode.ABORTED,
+        raise aborted(
             f"ticket {ticket} is {opened.worker}'s: expected its read, got one of {worker!r}",
         )

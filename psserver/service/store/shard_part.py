@@ -5,9 +5,8 @@ Rows of tables are not copied as a whole: while they are written, updates save t
 
 import asyncio
 import logging
-import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -26,94 +25,6 @@ from pswire.logs.events import event
 log = logging.getLogger("ps-server")
 
 Floats = NDArray[np.float32]
-# Elements that are touched at once; other threads run in between.
-PIECE = 1 << 22
-# One element in this many is touched: a page is no smaller.
-STEP = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class PrefaultedArrays:
-    """Arrays whose pages a thread touches in advance, until `stop`. Call `wait` before using them.
-
-    Getting memory from the system takes longer than copying into it.
-    """
-
-    arrays: list[Floats]
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _ended: threading.Event = field(default_factory=threading.Event)
-
-    @classmethod
-    def before(cls, arrays: list[Floats]) -> "PrefaultedArrays":
-        """Wrap arrays whose memory is allocated already."""
-        made = cls(arrays)
-        made._ended.set()
-        return made
-
-    def run(self) -> None:
-        """Touch all pages, on another thread. Raises nothing: the system gives the memory, or ends the process."""
-        try:
-            for piece in self.pieces():
-                if self._stop.is_set():
-                    return
-                piece[::STEP] = 0
-        finally:
-            self._ended.set()
-
-    @property
-    def nbytes(self) -> int:
-        return sum(values.nbytes for values in self.arrays)
-
-    def pieces(self) -> Iterator[Floats]:
-        """Yield all arrays in small pieces."""
-        for values in self.arrays:
-            for start in range(0, values.size, PIECE):
-                yield values[start : start + PIECE]
-
-    def stop(self) -> None:
-        """Stop touching pages: the arrays are needed now, or not at all."""
-        self._stop.set()
-
-    def wait(self) -> list[Floats]:
-        """Return the arrays once no thread writes to them: soon after `stop`. From any thread."""
-        self._ended.wait()
-        return self.arrays
-
-
-class SpareArrays:
-    """Unused float32 arrays, kept for the next copy and accounted for in `memory`. The loop's thread owns it."""
-
-    def __init__(self, memory: Memory, threads: Executor) -> None:
-        self._memory, self._threads = memory, threads
-        self._held: PrefaultedArrays | None = None
-
-    def prepare(self, sizes: Collection[int]) -> Future[None] | None:
-        """Prepare arrays of those sizes on another thread, if memory has room. Returns None if there are some, or
-        no room."""
-        if self._held is not None or self._memory.take(4 * sum(sizes)) is not None:
-            return None
-        try:
-            self._held = PrefaultedArrays([np.empty(size, np.float32) for size in sizes])
-        except MemoryError:
-            self._memory.give(4 * sum(sizes))
-            return None
-        return self._threads.submit(self._held.run)
-
-    def keep(self, arrays: Iterable[Floats]) -> None:
-        """Keep the arrays for the next copy, if memory has room."""
-        kept = list(arrays)
-        if self._held is None and self._memory.take(sum(a.nbytes for a in kept)) is None:
-            self._held = PrefaultedArrays.before(kept)
-
-    def take(self) -> PrefaultedArrays | None:
-        """Return the arrays, if any. The caller accounts for them."""
-        held, self._held = self._held, None
-        if held is not None:
-            held.stop()
-            self._memory.give(held.nbytes)
-        return held
-
-
 # Number of remembered parts.
 REMEMBERED = 4
 
@@ -161,8 +72,8 @@ class PartSaver:
     one more waits, and a newer one replaces it. `store`: None if this server has no folder. `changed` is called with
     every new outcome, `copied` when the shard may be written to again. One thread copies while another one writes a
     part, rows of tables included. A copy is accounted for in `memory` until it is written or replaced; without room
-    there is no part. If `periodic`, the job takes checkpoints while it trains: memory for a copy is prepared and kept,
-    as far as there is room.
+    there is no part. The arrays of a large one are kept for the next, as far as there is room: getting memory from the
+    system takes longer than copying into it.
     """
 
     def __init__(
@@ -175,7 +86,6 @@ class PartSaver:
     ) -> None:
         self.store: Store | None = None
         self.parts: dict[int, Part] = {}
-        self.periodic = False
         self._owner, self._server, self._changed, self._copied = owner, server, changed, copied
         self._memory = memory
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="checkpoint")
@@ -189,20 +99,8 @@ class PartSaver:
         # The tables, and the files that have their rows as last written: tables remember what went since.
         self._tables: Tables | None = None
         self._rows: RowFiles | None = None
-        self._spare = SpareArrays(memory, self._pool)
-
-    def prepare(self, shard: Shard, unused: ShardState | None = None) -> None:
-        """Prepare memory for a copy of a large shard, so that training does not wait for it.
-
-        `unused`: a state with arrays of the same sizes that are no longer needed.
-        """
-        state = settled(shard.views())
-        if not self.periodic or self.store is None or self._closed or state.nbytes <= LARGE_PASS:
-            return
-        if unused is not None:
-            self._spare.keep(_dense(unused))
-        else:
-            self._spare.prepare([values.size for values in _dense(state)])
+        # Of a copy that is written, for the next one.
+        self._spare: list[Floats] = []
 
     @property
     def newest(self) -> int:
@@ -234,7 +132,7 @@ class PartSaver:
         large, rows = state.nbytes > LARGE_PASS, shard.tables.saved_bytes
         # Rows are copied in pieces, of which a few are held at once.
         nbytes = state.nbytes + min(rows, 4 * PIECE_BYTES)
-        spare = self._spare.take()
+        spare = self._take_spare()
         refusal = self._memory.take(nbytes)
         if refusal is not None:
             self.note(
@@ -250,13 +148,13 @@ class PartSaver:
         self._copy_beside(copy, spare)
         return True
 
-    def _copy_beside(self, copy: Copy, spare: PrefaultedArrays | None) -> None:
+    def _copy_beside(self, copy: Copy, spare: list[Floats]) -> None:
         """Copy on another thread what nothing may write to meanwhile."""
         began, loop = running.now(), self._owner.loop
         self._copying += 1
 
         def copy_arrays() -> ShardState:
-            return copied(copy.state, [] if spare is None else spare.wait())
+            return copied(copy.state, spare)
 
         def ended(future: "asyncio.Future[ShardState]") -> None:
             self._copying -= 1
@@ -283,13 +181,25 @@ class PartSaver:
         def ended(future: "asyncio.Future[Part]") -> None:
             self._end(copy)
             if copy.state.nbytes > LARGE_PASS and not self._closed:
-                self._spare.keep(_dense(copy.state))
+                self._keep_spare(copy.state)
             if self._rows is not None and self._tables is not None:
                 # The next increment builds on these files.
                 self._tables.rows_written(self._rows.version)
             self._ended(future.result())
 
         written.add_done_callback(ended)
+
+    def _keep_spare(self, state: ShardState) -> None:
+        """Keep the arrays of fixed sizes for the next copy, if memory has room."""
+        kept = [values for name, values in state.arrays.items() if name.split("/")[0] not in TABLE_KINDS]
+        if not self._spare and self._memory.take(sum(values.nbytes for values in kept)) is None:
+            self._spare = kept
+
+    def _take_spare(self) -> list[Floats]:
+        """Return what is kept; the caller accounts for it."""
+        spare, self._spare = self._spare, []
+        self._memory.give(sum(values.nbytes for values in spare))
+        return spare
 
     def note(self, part: Part) -> None:
         """Take the outcome of a part that is not written here, or not at all."""
@@ -358,7 +268,7 @@ class PartSaver:
     def close(self) -> None:
         """Stop, after the part that is being written."""
         self._closed = True
-        self._spare.take()
+        self._take_spare()
         self._copier.shutdown()
         self._pool.shutdown()
 
@@ -367,8 +277,3 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return "has no memory for a copy of what it holds"
     return f"failed: {type(error).__name__}: {error}"
-
-
-def _dense(state: ShardState) -> list[Floats]:
-    """Return the arrays whose sizes are always the same."""
-    return [values for name, values in state.arrays.items() if name.split("/")[0] not in TABLE_KINDS]

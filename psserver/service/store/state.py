@@ -2,12 +2,9 @@
 
 from asyncio import Future
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from heapq import heappop, heappush
 
-import grpc
-
-from psserver.service.errors import Refused
+from psserver.service.errors import Code, Refused, unavailable
 from psserver.service.net.loop import Changes, CounterWaits, Owner, settle, until
 from psserver.service.store.shared_memory import ControlWord
 from psserver.shard import Shard
@@ -16,66 +13,48 @@ from psserver.shard import Shard
 RECHECK_EVERY = 1.0
 
 
-@dataclass(slots=True, eq=False)
-class Place:
-    """A waiting push. `superseded`: its worker pushes the ticket anew."""
-
-    ticket: int
-    future: "Future[None]"
-    superseded: bool = False
-
-
 class PushAdmission:
-    """Waiting pushes: the newest of each ticket, in the order of their turns. The loop's thread owns it."""
+    """Waiting pushes, in the order of their turns. The loop's thread owns it."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
-        self._places: dict[int, Place] = {}
-        # (turn, order of arrival, place). Pushes that wait no more are removed when their turn comes.
-        self._order: list[tuple[int, int, Place]] = []
+        # By ticket. A worker that has begun anew may leave an earlier push of the ticket behind.
+        self._waiting: dict[int, list[Future[None]]] = {}
+        # (turn, order of arrival, what wakes it). Pushes that wait no more are removed when their turn comes.
+        self._order: list[tuple[int, int, Future[None]]] = []
         self._arrivals = 0
 
-    async def wait(self, ticket: int, turn: int) -> bool:
-        """Wait for a reason to check again. Returns False if a newer push of the ticket has replaced this one."""
-        self.supersede(ticket)
-        place = Place(ticket, self._owner.loop.create_future())
-        self._places[ticket] = place
+    async def wait(self, ticket: int, turn: int) -> None:
+        """Wait for a reason to check again."""
+        woken: Future[None] = self._owner.loop.create_future()
+        self._waiting.setdefault(ticket, []).append(woken)
         self._arrivals += 1
-        heappush(self._order, (turn, self._arrivals, place))
+        heappush(self._order, (turn, self._arrivals, woken))
         try:
-            await until(place.future, RECHECK_EVERY)
+            await until(woken, RECHECK_EVERY)
         finally:
-            if self._places.get(ticket) is place:
-                del self._places[ticket]
-            # Marks the place as done for `freed`.
-            settle(place.future)
-        return not place.superseded
-
-    def supersede(self, ticket: int) -> None:
-        """Replace the waiting push of the ticket."""
-        before = self._places.pop(ticket, None)
-        if before is not None:
-            before.superseded = True
-            settle(before.future)
+            self._waiting[ticket].remove(woken)
+            if not self._waiting[ticket]:
+                del self._waiting[ticket]
+            # `freed` passes over it.
+            settle(woken)
 
     def changed(self, ticket: int) -> None:
         """Wake the push of a ticket that is closed, or whose earlier push has ended."""
-        if self._places:
-            place = self._places.get(ticket)
-            if place is not None:
-                settle(place.future)
+        for woken in self._waiting.get(ticket, ()):
+            settle(woken)
 
     def freed(self) -> None:
         """Wake the push whose turn is the first: there may be room for it."""
-        while self._order and self._order[0][2].future.done():
+        while self._order and self._order[0][2].done():
             heappop(self._order)
         if self._order:
-            settle(heappop(self._order)[2].future)
+            settle(heappop(self._order)[2])
 
     def wake_all(self) -> None:
         """Wake all pushes: nothing that they wait for will come."""
-        for place in list(self._places.values()):
-            settle(place.future)
+        for ticket in self._waiting:
+            self.changed(ticket)
 
 
 class SharedShard:
@@ -130,9 +109,9 @@ class SharedShard:
     def check_going(self, server: int) -> None:
         """Raise Refused if nothing is executed any more."""
         if self.failure is not None:
-            raise Refused(grpc.StatusCode.INTERNAL, self.failure)
+            raise Refused(Code.INTERNAL, self.failure)
         if self.closed:
-            raise Refused(grpc.StatusCode.UNAVAILABLE, f"server {server} is shutting down")
+            raise unavailable(f"server {server} is shutting down")
 
     async def wait_ready(self, seconds: float = float("inf")) -> bool:
         """Wait until the shard can execute, at most `seconds`; return whether it can, or is over."""
