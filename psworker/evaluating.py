@@ -125,7 +125,7 @@ class Evaluations:
         self.read: ReadRows = lambda keys: {}
         self._last = self._now(0, None)
         self._due: tuple[int, list[Floats]] | None = None
-        #: The learning rate for the next contribution to set; None: no change.
+        #: The learning rate for contributions to set; None: no change.
         self.learning_rate: float | None = None
 
     @property
@@ -141,10 +141,6 @@ class Evaluations:
         if now - self._last >= self.every.amount:
             self._last = now
             self._due = grant.version, [np.array(flat, np.float32) for flat in weights]
-
-    def committed(self) -> None:
-        """Note that a contribution counts, and with it the learning rate that it set."""
-        self.learning_rate = None
 
     def measure(self) -> None:
         """Measure the version that is due, if any. Raises MonitorError, and whatever the trainer raises."""

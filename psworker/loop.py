@@ -6,16 +6,17 @@ when the servers went back to a checkpoint.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pswire.logs.events import event
-from psworker.engine import Disposition, Stop
-from psworker.errors import Diverged, Refused, RolledBack
+from psworker.engine import Stop
+from psworker.errors import Refused, RolledBack
 from psworker.evaluating import Evaluations
-from psworker.local import NONFINITE_LIMIT, Trainer, by_ticket, evaluated
+from psworker.local import Trainer, by_ticket, evaluated
 from psworker.session import Session
 from psworker.ticket_loop import Pause, TicketLoop
+from psworker.turn import FateCounts, Turns
 from psworker.work import UnitSource, UnitTrainer
 
 log = logging.getLogger("ps-worker")
@@ -32,7 +33,7 @@ class Outcome:
     empty: bool = False
 
 
-Progress = Callable[[int, float, list[Disposition]], None]
+Progress = Callable[[int, float, Mapping[str, int]], None]
 
 
 def no_pause() -> None:
@@ -49,16 +50,18 @@ def train(
 ) -> Outcome:
     """Work through this worker's data, or through what the coordinator deals, then wait for the end of the job.
 
-    Calls `progress(steps, loss, dispositions)` after every commit and `pause` after every gradient. `evaluations`:
-    measured meanwhile; they may end the job. Raises SessionError, and whatever the trainer raises.
+    Calls `progress(steps, loss, fates)` after every commit, with the number of contributions by fate, and `pause` after
+    every gradient. `evaluations`: measured meanwhile; they may end the job. Raises SessionError, and whatever the
+    trainer raises.
     """
-    outcome = Outcome()
+    outcome, counts = Outcome(), FateCounts()
+    outcome.fates = counts.counts
     session.goes_back()
     if evaluations is not None:
         evaluations.read = lambda keys: session.newest_rows(keys)
     while True:
         try:
-            _pass(session, trainer, epochs, outcome, progress, pause, evaluations)
+            _pass(session, trainer, epochs, outcome, counts, progress, pause, evaluations)
             ends = evaluations.watched.ends if evaluations is not None else ""
             outcome.stop = session.stop or (session.done(ends) if ends else session.done())
             break
@@ -82,29 +85,23 @@ def _pass(
     trainer: Trainer,
     epochs: int,
     outcome: Outcome,
+    counts: FateCounts,
     progress: Progress,
     pause: Pause,
     evaluations: Evaluations | None,
 ) -> None:
     """One pass, from the first batch that is not committed. Raises RolledBack when that has become another batch."""
+    work = session.local_work()
+    turns = Turns(session, counts=counts, unit="batches" if work.steps == 1 else "tickets")
 
-    def committed(loss: float, dispositions: list[Disposition]) -> None:
+    def committed(loss: float) -> None:
         outcome.steps += 1
-        for disposition in dispositions:
-            outcome.fates[disposition.fate] = outcome.fates.get(disposition.fate, 0) + 1
-        progress(outcome.steps, loss, dispositions)
+        progress(outcome.steps, loss, turns.fates)
 
-    work, nonfinite = session.local_work(), 0
-    tickets = TicketLoop(session, trainer, work, pause, committed, evaluations)
-    for finite in _dealt(tickets) if session.work is not None else _own(tickets, epochs, outcome):
+    tickets = TicketLoop(session, trainer, work, turns, pause, committed, evaluations)
+    for _ in _dealt(tickets) if session.work is not None else _own(tickets, epochs, outcome):
         if evaluations is not None and evaluations.watched.ends:
             break
-        nonfinite = 0 if finite else nonfinite + 1
-        if nonfinite >= NONFINITE_LIMIT:
-            raise Diverged(
-                f"{nonfinite} {'batches' if work.steps == 1 else 'tickets'} in a row gave no finite gradient: lower "
-                "the learning rate, or look for a division by zero or log(0) in the loss"
-            )
     tickets.land()
     if outcome.empty:
         log.warning(
@@ -114,8 +111,8 @@ def _pass(
         )
 
 
-def _own(tickets: TicketLoop, epochs: int, outcome: Outcome) -> Iterator[bool]:
-    """Work through this worker's own data, ticket by ticket; yield False for a gradient that is not finite."""
+def _own(tickets: TicketLoop, epochs: int, outcome: Outcome) -> Iterable[None]:
+    """Work through this worker's own data, ticket by ticket."""
     session, trainer = tickets.session, tickets.trainer
     batches = trainer.batches(
         session.worker_index, session.worker_count, session.seed, epochs, session.next_batch
@@ -130,10 +127,11 @@ def _own(tickets: TicketLoop, epochs: int, outcome: Outcome) -> Iterator[bool]:
             extent = total
         if session.stop is not None:
             return
-        yield tickets.step(ticket)
+        tickets.step(ticket)
+        yield
 
 
-def _dealt(tickets: TicketLoop) -> Iterator[bool]:
+def _dealt(tickets: TicketLoop) -> Iterable[None]:
     """Work on the units that the coordinator deals with the grants, until the job is over."""
     session, trainer, work = tickets.session, tickets.trainer, tickets.work
     if work.steps_before_pull or work.overlap:
@@ -146,11 +144,12 @@ def _dealt(tickets: TicketLoop) -> Iterator[bool]:
     assert session.work is not None
     opened = trainer.unit_batches(session.worker_index, session.seed)
     source = UnitSource(session.work, opened, work.steps, session.seed)
-    while (grant := session.ready()) is not None:
-        assert grant.part is not None
-        batches = source.of(grant.part)
+    while (turn := tickets.turns.next()) is not None:
+        assert turn.grant.part is not None
+        batches = source.of(turn.grant.part)
         if batches is None:
-            session.abandon(grant, "the unit has ended", unit_ends=True)
-            yield True
+            session.abandon(turn.grant, "the unit has ended", unit_ends=True)
+            yield
         else:
-            yield tickets.attempt(batches, grant, source) is not False
+            tickets.attempt(batches, turn, source)
+            yield

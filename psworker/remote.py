@@ -16,11 +16,10 @@ from pswire.transport.wire import wire_named
 from psworker.backends import Model, computes, cut, log_backend, payloads
 from psworker.connecting import open_session
 from psworker.connection import Connection, Hosts, Where
-from psworker.engine import Grant
-from psworker.errors import Diverged, JobOver, PayloadRefused, Unsupported, Voided
+from psworker.errors import JobOver, Unsupported
 from psworker.function import function_of
-from psworker.local import NONFINITE_LIMIT
 from psworker.session import Session
+from psworker.turn import Turn, Turns
 
 
 class RemoteError(Unsupported, RuntimeError):
@@ -57,13 +56,10 @@ class Remote:
         log_backend(self.session.worker, model)
         self._model, self._rate_of = model, rate
         self._dtype = wire_named(self.session.dtypes[0]).array_dtype
-        self.grant: Grant | None = None
-        self._batch = self.session.next_batch
-        self._rate = rate(0)
+        plan = self.session.plan
+        self._turns = Turns(self.session, lambda flats, _: model.put(cut(plan, flats)), rate=rate(0))
+        self.turn: Turn | None = None
         self.version = 0
-        self.fates: dict[str, int] = {}
-        # Gradients in a row that were not finite.
-        self._bad = 0
         self._closed = False
 
     def _compared(self, model: Model) -> Any:
@@ -75,18 +71,12 @@ class Remote:
 
         A second call before a contribution loads the same version again, which undoes changes of the model.
         """
-        while self.grant is None and (grant := self.session.ready()) is not None:
-            self.grant = grant
-        if self.grant is None:
+        if self.turn is None or not self.turn.put():
+            self.turn = None
+            self.turn = self._turns.next()
+        if self.turn is None:
             return None
-        try:
-            with self.session.view_flat(self.grant, narrow=True) as flats:
-                self._model.put(cut(self.session.plan, flats))
-        except Voided:
-            self.session.abandon(self.grant, "cancelled")
-            self.grant = None
-            return self.pull()
-        self.version = self.grant.version
+        self.version = self.turn.grant.version
         return self.version
 
     def contribute(self, gradients: Sequence[Any], *, samples: int = 1, loss: float = math.nan) -> bool:
@@ -99,53 +89,23 @@ class Remote:
         """
         if samples < 0:
             raise ValueError(f"samples: expected a number from 0, got {samples}")
-        grant, session = self._granted(), self.session
-        flats = payloads(session.plan, self._model, [*gradients, *self._model.changes()], self._dtype)
-        rate = self._changed_rate()
-        self.grant = None
-        try:
-            session.contribute(
-                grant,
-                flats,
-                samples=samples,
-                loss=float(loss),
-                batch=self._batch,
-                ready=True,
-                learning_rate=rate,
-            )
-        except (Voided, PayloadRefused) as error:
-            refused = isinstance(error, PayloadRefused)
-            session.abandon(grant, "nonfinite" if refused else "cancelled")
-            self._bad += refused
-            if self._bad >= NONFINITE_LIMIT:
-                raise Diverged(
-                    f"{self._bad} gradients in a row were not finite: lower the learning rate, or look for a division "
-                    "by zero or log(0) in the loss"
-                ) from error
-            return False
-        finally:
-            self._batch += 1
-        self._bad = 0
-        self._rate = self._rate if rate is None else rate
-        self._count_fates()
-        return True
+        turn = self._pulled()
+        flats = payloads(self.session.plan, self._model, [*gradients, *self._model.changes()], self._dtype)
+        rate = None if self.session.worker_index else self._rate_of(self.version)
+        self.turn = None
+        return turn.send(flats, samples=samples, loss=float(loss), rate=rate)
 
-    def _granted(self) -> Grant:
-        if self.grant is None:
+    def _pulled(self) -> Turn:
+        if self.turn is None:
             raise RemoteError(
                 "gradients without pull(): they are computed from a version, which pull() brings"
             )
-        return self.grant
+        return self.turn
 
-    def _count_fates(self) -> None:
-        for disposition in self.session.dispositions():
-            # The first worker's initial values are no contribution.
-            if disposition.fate != "applied" or disposition.version:
-                self.fates[disposition.fate] = self.fates.get(disposition.fate, 0) + 1
-
-    def _changed_rate(self) -> float | None:
-        rate = self._rate_of(self.version)
-        return None if rate is None or rate == self._rate or self.session.worker_index else rate
+    @property
+    def fates(self) -> dict[str, int]:
+        """How many contributions had each fate so far."""
+        return self._turns.fates
 
     def close(self) -> None:
         """Say that this worker has no more data, wait for the others, and load the job's last version into the model.
@@ -153,13 +113,12 @@ class Remote:
         Safe to call twice.
         """
         session = self.session
-        self.grant = None
+        self.turn = None
         if self._closed:
             return
         self._closed = True
         try:
             stop = session.stop or session.done()
-            self._count_fates()
             if stop.success:
                 self._model.put(session.plan.gather(session.pull_final()))
         finally:

@@ -23,7 +23,6 @@ from pswire.patience import SERVER_TIMEOUT
 from psworker.backends import computes
 from psworker.connecting import open_session
 from psworker.connection import Connection
-from psworker.engine import Disposition
 from psworker.errors import Diverged, JobOver, Refused, SessionError, Unreachable, Untrusted
 from psworker.evaluating import Evaluations, MonitorError, Plateau, Watched
 from psworker.job import JobError
@@ -77,7 +76,6 @@ class Reporter:
         self._as_json = as_json
         self._last = running.system()
         self._steps = 0
-        self._counts: dict[str, int] = {}
 
     def joined(self, session: Session, device: str) -> None:
         fields = {
@@ -89,16 +87,14 @@ class Reporter:
         start = f", going on at batch {session.next_batch}" if session.next_batch else ""
         self._say("joined", fields, f"{session.worker} joined job {session.job} on {device}{start}")
 
-    def progress(self, steps: int, loss: float, fates: list[Disposition]) -> None:
-        for fate in fates:
-            self._counts[fate.fate] = self._counts.get(fate.fate, 0) + 1
+    def progress(self, steps: int, loss: float, fates: Mapping[str, int]) -> None:
         now = running.system()
         if now - self._last < PROGRESS_EVERY:
             return
         rate = (steps - self._steps) / (now - self._last)
         self._last, self._steps = now, steps
-        counts = ", ".join(f"{count} {fate}" for fate, count in sorted(self._counts.items()))
-        fields = {"steps": steps, "loss": loss, "steps_per_second": round(rate, 2), **self._counts}
+        counts = ", ".join(f"{count} {fate}" for fate, count in sorted(fates.items()))
+        fields = {"steps": steps, "loss": loss, "steps_per_second": round(rate, 2), **fates}
         self._say(
             "progress",
             fields,

@@ -1,9 +1,8 @@
-"""Tickets of a training loop: for each one the grant, the version, gradients, the contribution, and what becomes of it.
+"""The turns of `train`: for the batches of each ticket the version, gradients by the local rule, and the contribution.
 
-Where the local rule goes on while a contribution travels, that is done in a thread (`psworker.travelling`).
+Where the local rule goes on while a contribution travels, that is done in a thread (`psworker.turn.Ahead`).
 """
 
-import logging
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -11,10 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pswire.logs.events import event
 from psworker.data.payloads import payloads_of
-from psworker.engine import Disposition, Grant
-from psworker.errors import PayloadRefused, Voided
+from psworker.engine import Grant
+from psworker.errors import Voided
 from psworker.evaluating import Evaluations
 from psworker.local import (
     PLAIN,
@@ -29,10 +27,8 @@ from psworker.local import (
 from psworker.local.inner import InnerSteps
 from psworker.local.rule import Flats
 from psworker.session import Session
-from psworker.travelling import Arrived, Travelling
+from psworker.turn import Ahead, Turn, Turns
 from psworker.work import UnitSource
-
-log = logging.getLogger("ps-worker")
 
 # An injected delay, called after a gradient is computed and before it is pushed.
 Pause = Callable[[], None]
@@ -40,55 +36,48 @@ Pause = Callable[[], None]
 
 @dataclass(slots=True)
 class TicketLoop:
-    """Works on the tickets of one pass. `committed(loss, dispositions)` is called after every commit."""
+    """Works on the tickets of one pass. `committed(loss)` is called after every commit."""
 
     session: Session
     trainer: Trainer
     work: LocalWork
+    turns: Turns
     pause: Pause
-    committed: Callable[[float, list[Disposition]], None]
+    committed: Callable[[float], None]
     evaluations: Evaluations | None = None
-    # Under a rule with `overlap`: the contribution that travels, and what came back.
-    _travelling: Travelling | None = None
-    _arrived: Arrived | None = None
+    # Under a rule with `overlap`: the contribution that travels, with its loss, and the next turn with its version.
+    _ahead: tuple[Ahead, float] | None = None
+    _arrived: tuple[Turn | None, Flats | None] | None = None
 
-    def step(self, batches: TicketBatches) -> bool:
-        """Contribute the batches of one ticket, under another grant after each cancel. False: not finite."""
-        finite = self.land(batches)
+    def step(self, batches: TicketBatches) -> None:
+        """Contribute the batches of one ticket, in another turn after each cancel."""
+        self.land(batches)
         if self.work.has_own_weights and not self._take_steps(batches):
-            return False
-        while self.work.can_use(batches) and (grant := self._grant()) is not None:
-            committed = self.attempt(batches, grant)
-            if committed is not None:
-                return committed and finite
-        return finite
+            return
+        while self.work.can_use(batches) and (turn := self._turn()) is not None:
+            self.attempt(batches, turn)
+            if not turn.void:
+                return
 
-    def land(self, batches: TicketBatches | None = None) -> bool:
-        """Wait for the contribution that travels, if one does, after the first steps of the next `batches`.
-
-        False: the servers refused it.
-        """
-        travelling, self._travelling = self._travelling, None
+    def land(self, batches: TicketBatches | None = None) -> None:
+        """Wait for the contribution that travels, if one does, after the first steps of the next `batches`."""
+        travelling, self._ahead = self._ahead, None
         if travelling is None:
-            return True
+            return
+        ahead, loss = travelling
         taken = None if batches is None else self._go_on(batches)
-        try:
-            travelling.wait()
-        except (Voided, PayloadRefused) as reason:
-            return self._lost(travelling.grant, travelling.named, reason) is None
-        self._kept(travelling.result, taken)
-        self._arrived = travelling.arrived()
-        return True
+        if ahead.wait():
+            self._kept(loss, taken)
+            self._arrived = ahead.result()
 
-    def attempt(self, batches: TicketBatches, grant: Grant, source: UnitSource | None = None) -> bool | None:
-        """Contribute the batches under one grant. None: the ticket was cancelled, perhaps while its commit was under
-        way. False: a gradient is not finite.
+    def attempt(self, batches: TicketBatches, turn: Turn, source: UnitSource | None = None) -> None:
+        """Contribute the batches in one turn, unless it becomes void.
 
         `source`: where dealt batches come from. The coordinator, not the loop, then knows whether more follow.
         """
-        session, evaluations = self.session, self.evaluations
-        try:
-            result = self._payload(batches, grant)
+        evaluations = self.evaluations
+        with turn:
+            result = self._payload(batches, turn)
             pending = evaluations is not None and evaluations.pending
             more = batches.more and not self.work.steps_before_pull
             more_rows = (
@@ -97,48 +86,40 @@ class TicketLoop:
             # Steps before a pull, and an evaluation, come before the next ticket is asked for.
             ready = not pending and (source is not None or more)
             send = partial(
-                session.contribute,
-                grant,
+                turn.send,
                 payloads_of(result),
                 samples=result.samples,
                 loss=result.loss,
+                norm=result.norm,
+                rate=None if evaluations is None else evaluations.learning_rate,
                 batch=batches.last,
+                named=_named(batches),
                 ready=ready,
-                learning_rate=None if evaluations is None else evaluations.learning_rate,
                 unit_ends=source is not None and source.ends(),
                 **more_rows,
             )
-            if self.work.overlap and ready:
-                self._travelling = Travelling(session, send, grant, result, _named(batches))
-                return True
-            send()
-        except (Voided, PayloadRefused) as reason:
-            return self._lost(grant, _named(batches), reason)
-        self._kept(result)
-        return True
+            if self.work.overlap and ready and math.isfinite(result.norm):
+                self._ahead = Ahead(send, self._next), result.loss
+            elif send():
+                self._kept(result.loss)
 
-    def _lost(self, grant: Grant, named: str, reason: Voided | PayloadRefused) -> bool | None:
-        """Give a ticket back that came to nothing. None: it was cancelled. False: it is not finite."""
-        if isinstance(reason, Voided):
-            log.info("%s", reason, extra=event("contribution_void"))
-            self.session.abandon(grant, "cancelled")
-            return None
-        log.warning("%s skipped: %s", named, reason, extra=event("batch_skipped"))
-        self.session.abandon(grant, "nonfinite")
-        return False
-
-    def _kept(self, result: Result, taken: InnerSteps | None = None) -> None:
+    def _kept(self, loss: float, taken: InnerSteps | None = None) -> None:
         """Take note of a committed contribution; `taken`: as of `LocalWork.keep`."""
-        session, evaluations = self.session, self.evaluations
         self.work.keep(taken)
-        self.committed(result.loss, session.dispositions())
-        if evaluations is not None:
-            evaluations.committed()
-            if session.stop is None:
-                evaluations.measure()
+        self.committed(loss)
+        if self.evaluations is not None and self.session.stop is None:
+            self.evaluations.measure()
 
-    def _grant(self) -> Grant | None:
-        return self.session.ready() if self._arrived is None else self._arrived.grant
+    def _turn(self) -> Turn | None:
+        return self.turns.next() if self._arrived is None else self._arrived[0]
+
+    def _next(self) -> tuple[Turn | None, Flats | None]:
+        """Get the next turn, and its version unless the turn is void by then."""
+        turn = self.turns.next()
+        try:
+            return turn, None if turn is None else self.session.pull_flat(turn.grant)
+        except Voided:
+            return turn, None  # pulled again, which says why
 
     def _rows_of(self, result: Any, batches: TicketBatches | None) -> dict[str, Any]:
         """Return the gradients of rows to push, and the keys of the rows that the next batch needs, if it is known."""
@@ -149,9 +130,9 @@ class TicketLoop:
             "ahead": {} if following is None else self.trainer.keys(following),
         }
 
-    def _payload(self, batches: TicketBatches, grant: Grant) -> Result:
-        """Pull, and compute what to push. Raises Voided, and PayloadRefused when it is not finite."""
-        work, (arrived, self._arrived) = self.work, (self._arrived, None)
+    def _payload(self, batches: TicketBatches, turn: Turn) -> Result:
+        """Pull, and compute what to push. Raises Voided."""
+        work, (_, here), self._arrived = self.work, self._arrived or (None, None), None
         work.renew(self.session.membership)
         if not work.can_use(batches):
             raise Voided(f"{_named(batches)} used up by a ticket of another incarnation")
@@ -159,26 +140,24 @@ class TicketLoop:
             (batch,) = batches
             assert isinstance(self.trainer, RowTrainer)
             self.session.want_rows(self.trainer.keys(batch))
-        with self._weights(grant, arrived) as weights:
+        with self._weights(turn.grant, here) as weights:
             if self.evaluations is not None:
-                self.evaluations.take(grant, weights)
-            gradients = Gradients(self.session, self.trainer, self.pause, batches, grant)
-            result = work.payload(weights, gradients, batches, grant.version)
+                self.evaluations.take(turn.grant, weights)
+            gradients = Gradients(self.session, self.trainer, self.pause, batches, turn.grant)
+            result = work.payload(weights, gradients, batches, turn.grant.version)
         if gradients.taken:
             self.pause()
-        if not math.isfinite(result.norm):
-            raise PayloadRefused(f"the gradient's norm is {result.norm} (loss {result.loss})")
         return result
 
-    def _weights(self, grant: Grant, arrived: Arrived | None) -> AbstractContextManager[list[Any]]:
-        """Hold the granted version: in place if it is read once, a copy for several steps.
+    def _weights(self, grant: Grant, here: Flats | None) -> AbstractContextManager[list[Any]]:
+        """Hold the granted version, which is `here` or is pulled: in place if it is read once, a copy for several
+        steps.
 
         In the wire dtype for a trainer that accepts it, unless a local rule computes with it.
         """
         session = self.session
         if self.work.steps == 1 or self.work.steps_taken:
             return session.view_flat(grant, narrow=self.trainer.narrow and session.local_rule == PLAIN)
-        here = None if arrived is None else arrived.weights
         return nullcontext(session.pull_flat(grant) if here is None else here)
 
     def _go_on(self, batches: TicketBatches) -> InnerSteps | None:
@@ -198,11 +177,7 @@ class TicketLoop:
             return True  # the job is over
         self.pause()
         if not taken.finite:
-            log.warning(
-                "%s skipped: the gradient's norm is %s (loss %s)",
-                *(_named(batches), taken.norm, taken.loss),
-                extra=event("batch_skipped"),
-            )
+            self.turns.skip(_named(batches), f"the gradient's norm is {taken.norm} (loss {taken.loss})")
         return taken.finite
 
 

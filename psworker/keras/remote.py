@@ -61,7 +61,7 @@ class Remote(psworker.remote.Remote):
 
         Returns and raises as `contribute`; RemoteError for another number of gradients.
         """
-        self._granted()
+        self._pulled()
         trained = self._variables.found.trained
         if len(gradients) != len(trained):
             raise RemoteError(

@@ -150,9 +150,9 @@ class DistributedOptimizer(Following, torch.optim.Optimizer):
         """Return torch's dict, with what the servers remember at this version: a plain torch optimizer can load it."""
         self.state.clear()
         if self.version:
-            config, grant = self.remote.config, self.remote.grant
+            config, turn = self.remote.config, self.remote.turn
             names = self._row.slots(config)
-            slots = self.session.pull_slots(len(names), grant) if names else []
+            slots = self.session.pull_slots(len(names), None if turn is None else turn.grant) if names else []
             for index, parameter in enumerate(self._model.parameters):
                 found = {
                     name: torch.from_numpy(arrays[index].copy()).to(parameter)

@@ -129,7 +129,7 @@ def test_what_is_kept_is_a_copy_of_the_best() -> None:
     assert kept == [3.0, 2.0, 1.0]
 
 
-def test_what_follows_from_a_plateau_goes_along_with_contributions_until_one_counts() -> None:
+def test_a_plateau_lowers_the_rate_and_a_rollback_forgets_that() -> None:
     present, lowered = [0.4], list[tuple[int, float]]()
     evaluations, _, _ = made(
         Interval(1, "versions"),
@@ -141,11 +141,7 @@ def test_what_follows_from_a_plateau_goes_along_with_contributions_until_one_cou
     assert evaluations.learning_rate is None
     go(evaluations, 2, 2.0)
     assert evaluations.learning_rate == 0.2 and lowered == [(2, 0.2)]
-    # A ticket was cancelled: it is said again, with the next contribution, which counts.
-    assert evaluations.learning_rate == 0.2
-    evaluations.committed()
     present[0] = 0.2
-    assert evaluations.learning_rate is None
     go(evaluations, 3, 2.0)
     assert evaluations.learning_rate == 0.1
     # Servers that go back to a checkpoint have the rate of then; it is that which the next plateau lowers.

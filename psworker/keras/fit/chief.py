@@ -58,43 +58,21 @@ class Duties:
         )
 
 
-class SetRate:
-    """The learning rate of a compiled optimizer, which callbacks or the script set, on its way to the servers.
+def begin_rate(optimizer: Any, present: float | None) -> float | None:
+    """Give a compiled optimizer the rate `present` of a job that is under way, so that callbacks see it; None leaves
+    it. Return the rate that it then has; None for a schedule."""
+    own = _rate(optimizer) or 0.0
+    if present is not None and np.float32(present) != np.float32(beginning(own)):
+        unwrapped(optimizer)._learning_rate.assign(present)
+    return _rate(optimizer)
 
-    A schedule's rate cannot be set, and is never sent.
-    """
 
-    def __init__(self, optimizer: Any) -> None:
-        self._optimizer = optimizer
-        # The rate that the servers have, or will have with the next contribution.
-        self._sent = 0.0
-        self.begin()
-
-    def begin(self) -> None:
-        """Take a rate that was set before the job begins as its first."""
-        self._sent = _rate(self._optimizer) or 0.0
-
-    def join(self, present: float | None) -> None:
-        """Begin with the rate `present` of a job that is under way, so that callbacks do, too."""
-        if present is not None and np.float32(present) != np.float32(beginning(self._sent)):
-            unwrapped(self._optimizer)._learning_rate.assign(present)
-            self._sent = _rate(self._optimizer) or 0.0
-
-    def changed(self) -> float | None:
-        """Return the rate that was set since the last contribution; None for none. Raises FitError.
-
-        The chief sets it for all, so that workers that are behind do not undo what others have set.
-        """
-        rate = _rate(self._optimizer)
-        if rate is None or rate == self._sent:
-            return None
-        if not (math.isfinite(rate) and rate >= 0):
-            raise FitError(f"the learning rate was set to {rate:g}: expected a number from 0")
-        return rate
-
-    def sent(self, rate: float | None) -> None:
-        """Note that a contribution took `rate` along."""
-        self._sent = self._sent if rate is None else rate
+def present_rate(optimizer: Any) -> float | None:
+    """Return the rate that callbacks or the script have set; None for a schedule. Raises FitError."""
+    rate = _rate(optimizer)
+    if rate is not None and not (math.isfinite(rate) and rate >= 0):
+        raise FitError(f"the learning rate was set to {rate:g}: expected a number from 0")
+    return rate
 
 
 def _rate(optimizer: Any) -> float | None:

@@ -110,8 +110,7 @@ class Distributed:
     @property
     def fates(self) -> dict[str, int]:
         """Number of this worker's contributions by fate ("applied", "dropped"), as the servers have reported."""
-        self._steps.count_fates()
-        return dict(self._steps.fates.counts)
+        return dict(self._steps.fates())
 
     def export(self) -> Any:
         """Return a copy of the model as plain Keras, with the rows of its `RemoteEmbedding` layers in `Embedding`s.
@@ -382,9 +381,9 @@ class Distributed:
     def _extent(self, epochs: int, left: int, batches: int) -> None:
         """Report how much there is to train, for the status."""
         session, steps = self._membership.session, self._steps
-        if session is not None and steps.dealt is None and not steps.finished:
+        if session is not None and steps.turns is not None and steps.dealt is None and not steps.finished:
             every = self.model.optimizer.gradient_accumulation_steps or 1
-            session.tell_extent(epochs, steps.contributions.batch + left * batches // every)
+            session.tell_extent(epochs, steps.turns.batch + left * batches // every)
 
     def _end_epoch(self, epoch: int, logs: MutableMapping[str, Any]) -> None:
         """Give callbacks the logs of an epoch over all workers."""

@@ -7,6 +7,7 @@ accumulated, clipped where the server does not), and pushed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, cast
@@ -133,3 +134,17 @@ class GradientStep:
         """Put the present version into the model once more, to the bit. Averages that have moved stay."""
         if not self._taken:
             self._compute.restore(self._version)
+
+
+def move_loss_scale(optimizer: Any, norm: float) -> bool:
+    """Move a dynamic loss scale as Keras does after a gradient of this norm. Return whether the norm is finite."""
+    finite = math.isfinite(norm)
+    if not finite:
+        optimizer.step_counter.assign(0)
+        optimizer.dynamic_scale.assign(optimizer.dynamic_scale * 0.5)
+    elif int(optimizer.step_counter) == optimizer.dynamic_growth_steps - 1:
+        optimizer.step_counter.assign(0)
+        optimizer.dynamic_scale.assign(optimizer.dynamic_scale * 2.0)
+    else:
+        optimizer.step_counter.assign_add(1)
+    return finite

@@ -13,28 +13,32 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from keras.src.models.functional import Functional
+from numpy.typing import NDArray
 
 from pswire.logs.events import event
-from psworker.backends.keras import FitError, KerasVariables, collect, unwrapped, warn_of_reduction
+from pswire.model.rows import KeysByName
+from psworker.backends import StepResult
+from psworker.backends.keras import FitError, KerasVariables, collect, scales, unwrapped, warn_of_reduction
 from psworker.backends.lookups import LookedUp, tables_of
 from psworker.engine import Grant
-from psworker.errors import SessionError, Voided
+from psworker.errors import SessionError
 from psworker.function import function_of
 from psworker.keras.converted import Converted
 from psworker.keras.embedding import read_rows
 from psworker.keras.fit.callbacks import Backups
-from psworker.keras.fit.chief import Duties, SetRate
-from psworker.keras.fit.contributions import Contributions, Fates
+from psworker.keras.fit.chief import Duties, begin_rate, present_rate
 from psworker.keras.fit.data import DealtData
 from psworker.keras.fit.draws import Draws
-from psworker.keras.fit.gradients import GradientStep
+from psworker.keras.fit.gradients import GradientStep, move_loss_scale
 from psworker.keras.fit.lookups import Lookups, checked_tables
 from psworker.keras.fit.membership import Membership, named
 from psworker.keras.fit.metrics import MetricSums
 from psworker.keras.fit.weights import WeightGuard
 from psworker.keras.slots import assign_slots, slot_lists
 from psworker.keras.translate import translate, warn_of_clipping, worker_clips
+from psworker.local import NONFINITE_LIMIT
 from psworker.session import Session
+from psworker.turn import FateCounts, Turn, Turns
 
 log = logging.getLogger("ps-worker")
 
@@ -90,15 +94,18 @@ class Steps:
         if before is None:
             # Refused now, not after minutes of preparing data.
             self.optimizer = self._translated(named(model) if is_built(model) else ())
-            self._rate, self.fates, self._draws = SetRate(model.optimizer), Fates(), Draws()
+            self._counts, self._draws = FateCounts(), Draws()
         else:
-            self.optimizer, self._rate = before.optimizer, before._rate
-            self.fates, self._draws = before.fates, before._draws
+            self.optimizer = before.optimizer
+            self._counts, self._draws = before._counts, before._draws
         self.duties = Duties()
-        self.contributions = Contributions(model.optimizer, self._rate, self.duties)
+        # Once a job is joined.
+        self.turns: Turns | None = None
+        # The learning rate that the servers have from the phase before.
+        self._rate = None if before is None or before.turns is None else before.turns.rate
         self._variables: KerasVariables | None = None
         self._step: GradientStep | None = None
-        self.grant: Grant | None = None
+        self.turn: Turn | None = None
         self._version = 0 if before is None else before.version
         # The version whose slots the model's optimizer has.
         self._slots_of = 0
@@ -131,6 +138,11 @@ class Steps:
         """The version of the weights in the model; 0 before the first batch."""
         return self._version
 
+    @property
+    def grant(self) -> Grant | None:
+        """The ticket of the present turn."""
+        return None if self.turn is None else self.turn.grant
+
     # Beginning
 
     def _open(self) -> None:
@@ -142,7 +154,6 @@ class Steps:
             model.optimizer.build(model.trainable_variables)
         if not self._goes_on:
             self.optimizer = self._translated(named(model))
-            self._rate.begin()
             self._warn_of_steps_before()
         self._variables = variables = collect(model)
         more: dict[str, Any] = {"tables": tables} if tables else {}
@@ -162,10 +173,10 @@ class Steps:
             self._draws.begin(variables, 0 if self._deals else session.worker_index)
         self._step = self._traced(variables, session)
         self.lookups = Lookups(self._step.find) if tables else None
-        self.contributions.begin(session)
         if not self._goes_on:
-            self._rate.join(session.learning_rate)
+            self._rate = begin_rate(model.optimizer, session.learning_rate)
             warn_of_clipping(model.optimizer, self.optimizer, session.worker_count)
+        self.turns = Turns(session, self._put, rate=self._rate, counts=self._counts)
         self.duties.join(session)
         if session.worker_count > 1:
             warn_of_reduction(model.loss, model)
@@ -263,7 +274,7 @@ class Steps:
 
     def hold(self) -> None:
         """Get a ticket, and put its version into the model, unless the job is over."""
-        if self.grant is None and self.session.stop is None:
+        if self.turn is None and self.session.stop is None:
             self._next()
 
     def __call__(
@@ -282,11 +293,12 @@ class Steps:
         if self._step is None or self._step.types != self.types:
             self.prepare(data)
         assert self._step is not None
-        if self.grant is None:
+        if self.turn is None:
             self._next()
+        assert self.turns is not None
         self.guard.check(self._step, self.session.worker_count)
         if number is None:
-            number = self._step.number(self.contributions.batch)
+            number = self._step.number(self.turns.batch)
         after, lookups = None, self.lookups
         if lookups is not None:
             data = self._with_rows(lookups.of(data))
@@ -294,50 +306,60 @@ class Steps:
                 lookups.begin(after)
         logs, result = self._draws.train(self._step, data, number)
         self.guard.given.after_step()
-        if result is not None and self.grant is not None:
-            ahead = {} if lookups is None else lookups.keys(after)
-            self.contributions.send(self.session, self.grant, result, ahead)
+        if result is not None and self.turn is not None:
+            self._send(self.turn, result, {} if lookups is None else lookups.keys(after))
             self._next()
         return logs
 
+    def _send(self, turn: Turn, result: StepResult, ahead: KeysByName) -> None:
+        """Contribute the result. Raises Diverged, FitError."""
+        optimizer, turns = self.compiled, self.turns
+        assert turns is not None
+        if scales(optimizer) and not move_loss_scale(optimizer, result.norm):
+            turns.bad = min(turns.bad, NONFINITE_LIMIT - 2)  # halving is meant to take several batches
+        turn.send(
+            result.payloads,
+            samples=result.samples,
+            loss=result.loss,
+            norm=result.norm,
+            rate=present_rate(optimizer) if self.duties.mine else None,
+            rows=result.rows,
+            ahead=ahead,
+        )
+
     def _with_rows(self, batch: LookedUp) -> LookedUp:
-        """Return the batch with its rows of the granted version, or of that of another grant. At the end of the job the
+        """Return the batch with its rows of the granted version, or of that of another turn. At the end of the job the
         batch does not count, and gets none."""
-        while self.grant is not None:
-            try:
-                return replace(batch, rows=self.session.pull_rows(self.grant, batch.keys))
-            except Voided as reason:
-                log.info("%s", reason, extra=event("contribution_void"))
-                self.session.abandon(self.grant, "cancelled")
-                self._next()
+        while self.turn is not None:
+            with self.turn:
+                return replace(batch, rows=self.session.pull_rows(self.turn.grant, batch.keys))
+            self._next()
         return batch
 
     def _next(self) -> None:
-        """Get the next ticket, and put its version into the model. At the end of the job, stop Keras."""
+        """Get the next turn, and put its version into the model. At the end of the job, stop Keras."""
         session = self.session
-        assert self._step is not None
+        assert self.turns is not None
         self.guard.check_given(self.membership, self._variables)
-        self.grant = None
-        while (grant := session.ready()) is not None:
-            self.backups.check(session, grant)
-            try:
-                with session.view_flat(grant, narrow=True) as flats:
-                    self._step.assign(flats, grant.version)
-            except Voided as reason:
-                log.info("%s", reason, extra=event("contribution_void"))
-                session.abandon(grant, "cancelled")
-                continue
-            self.grant, self.membership.given = grant, None
-            self._version = grant.version
-            self.guard.given.after_version()
+        self.turn = None
+        self.turn = self.turns.next()
+        if self.turn is None:
+            self.model.stop_training = True
+            self._finish(session)
             return
-        self.model.stop_training = True
-        self._finish(session)
+        self.membership.given = None
+        self._version = self.turn.grant.version
+        self.guard.given.after_version()
+
+    def _put(self, flats: Sequence[NDArray[Any]], grant: Grant) -> None:
+        assert self._step is not None
+        self.backups.check(self.session, grant)
+        self._step.assign(flats, grant.version)
 
     def yield_ticket(self) -> None:
         """Contribute nothing: other workers, with batches left in this epoch, wait for this worker's ticket."""
-        if self.grant is not None:
-            self.contributions.send_nothing(self.session, self.grant)
+        if self.turn is not None:
+            self.turn.send_nothing()
             self._next()
 
     # End
@@ -345,7 +367,7 @@ class Steps:
     def end(self, reason: str) -> None:
         """End this worker's part: wait for the others, then take the job's last version. `reason`: why the job is to
         end for all at once; empty where it is not."""
-        self.grant = None
+        self.turn = None
         session = self.session
         session.done(reason)
         self._finish(session)
@@ -356,7 +378,7 @@ class Steps:
         if stop is None or self.finished:
             return
         self.finished = True
-        self.count_fates()
+        self.fates()
         if not stop.success:
             raise SessionError(f"the job failed at version {stop.version}: {stop.reason}")
         assert self._step is not None
@@ -373,7 +395,7 @@ class Steps:
         """
         self.bring_rows()
         session, optimizer = self.membership.session, self.compiled
-        held = self.grant is not None or self.finished
+        held = self.turn is not None or self.finished
         if session is None or self._variables is None or not held or self._slots_of == self._version:
             return
         lists = slot_lists(optimizer)
@@ -401,28 +423,27 @@ class Steps:
 
     def rest(self) -> None:
         """End this part; another one follows on the same servers."""
-        self.grant = None
+        self.turn = None
         self.membership.rest()
 
     def leave(self, reason: str) -> None:
         """Leave before the end, so that nobody waits for this worker."""
-        self.grant = None
+        self.turn = None
         self.membership.leave(reason)
 
     def close(self) -> None:
         """End this part, and the server that was started for this process."""
-        self.grant = None
+        self.turn = None
         self.membership.close()
 
     # Fates
 
-    def count_fates(self) -> None:
-        """Count the fates that the servers have reported since the last call."""
-        if self.membership.session is not None:
-            self.fates.take(self.membership.session)
+    def fates(self) -> dict[str, int]:
+        """Return how many contributions had each fate, as the servers have reported."""
+        return self._counts.counts if self.turns is None else self.turns.fates
 
     def progress(self) -> dict[str, float]:
         """Values for the progress bar, at the end of a batch and before other callbacks."""
         self.guard.after_batch()
-        self.count_fates()
-        return self.fates.progress(self.version)
+        dropped = self.fates().get("dropped", 0)
+        return {"version": self._version, "staleness": self._counts.staleness, "dropped": dropped}
