@@ -30,9 +30,7 @@ params = {
 chain = optax.chain(optax.clip_by_global_norm(5.0), optax.adamw(optax.cosine_decay_schedule(0.01, 130)))
 with psworker.jax.distribute(params, chain) as job:
     session = job.session
-    batches = shuffled_batches(
-        digits("train"), session.worker_index, session.worker_count, session.seed, batch_size=32
-    )
+    batches = shuffled_batches(digits("train"), session.rank, session.size, session.info.seed, batch_size=32)
     for epoch in range(3):
         for images, labels in batches(epoch):
             loss, gradients = gradients_of(job.pull(), images, labels)
@@ -40,4 +38,4 @@ with psworker.jax.distribute(params, chain) as job:
 
 images, labels = digits("heldout")
 accuracy = (scores(job.params, images).argmax(axis=1) == labels).mean()
-print(f"{session.worker}: version {session.stop.version}, accuracy {accuracy:.3f}")
+print(f"{session.info.worker}: version {session.over.version}, accuracy {accuracy:.3f}")

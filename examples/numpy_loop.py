@@ -26,20 +26,15 @@ def main(hosts):
     start = {"w": np.zeros((64, 10), np.float32), "b": np.zeros(10, np.float32)}
     with psworker.connect(hosts, start) as session:
         batches = shuffled_batches(
-            digits("train"), session.worker_index, session.worker_count, session.seed, batch_size=32
+            digits("train"), session.rank, session.size, session.info.seed, batch_size=32
         )
         loss = float("nan")  # a restarted worker may have nothing left to do
-        for number, (images, labels) in enumerate(batches(0)):
-            if number < session.next_batch:  # committed before a restart
-                continue
-            grant = session.ready()
-            if grant is None:  # the job is over
-                break
-            loss, by_name = gradients(session.pull(grant), images, labels)
-            session.push(grant, by_name)
-            session.commit(grant, samples=len(labels), loss=loss, batch=number)
-        stop = session.done()
-        print(f"{session.worker}: {stop.reason} at version {stop.version}, last loss {loss:.3f}")
+        for turn in session.turns(batches(0)):
+            images, labels = turn.batch
+            loss, by_name = gradients(turn.weights, images, labels)
+            turn.send(by_name, samples=len(labels), loss=loss)
+        over = session.over
+        print(f"{session.info.worker}: {over.reason} at version {over.version}, last loss {loss:.3f}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 optimizer = psworker.torch.distribute(optimizer, model)
 
 data = TensorDataset(*map(torch.tensor, digits("train")))
-sampler = DistributedSampler(data, optimizer.session.worker_count, optimizer.session.worker_index)
+sampler = DistributedSampler(data, optimizer.session.size, optimizer.session.rank)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=3)
 for epoch in range(3):
     sampler.set_epoch(epoch)
@@ -30,4 +30,4 @@ optimizer.close()  # waits for the others; the model has the job's last version
 
 images, labels = map(torch.tensor, digits("heldout"))
 accuracy = (model(images).argmax(dim=1) == labels).float().mean()
-print(f"{optimizer.session.worker}: version {optimizer.session.stop.version}, accuracy {accuracy:.3f}")
+print(f"{optimizer.session.info.worker}: version {optimizer.session.over.version}, accuracy {accuracy:.3f}")

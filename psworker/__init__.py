@@ -3,45 +3,37 @@
 from typing import TYPE_CHECKING, Any
 
 from psworker.errors import (
-    IllegalInput,
     JobOver,
     JobStopped,
-    PayloadRefused,
     Refused,
-    RolledBack,
     SessionError,
     Unreachable,
     Untrusted,
-    Voided,
 )
 
 if TYPE_CHECKING:
     from psworker.connecting import connect
-    from psworker.engine import Disposition, Grant, Stop
+    from psworker.engine import Stop
     from psworker.job import Job, JobError
-    from psworker.loop import Outcome, train
-    from psworker.session import Session
+    from psworker.loop import Outcome
+    from psworker.session import JobInfo, LoopTurn, Session, train
     from psworker.work import Unit, WorkUnits
 
 __all__ = [
-    "Disposition",
-    "Grant",
-    "IllegalInput",
     "Job",
     "JobError",
+    "JobInfo",
     "JobOver",
     "JobStopped",
+    "LoopTurn",
     "Outcome",
-    "PayloadRefused",
     "Refused",
-    "RolledBack",
     "Session",
     "SessionError",
     "Stop",
     "Unit",
     "Unreachable",
     "Untrusted",
-    "Voided",
     "WorkUnits",
     "connect",
     "train",
@@ -49,8 +41,6 @@ __all__ = [
 
 # Loaded late, because some load gRPC. A program that uses only psworker.engine or psworker.local does not load it.
 _LATE = {
-    "Disposition": "engine",
-    "Grant": "engine",
     "Stop": "engine",
     "Job": "job",
     "JobError": "job",
@@ -59,7 +49,9 @@ _LATE = {
     "Unit": "work",
     "WorkUnits": "work",
     "Outcome": "loop",
-    "train": "loop",
+    "JobInfo": "session",
+    "LoopTurn": "session",
+    "train": "session",
 }
 
 

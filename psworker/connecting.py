@@ -14,6 +14,7 @@ from pswire.nearest import did_you_mean
 from psworker.connection import Connection, Hosts, Where
 from psworker.errors import Refused
 from psworker.function import function_of
+from psworker.link import Link
 from psworker.local import PLAIN
 from psworker.session import Session
 from psworker.work import WorkUnits
@@ -52,12 +53,12 @@ def connect(
     `psworker.tensorflow.named_variables` has both by name. With values by name, `state` names the state; a warning
     names variables that look like state and are not listed. The first worker of a job installs its values; all others
     must name the same variables.
-    `prefetch`: enable `Session.prefetch`.
-    `local_rules`: the caller does what the policy wants done between pull and push (`Session.local_work`, as
-    `psworker.train` does). Otherwise a policy that wants more than gradients refuses the worker.
+    `prefetch`: fetch the next version while a turn is computed, if the policy grants ahead.
+    `local_rules`: the loop is `psworker.train`, which does what the policy wants done between pull and push.
+    Otherwise a policy that wants more than gradients refuses the worker.
     `optimizer`: the [optimizer] that this worker expects ({"name": "adam", "learning_rate": 0.001}). A server with
     another one refuses the worker; one that was started with "from-job" adopts it.
-    `work`: the coordinator deals the data, for `epochs` epochs, and each grant names a part (`Session.unit`). All
+    `work`: the coordinator deals the data, for `epochs` epochs, and `Session.turns` takes a function of a unit. All
     workers of a job give the same.
     `computes`: what this worker computes with ("torch on cuda:0", at most 128 characters), for log, status and
     dashboard.
@@ -70,11 +71,11 @@ def connect(
     variables that make no sense, and what `Connection.resolve` raises.
     """
     if variables is None:
-        raise TypeError(
+        raise ValueError(
             "connect() needs the model, or its variables: connect(hosts, model), or connect(variables=model)"
         )
     specs, connection = specified(variables, state), Connection.resolve(hosts, **where)
-    return open_session(
+    link = open_link(
         connection,
         specs,
         local_rules=local_rules,
@@ -86,38 +87,39 @@ def connect(
         computes=computes,
         tables=tables,
     )
+    return Session(link)
 
 
-def open_session(
+def open_link(
     connection: Connection,
     specs: Sequence[tuple[VariableSpec, ArrayLike]],
     *,
     optimizer: Mapping[str, Any] | None = None,
     local_rules: bool = False,
     **more: Any,
-) -> Session:
-    """Open a session, and start a server for it if there is none, which ends with it. `more`: as for `Session`.
+) -> Link:
+    """Open a link, and start a server for it if there is none, which ends with it. `more`: as for `Link`.
 
     Raises Refused for a local rule without `local_rules`, and as `connect`.
     """
     server = connection.own.start(optimizer or {}) if connection.own is not None else None
     try:
         at = connection if server is None else connection.at(server)
-        session = Session(at, specs, optimizer=optimizer, **more)
+        link = Link(at, specs, optimizer=optimizer, **more)
     except BaseException:
         if server is not None:
             server.end()
         raise
     if server is not None:
-        session.at_close(server.close, server.end)
-    rule = session.local_rule
+        link.at_close(server.close, server.end)
+    rule = link.local_rule
     if rule != PLAIN and not local_rules:
-        session.close(f"does not know the local rule {rule}")
+        link.close(f"does not know the local rule {rule}")
         raise Refused(
             f"this job's policy asks its workers for the local rule {rule!r}, and this training loop pushes plain "
-            "gradients: use ps-worker or psworker.train, or session.local_work() and connect(local_rules=True)"
+            "gradients: use ps-worker, or psworker.train and connect(local_rules=True)"
         )
-    return session
+    return link
 
 
 def specified(variables: Variables, state: Collection[str] | None) -> list[tuple[VariableSpec, ArrayLike]]:

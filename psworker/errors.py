@@ -4,7 +4,7 @@ SessionError
   Unreachable      a server did not answer within the session's server_timeout
     JobStopped     the job had ended without success
   Refused          the servers refuse this worker: another model, another job, or another process has its name
-    JobOver        the job had succeeded: nothing is left to do
+  JobOver          the job had succeeded: nothing is left to do
   Untrusted        a certificate, role or name is refused, or only one end uses TLS
   PayloadRefused   one payload was not accepted (NaN, wrong shape); the ticket is still open
   Voided           the ticket is no longer valid; abandon it and ask again
@@ -35,7 +35,7 @@ class Refused(SessionError):
     """The servers refuse this worker for good; the text says why."""
 
 
-class JobOver(Refused):
+class JobOver(SessionError):
     """The job had succeeded before this worker joined or rejoined; the text says how it ended."""
 
 
@@ -52,9 +52,9 @@ class Voided(SessionError):
 
 
 class RolledBack(SessionError):
-    """Commits of this worker are undone: continue at `Session.next_batch`.
+    """Commits of this worker are undone: continue at `Link.next_batch`.
 
-    Raised once for each rollback, and only after `Session.goes_back`.
+    Raised once for each rollback, and only after `Link.goes_back`.
     """
 
 

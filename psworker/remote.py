@@ -14,10 +14,11 @@ from typing import Any, Self, Unpack
 
 from pswire.transport.wire import wire_named
 from psworker.backends import Model, computes, cut, log_backend, payloads
-from psworker.connecting import open_session
+from psworker.connecting import open_link
 from psworker.connection import Connection, Hosts, Where
 from psworker.errors import JobOver, Unsupported
 from psworker.function import function_of
+from psworker.link import Link
 from psworker.session import Session
 from psworker.turn import Turn, Turns
 
@@ -46,18 +47,18 @@ class Remote:
     ) -> None:
         connection = Connection.resolve(hosts, **where)
         self.config = optimizer(connection.parts)
-        self.session: Session = open_session(
+        self.link: Link = open_link(
             connection,
             list(zip(model.specs, model.values(), strict=True)),
             optimizer=self.config,
             computes=computes(model.backend, model.device),
             function="" if connection.own is not None else function_of(self._compared(model)),
         )
-        log_backend(self.session.worker, model)
+        log_backend(self.link.worker, model)
         self._model, self._rate_of = model, rate
-        self._dtype = wire_named(self.session.dtypes[0]).array_dtype
-        plan = self.session.plan
-        self._turns = Turns(self.session, lambda flats, _: model.put(cut(plan, flats)), rate=rate(0))
+        self._dtype = wire_named(self.link.dtypes[0]).array_dtype
+        plan = self.link.plan
+        self._turns = Turns(self.link, lambda flats, _: model.put(cut(plan, flats)), rate=rate(0))
         self.turn: Turn | None = None
         self.version = 0
         self._closed = False
@@ -65,6 +66,11 @@ class Remote:
     def _compared(self, model: Model) -> Any:
         """Return what is compared with the other workers' models."""
         return model
+
+    @property
+    def session(self) -> Session:
+        """The session with the servers."""
+        return Session(self.link, self._turns)
 
     def pull(self) -> int | None:
         """Load the granted version into the model and return its number; None when the job is over.
@@ -90,8 +96,8 @@ class Remote:
         if samples < 0:
             raise ValueError(f"samples: expected a number from 0, got {samples}")
         turn = self._pulled()
-        flats = payloads(self.session.plan, self._model, [*gradients, *self._model.changes()], self._dtype)
-        rate = None if self.session.worker_index else self._rate_of(self.version)
+        flats = payloads(self.link.plan, self._model, [*gradients, *self._model.changes()], self._dtype)
+        rate = None if self.link.worker_index else self._rate_of(self.version)
         self.turn = None
         return turn.send(flats, samples=samples, loss=float(loss), rate=rate)
 
@@ -112,17 +118,17 @@ class Remote:
 
         Safe to call twice.
         """
-        session = self.session
+        link = self.link
         self.turn = None
         if self._closed:
             return
         self._closed = True
         try:
-            stop = session.stop or session.done()
+            stop = link.stop or link.done()
             if stop.success:
-                self._model.put(session.plan.gather(session.pull_final()))
+                self._model.put(link.plan.gather(link.pull_final()))
         finally:
-            session.close()
+            link.close()
 
     def __enter__(self) -> Self:
         return self
@@ -134,7 +140,7 @@ class Remote:
             self.close()
         else:
             # Other workers must not wait for a contribution that will not come.
-            self.session.close(kind.__name__)
+            self.link.close(kind.__name__)
 
 
 class Following:
@@ -171,7 +177,7 @@ class Following:
 
     def _check_running(self) -> None:
         """Raise JobOver if the job is over."""
-        stop = self.session.stop
+        stop = self.remote.link.stop
         if stop is not None:
             raise JobOver(f"the job is over at version {stop.version}: {stop.reason}")
 

@@ -21,14 +21,14 @@ from pswire.exits import ExitCode
 from pswire.logs.events import event, last_words
 from pswire.patience import SERVER_TIMEOUT
 from psworker.backends import computes
-from psworker.connecting import open_session
+from psworker.connecting import open_link
 from psworker.connection import Connection
 from psworker.errors import Diverged, JobOver, Refused, SessionError, Unreachable, Untrusted
 from psworker.evaluating import Evaluations, MonitorError, Plateau, Watched
 from psworker.job import JobError
+from psworker.link import Link
 from psworker.local import tables_of
 from psworker.loop import Outcome, no_pause, train
-from psworker.session import Session
 from psworker.ticket_loop import Pause
 from psworker.trainers import load_trainer, requested_optimizer
 
@@ -77,15 +77,15 @@ class Reporter:
         self._last = running.system()
         self._steps = 0
 
-    def joined(self, session: Session, device: str) -> None:
+    def joined(self, link: Link, device: str) -> None:
         fields = {
-            "worker": session.worker,
-            "index": session.worker_index,
+            "worker": link.worker,
+            "index": link.worker_index,
             "device": device,
-            "job": session.job,
+            "job": link.job,
         }
-        start = f", going on at batch {session.next_batch}" if session.next_batch else ""
-        self._say("joined", fields, f"{session.worker} joined job {session.job} on {device}{start}")
+        start = f", going on at batch {link.next_batch}" if link.next_batch else ""
+        self._say("joined", fields, f"{link.worker} joined job {link.job} on {device}{start}")
 
     def progress(self, steps: int, loss: float, fates: Mapping[str, int]) -> None:
         now = running.system()
@@ -195,7 +195,7 @@ def _train(
             "--save, for the last version, or ps-lab export --version"
         )
     optimizer = requested_optimizer(trainer, connection.parts)
-    with open_session(
+    with open_link(
         connection,
         list(trainer.specs),
         prefetch=experiment.cluster.prefetch,
@@ -206,36 +206,36 @@ def _train(
         computes=computes("tensorflow", trainer.device),
         function=trainer.function,
         tables=tables_of(trainer),
-    ) as session:
+    ) as link:
         if optimizer is not None:
             from psworker.keras.translate import warn_of_clipping
 
-            warn_of_clipping(trainer.optimizer, optimizer, session.worker_count)
+            warn_of_clipping(trainer.optimizer, optimizer, link.worker_count)
         own = experiment.run.seed
-        if own != session.seed and not experiment.job.initial:
+        if own != link.seed and not experiment.job.initial:
             log.warning(
                 "this worker drew the model's initial values with seed %d, and the servers' seed is %d: expected "
                 "--set run.seed=%d",
-                *(own, session.seed, session.seed),
-                extra=event("another_seed", seed=session.seed),
+                *(own, link.seed, link.seed),
+                extra=event("another_seed", seed=link.seed),
             )
-        if session.next_batch:
+        if link.next_batch:
             trainer.goes_on()
-        trainer.attach(session.plan, session.dtypes)
-        report.joined(session, trainer.device)
-        pause = injected_delay(experiment, session.worker_index, session.seed)
-        evaluations = _evaluations(experiment, session, trainer, report, options.save_best)
-        outcome = train(session, trainer, experiment.job.epochs, report.progress, pause, evaluations)
+        trainer.attach(link.plan, link.dtypes)
+        report.joined(link, trainer.device)
+        pause = injected_delay(experiment, link.worker_index, link.seed)
+        evaluations = _evaluations(experiment, link, trainer, report, options.save_best)
+        outcome = train(link, trainer, experiment.job.epochs, report.progress, pause, evaluations)
         save = options.save
         if save is not None and outcome.stop is not None and outcome.stop.success:
-            tables = {table.name: session.pull_table(table.name) for table in tables_of(trainer)}
-            trainer.save_model(session.plan.gather_by_name(session.pull_final()), save, tables=tables)
+            tables = {table.name: link.pull_table(table.name) for table in tables_of(trainer)}
+            trainer.save_model(link.plan.gather_by_name(link.pull_final()), save, tables=tables)
             report.saved(save)
         return outcome
 
 
 def _evaluations(
-    experiment: Experiment, session: Session, trainer: Any, report: Reporter, save_best: Path | None
+    experiment: Experiment, link: Link, trainer: Any, report: Reporter, save_best: Path | None
 ) -> Evaluations | None:
     """Return the evaluations of worker 0, if the job asks for any. Raises MonitorError, on every worker."""
     section = experiment.job
@@ -243,19 +243,19 @@ def _evaluations(
     if every is None:
         return None
     watched = Watched(section.monitor, section.patience)
-    _check_before_the_first_step(experiment, session, trainer, watched)
-    if session.worker_index:
+    _check_before_the_first_step(experiment, link, trainer, watched)
+    if link.worker_index:
         return None
 
     def report_metrics(version: int, metrics: Mapping[str, float]) -> None:
         report.evaluated(version, metrics)
-        session.report(metrics, version)
+        link.report(metrics, version)
 
     def save(weights: list[Any]) -> None:
         assert save_best is not None
         aside = save_best.with_name(f".part-{save_best.name}")
         flats = [np.asarray(flat) for flat in weights]
-        trainer.save_model(session.plan.gather_by_name(flats), aside)
+        trainer.save_model(link.plan.gather_by_name(flats), aside)
         aside.replace(save_best)
 
     plateau = Plateau(section.plateau, section.plateau_factor, section.plateau_minimum)
@@ -266,19 +266,17 @@ def _evaluations(
         report_metrics,
         save if save_best is not None else None,
         plateau=plateau if section.plateau else None,
-        rate=lambda: session.learning_rate,
+        rate=lambda: link.learning_rate,
         lowered=report.lowered,
     )
 
 
-def _check_before_the_first_step(
-    experiment: Experiment, session: Session, trainer: Any, watched: Watched
-) -> None:
+def _check_before_the_first_step(experiment: Experiment, link: Link, trainer: Any, watched: Watched) -> None:
     """Check what would otherwise fail only after the first epoch. Raises MonitorError."""
     names = trainer.measures()
     if names is not None:
         watched.check(names)
-    if experiment.job.plateau and session.learning_rate is None:
+    if experiment.job.plateau and link.learning_rate is None:
         raise MonitorError(
             "plateau: no worker sets the learning rate of this job: it follows a schedule, or began with 0, or the "
             "policy tolerates bad workers, of which one could spoil the job with it; expected 0, or another optimizer "

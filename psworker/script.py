@@ -39,8 +39,8 @@ def main(parent: str, file: str, *arguments: str) -> None:
         sys.last_value = error
         sys.excepthook(*sys.exc_info())
         sys.exit(int(ExitCode.JOB_FAILED))
-    session = sys.modules.get("psworker.session")
-    if session is None or not session.Session.opened:
+    link = sys.modules.get("psworker.link")
+    if link is None or not link.Link.opened:
         _fail(
             f"{file} ended, and nothing was trained on the servers: expected psworker.keras.distribute(model) "
             "after model.compile(...), and data for its fit",

@@ -1,623 +1,376 @@
-"""A worker's session with the parameter servers, for any training loop.
+"""A worker's session with the parameter servers: its turns, for any training loop, and the end of the job.
 
-One step is `ready` -> `pull` -> compute -> `push` -> `commit`. Only numpy is needed; see `examples/numpy_loop.py`.
+Only numpy is needed. docs/guides/loop.md shows the loop.
 """
 
-import json
+from __future__ import annotations
+
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, count, islice, repeat
 from types import TracebackType
-from typing import Any, ClassVar, Self, overload
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from pswire import running
 from pswire.logs.events import event
-from pswire.model.plan import VariableSpec, make_plan
-from pswire.model.rows import NO_ROWS, KeysByName, RowLayout, RowsByName
-from pswire.model.tables import TableSpec, compiled_batches, joined_parts, unique
-from pswire.transport.wire import wire_named
-from pswire.unreached import unreached_here
-from pswire.v1 import coordinator_pb2 as pb
-from psworker.connection import Connection
-from psworker.control.backoff import Backoff, Contact
-from psworker.control.epochs import EpochTotals, gather
-from psworker.control.joining import FIRST, Facts, Phase, Registration
-from psworker.control.stream import SessionStream
-from psworker.data.payloads import Floats, Payload
-from psworker.data.reach import Reach
-from psworker.data.reader import WeightReader
-from psworker.data.shard_client import Settings, ShardClient, StepResult
-from psworker.data.shard_group import ShardGroup
-from psworker.data.timing import Stopwatch
-from psworker.engine import Commit, Disposition, Grant, Stop
-from psworker.errors import JobStopped, Refused, Voided
-from psworker.local import PLAIN, LocalRuleError, LocalWork, build
-from psworker.work import Unit, WorkUnits
+from psworker import loop
+from psworker.data.payloads import Floats
+from psworker.engine import Stop
+from psworker.errors import RolledBack
+from psworker.link import Link
+from psworker.local import ReadAhead, Trainer
+from psworker.loop import Outcome, Progress
+from psworker.turn import Turn, Turns
+from psworker.work import UnitSource
 
 log = logging.getLogger("ps-worker")
 
+IdsOf = Callable[[Any], Mapping[str, ArrayLike]]
+"""Returns, for a batch, the ids to read by table."""
 
-class Session(Facts):
-    """An open session. Not thread-safe: one training loop uses it. Close it, or use `with`.
 
-    `opened`: how many sessions this process has opened so far.
+@dataclass(frozen=True, slots=True)
+class JobInfo:
+    """The job and this worker's place in it, as of the newest Join.
+
+    `job`, `worker`: their names. `rank`, `size`: as of `Session`. `seed`: the job's, the same on every worker.
+    `incarnation`: how often a worker of this name joined before. `next_batch`: the first batch that none of them has
+    committed. `learning_rate`: the job's present one; None if no worker sets it. `local_rule`: what the policy wants
+    done between pull and push, "gradient" or a rule of `psworker.local`. `transport`: how payloads travel, by server.
     """
 
-    opened: ClassVar[int] = 0
+    job: str
+    worker: str
+    rank: int
+    size: int
+    seed: int
+    incarnation: int
+    next_batch: int
+    learning_rate: float | None
+    local_rule: str
+    transport: tuple[str, ...]
+
+
+class LoopTurn:
+    """One turn of a loop: compute gradients of `batch` at `weights`, and `send` them. Made by `Session.turns`.
+
+    `weights`: float32 arrays by variable name, of version `version`. `rows`: float32 by table, of the shape of the ids
+    that were asked for, with a last axis of dim. `batch`: what the data has for this turn.
+    """
 
     def __init__(
         self,
-        where: Connection,
-        variables: Sequence[tuple[VariableSpec, ArrayLike]],
+        link: Link,
+        turn: Turn,
+        batch: Any,
+        ids: Mapping[str, ArrayLike],
+        ends: Callable[[], bool],
+        number: int | None,
         *,
-        prefetch: bool = False,
-        optimizer: Mapping[str, Any] | None = None,
-        work: WorkUnits | None = None,
-        epochs: int = 1,
-        phase: Phase = FIRST,
-        computes: str = "",
-        function: str = "",
-        tables: Sequence[TableSpec] = (),
+        more: bool,
     ) -> None:
-        """`psworker.connect` opens sessions, and describes the parameters. With replicas the session follows the server
-        that serves a part."""
-        hosts, wire, credentials = where.hosts, wire_named(where.wire_dtype), where.credentials
-        self.plan, self.work = make_plan([spec for spec, _ in variables], where.parts, tables), work
-        self._layout = RowLayout(self.plan)
-        self._initial = [np.asarray(value) for _, value in variables]
-        self._wire, self._strict = wire, where.transport == "shared-memory"
-        for codec in (wire.up, wire.deltas):
-            if codec is not None:
-                codec.prepare()
-        if self.plan.tables:
-            compiled_batches()
-        settings = Settings(self.plan, wire, where.server_timeout, where.transport, credentials)
-        servers = self._servers = ShardGroup(hosts, settings, replicas=where.replicas)
-        contact = Contact(hosts[0], credentials)
-        backoff, self._epoch_backoff = (
-            Backoff(
-                0, hosts[0], where.server_timeout, servers.closing, contact, settings.silent, servers.seeker()
-            )
-            for _ in range(2)
-        )
-        registration = Registration(
-            servers.control,
-            self.plan,
-            wire,
-            where.name,
-            where.task_index,
-            backoff,
-            "" if optimizer is None else json.dumps(optimizer),
-            work,
-            epochs,
-            phase,
-            computes,
-            function,
-        )
-        try:
-            stream = self._stream = SessionStream(
-                lambda: servers.control,
-                registration,
-                servers.admit,
-                backoff,
-                servers.give_up,
-                numbered=work is None,
-            )
-        except BaseException:
-            servers.close()
-            raise
-        Session.opened += 1
-        self._shards, self._joined = servers.shards, stream.joined
-        servers.explain, servers.void = stream.explained, stream.void
-        servers.on_transport = stream.announce_transports
-        self._watch = Stopwatch()
-        self._reader = WeightReader(servers, stream, self._watch, prefetch)
-        # The servers' receipts for the payload that is not committed yet, by ticket.
-        self._receipts: dict[int, tuple[bytes, ...]] = {}
-        # The ticket whose payload was encoded last, by a codec that remembers.
-        self._encoded = 0
-        fragments = self._joined.reply.local_rule.knobs.get("fragments", 1)
-        self._reach = Reach(self.plan, int(fragments))
-        # Log index of the newest grant.
-        self._seen = 0
-        self._at_close: tuple[Callable[[], object], Callable[[], object]] | None = None
+        self._link, self._turn, self._ids = link, turn, ids
+        self._ends, self._number, self._more = ends, number, more
+        self._open = True
+        self.batch, self.version = batch, turn.grant.version
+        self.rows: dict[str, Floats] = {}
+        self.weights: dict[str, Floats] = {}
+        if ids:
+            self.weights, self.rows = link.pull(turn.grant, ids)
+        else:
+            self.weights = link.pull(turn.grant)
 
-    # The job
-
-    def local_work(self) -> LocalWork:
-        """Return the local rule, with an empty memory. Raises Refused for a rule that this release does not have."""
-        rule = self._joined.reply.local_rule
-        try:
-            made = build(rule.name, rule.knobs, [shard.trainable for shard in self.plan.shards], self.plan)
-        except LocalRuleError as error:
-            raise Refused(str(error)) from error
-        return LocalWork(made, self.membership)
-
-    @property
-    def stop(self) -> Stop | None:
-        """Set once the job is over."""
-        return self._stream.stop
-
-    @property
-    def transport(self) -> tuple[str, ...]:
-        """How payloads travel, by server: "grpc", "socket", "shared-memory", or "undecided" before the first one."""
-        return tuple(shard.transport.kind for shard in self._shards)
-
-    @property
-    def dtypes(self) -> tuple[str, ...]:
-        """The dtype of the weights that `psworker.loop` gives to a trainer: "float32" from shared memory and for a
-        local rule, else the wire dtype."""
-        float32 = self._strict or self.local_rule != PLAIN or not self._wire.same
-        return ("float32",) if float32 else (self._wire.down.name,)
-
-    def unit(self, grant: Grant) -> Unit:
-        """Return the work unit that the grant's part belongs to. Only after `connect(work=...)`."""
-        assert self.work is not None and grant.part is not None, "the job deals no work units"
-        return self.work.of(grant.part.epoch, grant.part.unit, self.seed)
-
-    def indices(self, grant: Grant) -> NDArray[np.int64]:
-        """Return the numbers of the samples to work on under this grant, for ``WorkUnits(samples=...)``.
-
-        Empty if the unit ended before that part: then `abandon` the grant with `unit_ends`.
-        """
-        unit = self.unit(grant)
-        assert self.work is not None and self.work.samples and grant.part is not None, (
-            "units are not of samples"
-        )
-        start = grant.part.part * unit.batch_size
-        return unit.indices[start : start + unit.batch_size]
-
-    # One step: grant, pull
-
-    def ready(self) -> Grant | None:
-        """Ask for the next unit of work and wait for its grant. None: the job is over (see `stop`)."""
-        self._watch.ask()
-        while (grant := self._stream.wait_grant()) is not None and grant.initialise:
-            self._initialise(grant)
-        if grant is not None:
-            self._watch.begin(grant)
-            self._seen = grant.index
-        return grant
-
-    @overload
-    def pull(self, grant: Grant) -> dict[str, Floats]: ...
-    @overload
-    def pull(
-        self, grant: Grant, rows: Mapping[str, ArrayLike]
-    ) -> tuple[dict[str, Floats], dict[str, Floats]]: ...
-    def pull(
-        self, grant: Grant, rows: Mapping[str, ArrayLike] | None = None
-    ) -> dict[str, Floats] | tuple[dict[str, Floats], dict[str, Floats]]:
-        """Return the granted version: arrays by variable name. Raises Voided, Refused, Unreachable.
-
-        `rows`: ids by table, in any order and shape, also several times; then the result is a pair, and its second part
-        has float32 rows by table, of the shape of the ids, with a last axis of dim.
-        """
-        if rows is None:
-            return self.plan.gather_by_name(self.pull_flat(grant))
-        found = {name: unique(ids) for name, ids in rows.items()}
-        keys = {name: each for name, (each, _) in found.items()}
-        self.want_rows(keys)
-        weights = self.plan.gather_by_name(self.pull_flat(grant))
-        values = self.pull_rows(grant, keys)
-        return weights, {
-            name: values[name][inverse].reshape(*np.shape(rows[name]), values[name].shape[1])
-            for name, (_, inverse) in found.items()
-        }
-
-    def want_rows(self, keys: KeysByName) -> None:
-        """Read these rows of tables together with every version that is pulled from now on, in the same message."""
-        self._reader.wanted = self._layout.wanted(keys) if keys else ()
-
-    def pull_rows(self, grant: Grant, keys: KeysByName) -> dict[str, Floats]:
-        """Return rows of tables at the granted version, in the order of keys: float32 of shape (n, dim).
-
-        Costs no message if they came with the version (`want_rows`, or `ahead` of `contribute`). Raises ValueError for
-        unknown tables and unsorted keys, Voided (also if the ticket has read other rows, and the version is gone),
-        Refused, Unreachable.
-        """
-        return self._layout.joined(keys, self._reader.rows(grant, self._layout.wanted(keys)))
-
-    def lookup(self, table: str, ids: ArrayLike) -> tuple[Floats, int]:
-        """Return rows at the newest version, of the shape of `ids` and a last axis of dim, and that version.
-
-        Makes no rows. Call it after the first `ready`.
-
-        Several servers may be at different versions; the oldest is returned. Raises ValueError for an unknown table,
-        Refused, Unreachable.
-        """
-        keys, inverse = unique(ids)
-        rows, version = self._newest({table: keys})
-        return rows[table][inverse].reshape(*np.shape(ids), rows[table].shape[1]), version
-
-    def newest_rows(self, keys: KeysByName) -> dict[str, Floats]:
-        """Look sorted unique keys of several tables up, as `lookup` does ids of one."""
-        return self._newest(keys)[0]
-
-    def _newest(self, keys: KeysByName) -> tuple[dict[str, Floats], int]:
-        wanted = self._layout.wanted(keys)
-        # The servers know this member by then, and after the stop they have the last version.
-        after = self._seen if self.stop is None else self.stop.index
-        read = self._servers.each(lambda shard: shard.pull_rows(0, 0, after, wanted[shard.server]))
-        asked = [each.version for each, own in zip(read, wanted, strict=True) if any(k.size for k in own)]
-        return self._layout.joined(keys, read), min(asked, default=0)
-
-    def pull_flat(self, grant: Grant) -> list[Floats]:
-        """Pull one float32 array per server: its trainable part, then its state part."""
-        return self._reader.copied(grant)
-
-    def view_flat(self, grant: Grant, *, narrow: bool = False) -> AbstractContextManager[list[NDArray[Any]]]:
-        """Hold what `pull_flat` returns for reading within the `with` block: shared memory is not copied.
-
-        The arrays are valid until the block ends or the ticket is committed, abandoned or cancelled. If the servers
-        hold too few versions for every worker to read one without blocking updates, they are copied after all.
-        `narrow`: what came over gRPC stays in the wire dtype (numpy's float16, ml_dtypes' bfloat16), for a caller that
-        widens it on a device.
-        """
-        return self._reader.view(grant, narrow and self._wire.same)
-
-    def prefetch(self, grant: Grant, rows: KeysByName = NO_ROWS) -> None:
-        """Ask for the next ticket while the loop computes on `grant`, which it has read, and fetch its version, with
-        the rows of tables that its batch needs.
-
-        If the policy grants no ticket ahead, both come with this one's commit, as without prefetch. If it does, the
-        next contribution is one version staler. Do not call it for the last unit of work. No-op without
-        `connect(prefetch=True)`.
-        """
-        self._reader.fetch_ahead(grant.ticket, self._layout.wanted(rows) if rows else ())
-
-    @property
-    def prefetches(self) -> bool:
-        """Whether `prefetch` fetches anything: connect(prefetch=True)."""
-        return self._reader.prefetch is not None
-
-    def slot_flat(self, grant: Grant) -> list[Floats]:
-        """Return arrays to write the payload of `grant` into, for `push_flat` or `contribute`.
-
-        Arrays in shared memory are pushed without a copy here; the server makes one. Each call may return the same
-        arrays again until they are pushed. Raises Voided.
-        """
-        self._require_valid(grant)
-        return [shard.slot() for shard in self._shards]
-
-    def push(
+    def send(
         self,
-        grant: Grant,
         gradients: Mapping[str, ArrayLike],
-        rows: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
-    ) -> None:
-        """Send gradients (and, for state variables, deltas) by name; absent ones are zero.
-
-        `rows`: ids and gradients by table, a row for each id; gradients of the same id are added in their order.
-
-        Raises ValueError for an unknown name or wrong shape, PayloadRefused for NaN and Inf, Voided when the ticket was
-        cancelled, Refused, Unreachable.
-        """
-        flats = self.plan.scatter_by_name(gradients)
-        self.push_flat(grant, flats, self._layout.summed(rows or {}))
-
-    def push_flat(self, grant: Grant, flats: Sequence[Payload], rows: RowsByName = NO_ROWS) -> None:
-        """Push one flat payload per server: gradient, then state deltas; see `psworker.data.payloads`.
-
-        `rows`: sums of gradients by key.
-        """
-        self._push(grant, self._reach.watched(flats), rows)
-        self._tell_unreached()
-
-    def commit(
-        self,
-        grant: Grant,
         *,
         samples: int,
         loss: float = math.nan,
-        batch: int = 0,
-        ready: bool = False,
         learning_rate: float | None = None,
-        unit_ends: bool = False,
-    ) -> None:
-        """Make the pushed payload count, exactly once. Returns when server 0 has answered.
+        rows: Mapping[str, ArrayLike] | None = None,
+    ) -> bool:
+        """Contribute gradients by variable name (of state: changes); absent ones are zero. It counts exactly once.
 
-        `samples`: how many it was averaged over. `batch`: its number in this worker's data. `ready`: ask for the next
-        grant, too. `learning_rate`: the optimizer's from this contribution on, as an entry of the log.
-        It replaces a number, not a schedule, and a job that began with 0 keeps it. `unit_ends`: the grant's work unit
-        has no part after this one. Raises as `push`.
+        `samples`: how many they were averaged over, from 1. `loss`: their mean loss, for the log. `learning_rate`: the
+        optimizer's from now on, for all workers. `rows`: gradients of `rows`, by table, of the same shapes; those of
+        the same id are added in their order.
+
+        Returns False if it does not count: the turn was cancelled, and its batch comes again, or a number is not
+        finite. Raises ValueError for names, shapes and numbers that make no sense, RuntimeError for a turn that has
+        ended, Diverged for the tenth in a row that is not finite, Refused, Unreachable.
         """
-        commit = Commit(grant.ticket, batch, samples, loss, learning_rate=learning_rate, unit_ends=unit_ends)
-        self._commit(grant, commit)
-        self._joined.set_rate(learning_rate)
-        if ready:
-            self._stream.tell(lambda engine: engine.ready())
+        if not self._open:
+            raise RuntimeError(
+                "send: this turn has ended: expected one send in each turn, before the loop takes the next"
+            )
+        if isinstance(samples, bool) or not isinstance(samples, int | np.integer) or samples < 1:
+            raise ValueError(
+                f"samples: expected the number of samples of the gradients, from 1, got {samples!r}"
+            )
+        flats = self._link.plan.scatter_by_name(gradients)
+        summed = self._link.summed(self._with_ids(rows or {}))
+        self._open = False
+        return self._turn.send(
+            flats,
+            samples=int(samples),
+            loss=float(loss),
+            rate=learning_rate,
+            batch=self._number,
+            ready=self._more,
+            unit_ends=self._ends(),
+            rows=summed,
+        )
 
-    def contribute(
+    def _with_ids(self, rows: Mapping[str, ArrayLike]) -> dict[str, tuple[ArrayLike, ArrayLike]]:
+        found: dict[str, tuple[ArrayLike, ArrayLike]] = {}
+        for name, values in rows.items():
+            if name not in self.rows:
+                asked = ", ".join(self.rows) or "none"
+                raise ValueError(
+                    f"rows: expected gradients of the rows that this turn has read ({asked}), got some of {name!r}: "
+                    "name its ids in turns(rows=...)"
+                )
+            if np.shape(values) != self.rows[name].shape:
+                raise ValueError(
+                    f"rows of {name!r}: expected the shape {self.rows[name].shape}, got {np.shape(values)}"
+                )
+            found[name] = self._ids[name], values
+        return found
+
+    def give_back(self, reason: str) -> bool:
+        """End the turn without a contribution, if it is open. True: its batch is to come again, because the turn was
+        cancelled."""
+        if self._open:
+            self._open = False
+            self._link.abandon(self._turn.grant, reason)
+        return self._turn.void
+
+
+class Session:
+    """A worker's place in a job, as `psworker.connect` opens it. Close it, or use `with`. Not thread-safe."""
+
+    def __init__(self, link: Link, turns: Turns | None = None) -> None:
+        """Hold `link`. `turns`: those of a loop that runs on it already."""
+        self._link, self._turns = link, turns or Turns(link)
+        self._turn: LoopTurn | None = None
+        self._taken = turns is not None
+
+    @property
+    def rank(self) -> int:
+        """This worker's number, and part of the data: 0 to `size` - 1, higher for workers that join later."""
+        return self._link.worker_index
+
+    @property
+    def size(self) -> int:
+        """The number of workers that the job was started for."""
+        return self._link.worker_count
+
+    @property
+    def info(self) -> JobInfo:
+        """The job and this worker's place in it."""
+        link = self._link
+        return JobInfo(
+            link.job,
+            link.worker,
+            link.worker_index,
+            link.worker_count,
+            link.seed,
+            link.incarnation,
+            link.next_batch,
+            link.learning_rate,
+            link.local_rule,
+            link.transport,
+        )
+
+    @property
+    def over(self) -> Stop | None:
+        """How the job ended, with `reason`, `version` and `success`; None while it goes on."""
+        return self._link.stop
+
+    @property
+    def fates(self) -> dict[str, int]:
+        """How many contributions of this worker had each fate ("applied", "dropped"), as far as it is known."""
+        return dict(self._turns.fates)
+
+    # Training
+
+    def turns(self, data: Any = None, *, epochs: int = 1, rows: IdsOf | None = None) -> Iterator[LoopTurn]:
+        """Yield a turn for each batch that this worker has not committed, and end when the job is over.
+
+        `data`: an iterable of batches, which is gone through `epochs` times; where the coordinator deals the data
+        (`connect(work=...)`), a function from a `Unit` to an iterable of its batches, by default their numbers; None:
+        turns without a batch, for as long as the job goes on. `rows`: returns, for a batch, the ids to read by table.
+
+        A batch comes again if its turn was cancelled. Where `data` can be gone through again (a list, not a
+        generator) batches come again, too, if the servers lost them. A turn in which nothing is sent gives its batch
+        up. After the last batch this waits for the other workers. One loop for each session: raises RuntimeError for
+        a second one, ValueError for data that does not fit, Diverged, Refused, Unreachable.
+        """
+        work = self._link.work
+        if self._taken:
+            raise RuntimeError(
+                "turns: this session has had its loop: expected one, as in turns(data, epochs=3), or another session"
+            )
+        if epochs != 1 and (work is not None or data is None or iter(data) is data):
+            raise ValueError(
+                f"epochs={epochs}: expected data that can be gone through again, such as a list of batches; where the "
+                "coordinator deals the data, connect(epochs=...)"
+            )
+        if work is None and data is not None and not isinstance(data, Iterable):
+            raise ValueError(
+                f"turns: expected an iterable of batches, got {data!r}: connect(work=...) takes a function of a unit"
+            )
+        if work is not None and data is not None and not callable(data):
+            raise ValueError(
+                "turns: the coordinator deals the data: expected a function from a unit to its batches"
+            )
+        if work is not None and data is None and not work.samples:
+            raise ValueError(
+                "turns: expected a function from a unit to its batches: these units are not of samples"
+            )
+        self._taken = True
+        if work is not None:
+            return self._dealt(data or (lambda unit: unit.batches(np.arange(work.samples))), rows)
+        if data is not None and iter(data) is not data:
+            self._link.goes_back()
+        return self._own(data, epochs, rows)
+
+    def _own(self, data: Any, epochs: int, rows: IdsOf | None) -> Generator[LoopTurn]:
+        link = self._link
+        while True:
+            try:
+                yield from self._numbered(data, epochs, rows)
+                if link.stop is None:
+                    link.done()
+                return
+            except RolledBack as back:
+                log.warning("%s", back, extra=event("rolled_back", batch=link.next_batch))
+
+    def _numbered(self, data: Any, epochs: int, rows: IdsOf | None) -> Generator[LoopTurn]:
+        """Yield the turns of this worker's own batches, from the first that is not committed."""
+        link, first = self._link, self._link.next_batch
+        if hasattr(data, "__len__"):
+            link.tell_extent(epochs, epochs * len(data))
+        batches = repeat(None) if data is None else chain.from_iterable(repeat(data, epochs))
+        numbered = zip(count(first), batches if data is None else islice(batches, first, None), strict=False)
+        source = ReadAhead(numbered)
+        while source.following is not None:
+            number, batch = source.take()
+            again = True
+            while again:
+                turn = self._next(batch, rows, lambda: False, number, more=source.following is not None)
+                if turn is None:
+                    return
+                yield turn
+                again = self._give_back("skipped")
+
+    def _dealt(self, data: Any, rows: IdsOf | None) -> Generator[LoopTurn]:
+        link = self._link
+        assert link.work is not None
+        source = UnitSource(link.work, data, 1, link.seed)
+        while (ticket := self._turns.next()) is not None:
+            assert ticket.grant.part is not None
+            batches = source.of(ticket.grant.part)
+            if batches is None:
+                link.abandon(ticket.grant, "the unit has ended", unit_ends=True)
+                continue
+            (batch,) = batches
+            turn = self._opened(ticket, batch, rows, source.ends, None, more=True)
+            if turn is not None:
+                yield turn
+                self._give_back("skipped")
+
+    def _next(
+        self, batch: Any, rows: IdsOf | None, ends: Callable[[], bool], number: int | None, *, more: bool
+    ) -> LoopTurn | None:
+        """Return the next turn with its version; None when the job is over."""
+        while (ticket := self._turns.next()) is not None:
+            turn = self._opened(ticket, batch, rows, ends, number, more=more)
+            if turn is not None:
+                return turn
+        return None
+
+    def _opened(
         self,
-        grant: Grant,
-        flats: Sequence[Payload],
+        ticket: Turn,
+        batch: Any,
+        rows: IdsOf | None,
+        ends: Callable[[], bool],
+        number: int | None,
         *,
-        samples: int,
-        loss: float = math.nan,
-        batch: int = 0,
-        ready: bool = False,
-        learning_rate: float | None = None,
-        unit_ends: bool = False,
-        rows: RowsByName = NO_ROWS,
-        ahead: KeysByName = NO_ROWS,
-    ) -> None:
-        """`push_flat` and `commit` together; with a single server in one round trip, which also brings the next grant
-        and its version, with the rows `ahead` of tables.
+        more: bool,
+    ) -> LoopTurn | None:
+        """Pull the version of a ticket. None: it was cancelled."""
+        with ticket:
+            ids = {} if rows is None else rows(batch)
+            self._turn = LoopTurn(self._link, ticket, batch, ids, ends, number, more=more)
+            if more and not ids:
+                self._link.prefetch(ticket.grant)
+            return self._turn
+        return None
 
-        With several servers those are read with that version, as after `want_rows`. A single round trip saves most of a
-        small step's time. Raises as `push_flat`.
-        """
-        facts = (grant.ticket, batch, samples, loss, ready)
-        commit = Commit(*facts, learning_rate=learning_rate, unit_ends=unit_ends)
-        if ahead or self._reader.wanted:
-            self.want_rows(ahead)
-        if samples:
-            flats = self._reach.watched(flats)
-        try:
-            if len(self._shards) > 1:
-                self._push(grant, flats, rows)
-                self._commit(grant, commit)
-            else:
-                self._push_with_commit(grant, flats, commit, rows)
-        except Voided:
-            self._joined.contributed(batch, void=samples > 0)
-            raise
-        self._joined.contributed(batch, void=False)
-        self._joined.set_rate(learning_rate)
-        if samples:
-            self._tell_unreached()
-
-    def abandon(self, grant: Grant, reason: str, *, unit_ends: bool = False) -> None:
-        """Give the ticket back unused. `unit_ends`: its work unit ended before its part; else the part is dealt
-        again."""
-        self._stream.tell(lambda engine: engine.abandon(grant.ticket, reason, unit_ends=unit_ends))
-        self._watch.end()
-
-    def cancelled(self, grant: Grant) -> bool:
-        """Whether the coordinator voided this ticket: `abandon` it at the next chance."""
-        return self._stream.void(grant.ticket) is not None
-
-    def dispositions(self) -> list[Disposition]:
-        """Return what became of earlier contributions; each is returned once."""
-        return self._stream.dispositions()
-
-    def _initialise(self, grant: Grant) -> None:
-        try:
-            self._push(grant, self.plan.scatter(self._initial), raw=True)
-            self.commit(grant, samples=0)
-        except Voided as error:
-            self.abandon(grant, str(error))
-
-    def _push(
-        self, grant: Grant, flats: Sequence[Payload], rows: RowsByName = NO_ROWS, *, raw: bool = False
-    ) -> None:
-        """Send to all servers, and keep their receipts for the commit. `raw`: as of `ShardClient.push`."""
-        expected = len(self._shards)
-        if len(flats) != expected:
-            raise ValueError(f"expected {expected} payloads, one per server, got {len(flats)}")
-        divided = self._layout.rows(rows) if rows else [()] * expected
-        self._begin_push(grant)
-
-        def push(shard: ShardClient) -> bytes:
-            own = divided[shard.server]
-            return shard.push(
-                *(grant.ticket, flats[shard.server], grant.index), version=grant.version, raw=raw, rows=own
-            )
-
-        receipts = self._servers.each(push)
-        self._receipts = {grant.ticket: tuple(receipts)}
-
-    def _begin_push(self, grant: Grant) -> None:
-        self._require_valid(grant)
-        self._watch.push(grant.ticket)
-        if self._wire.up.remembers and self._encoded != grant.ticket:
-            # Before a payload is first encoded: the residual of a dropped payload does not count. A payload that is
-            # sent again has the bytes that the servers may hold already.
-            self._encoded, dropped = grant.ticket, self._stream.dropped
-            for shard in self._shards:
-                shard.encoder.take_back(dropped)
-
-    def _require_valid(self, grant: Grant) -> None:
-        reason = self._stream.void(grant.ticket)
-        if reason is not None:
-            raise Voided(f"ticket {grant.ticket} was cancelled: {reason}")
-
-    def _measured(self, commit: Commit, receipts: tuple[bytes, ...] = ()) -> Commit:
-        # Every server was sent payloads of the same tickets, so the residual's ticket is the same for all.
-        return commit.measured(self._watch.times(commit.ticket), receipts, self._shards[0].encoder.base)
-
-    def _commit(self, grant: Grant, commit: Commit) -> None:
-        """Commit what all servers hold."""
-        self._require_valid(grant)
-        measured = self._stream.commit(self._measured(commit, self._receipts.get(grant.ticket, ())))
-        hello = self._joined.hello
-        self._send(grant, lambda shard: shard.commit(grant.index, measured, hello))
-        self._receipts.pop(grant.ticket, None)
-
-    def _send(self, grant: Grant, send: Callable[[ShardClient], StepResult]) -> None:
-        """Send a commit to server 0 until it is answered, and take the answer. Raises Voided if the ticket came to
-        nothing."""
-        ticket = grant.ticket
-        try:
-            result = self._servers.first(send)
-        except BaseException as error:
-            if self._stream.take_back(ticket) or not isinstance(error, Voided):
-                raise
-            # This worker has joined again, and learned that the commit counted.
-            self._keep_residuals(ticket)
-            self._watch.end()
-            return
-        in_hand = self._stream.answered_commit(ticket, result.events)
-        self._watch.end(result.received)
-        if in_hand:
-            self._require_valid(grant)
-        self._keep_residuals(ticket)
-
-    def _keep_residuals(self, ticket: int) -> None:
-        if self._wire.up.remembers:
-            for shard in self._shards:
-                shard.encoder.keep(ticket)
-
-    def _push_with_commit(
-        self, grant: Grant, flats: Sequence[Payload], commit: Commit, rows: RowsByName
-    ) -> None:
-        """With one server: one exchange carries both, and may bring the next grant and its version."""
-        self._begin_push(grant)
-        measured = self._stream.commit(self._measured(commit))
-        hello = self._joined.hello
-        self._send(grant, lambda shard: self._step(shard, grant, flats[0], measured, hello, rows))
-
-    def _step(
-        self,
-        shard: ShardClient,
-        grant: Grant,
-        payload: Payload,
-        commit: Commit,
-        hello: pb.Hello,
-        rows: RowsByName,
-    ) -> StepResult:
-        own = self._layout.rows(rows)[0] if rows else ()
-        ahead = self._reader.wanted[0] if self._reader.wanted else ()
-        with shard.turn:
-            result = shard.step(
-                *(grant.ticket, payload, grant.index, commit, hello),
-                version=grant.version,
-                narrow=self._reader.narrow,
-                rows=own,
-                ahead=ahead,
-            )
-            if result.granted is not None and result.version is not None:
-                delay = running.system() - result.received
-                self._reader.store_ahead(result.granted, result.version, delay)
-        return result
-
-    # Epochs and progress
-
-    def gather_epoch(
-        self,
-        number: int,
-        layout: str,
-        sums: Sequence[float],
-        values: Mapping[str, float],
-        yields: Callable[[], object] | None = None,
-    ) -> "EpochTotals | None":
-        """Wait until all workers have sent their sums of this epoch, and return the totals. None: the job is over.
-
-        `number`: of this worker's epochs, from 0. `layout`: names what `sums` (at most 65,536) are, in at most 128
-        letters and digits, the same for all workers; only sums of one layout are added. `values`: what one worker
-        measures for all. Does not wait for workers that leave or have no more data, nor for those who wait for a ticket
-        that this worker holds: `EpochTotals.workers` says how many are in the sums. `yields`: called when others wait
-        for such a ticket under a policy that counts samples; it commits a contribution of no samples and takes the next
-        ticket. A job of work units is gathered after its stop, too, until all workers have left.
-        Raises Refused, Unreachable.
-        """
-        after_stop = self.work is not None and self.stop is not None
-        facts = (number, layout, sums, values, yields)
-        return gather(self._stream, self._epoch_backoff, *facts, after_stop=after_stop)
-
-    def tell_extent(self, epochs: int, batches: int) -> None:
-        """Tell the servers how many batches, as `commit` numbers them, this worker has in all its epochs.
-
-        `ps-lab status` then shows the job's progress, and an estimate of the time left.
-        """
-        self._stream.announce("extent", pb.SessionRequest(extent=pb.Extent(epochs=epochs, batches=batches)))
-
-    def _tell_unreached(self, *, ends: bool = False) -> None:
-        """Say once, here and to the servers, which variables the first contributions did not reach."""
-        if self._reach.counts(ends=ends):
-            self._warn_of_unreached()
-            numbers = pb.UnreachedVariables(variables=self._reach.numbers)
-            self._stream.announce("unreached", pb.SessionRequest(unreached=numbers))
-
-    def _warn_of_unreached(self) -> None:
-        said = unreached_here(self._joined.reply.worker, self._reach.names, self._reach.looked)
-        log.warning("%s", said, extra=event("unreached"))
-
-    def report(self, metrics: Mapping[str, float], version: int | None = None) -> None:
-        """Report metrics of the final version, after the stop, for the run's summary.
-
-        With a granted `version`: while the job goes on, for metrics.jsonl. Those are accepted from worker 0, with
-        rising versions.
-        """
-        if version is None:
-            assert self.stop is not None, "report without a version is for after the stop"
-            version = self.stop.version
-        self._stream.report(version, metrics)
+    def _give_back(self, reason: str) -> bool:
+        turn, self._turn = self._turn, None
+        return turn is not None and turn.give_back(reason)
 
     # The end
 
-    def done(self, ends: str = "") -> Stop:
-        """Say that there is no more data here, and wait until the whole job is over.
+    def done(self) -> Stop:
+        """Say that there is no more data here, and wait until the job is over. `turns` does so behind its last
+        batch."""
+        return self._end("")
 
-        `ends`: a reason to end the job at once for all workers, as a success, with its present version. Under a policy
-        that tolerates bad workers, more of them must ask than it tolerates.
+    def stop(self, reason: str) -> Stop:
+        """End the job for all workers, as a success, with its present version. Return how it ended.
+
+        Under a policy that tolerates bad workers, more of them must ask than it tolerates. Raises ValueError without a
+        reason.
         """
-        self._tell_unreached(ends=True)
-        self._stream.tell(lambda engine: engine.done(ends))
-        return self._stream.wait_stop()
+        if not reason:
+            raise ValueError("stop: expected a reason, which the log and the other workers get")
+        return self._end(reason)
 
-    def pull_final(self) -> list[Floats]:
-        """Return the job's last version as one flat array per server. Only after `stop`.
+    def _end(self, reason: str) -> Stop:
+        self._give_back("the worker is done")
+        while (stop := self._link.stop) is None:
+            try:
+                return self._link.done(reason)
+            except RolledBack as back:
+                log.warning("%s", back, extra=event("rolled_back", batch=self._link.next_batch))
+        return stop
 
-        Raises Unreachable, and JobStopped if the servers went back to before that version: a new session continues
-        there.
+    def weights(self) -> dict[str, Floats]:
+        """Return the job's last version, by variable name. Raises RuntimeError while the job goes on, JobStopped,
+        Unreachable."""
+        self._check_over("weights")
+        return self._link.plan.gather_by_name(self._link.pull_final())
+
+    def lookup(self, table: str, ids: ArrayLike) -> tuple[Floats, int]:
+        """Return rows of a table, of the shape of `ids` and a last axis of dim, and the newest version, which has them.
+
+        Makes no rows. Several servers may be at different versions; the oldest is returned. Raises ValueError for an
+        unknown table, Refused, Unreachable.
         """
-        stop = self.stop
-        assert stop is not None, "pull_final is for after the stop"
-        try:
-            return self._reader.final(stop)
-        except Voided as error:
-            raise JobStopped(
-                f"version {stop.version} was the last one, and is not there any more: {error}"
-            ) from error
+        return self._link.lookup(table, ids)
 
-    def pull_slots(self, slots: int, grant: Grant | None = None) -> list[list[Floats]]:
-        """Return the state of the servers' optimizer: for each of its `slots`, in the rule's order, an array for each
-        variable; zeros for variables that are not trained.
+    def report(self, metrics: Mapping[str, float]) -> None:
+        """Report metrics of the last version, for the run's summary. Raises RuntimeError while the job goes on."""
+        self._check_over("report")
+        self._link.report(metrics)
 
-        At the job's last version, or at that of `grant` while it is held; if others make versions meanwhile, possibly
-        at a later one, which may differ between servers. Raises Refused (an optimizer with state for each worker, no
-        room for a copy), Unreachable.
-        """
-        at = grant or self.stop
-        assert at is not None, "pull_slots is for a grant, or after the stop"
-        found = self._servers.each(lambda shard: shard.pull_slots(slots, at.version, at.index))
-        return [self.plan.gather_trained(rows) for rows in zip(*found, strict=True)]
+    def _check_over(self, call: str) -> None:
+        if self._link.stop is None:
+            raise RuntimeError(
+                f"{call}: the job goes on: expected this after the loop, or after done() or stop()"
+            )
 
-    def pull_table(self, table: str, grant: Grant | None = None) -> tuple[NDArray[np.int64], Floats]:
-        """Return ids and rows, [n, dim], of a whole table, in the order of the keys of the ids.
-
-        At the job's last version, or at that of `grant` while it is held; if others make versions meanwhile, possibly
-        at a later one, which may differ between servers. Raises ValueError for an unknown table, Refused (no room for a
-        copy), Unreachable.
-        """
-        number = self._layout.number(table)
-        at = grant or self.stop
-        assert at is not None, "pull_table is for a grant, or after the stop"
-        parts = self._servers.each(lambda shard: shard.pull_table(number, at.version, at.index))
-        return joined_parts(self.plan.tables[number], parts)
-
-    def at_close(self, over: Callable[[], object], unfinished: Callable[[], object]) -> None:
-        """Call `over` at the end of `close` if the job is over by then, else `unfinished`."""
-        self._at_close = over, unfinished
-
-    def close(self, reason: str = "finished") -> None:
-        """Leave the job. Open tickets become void, commits stay valid. Safe to call twice."""
-        if not self._servers.closing.is_set():
-            over = self.stop is not None
-            if self._reach.earlier:
-                self._warn_of_unreached()
-            self._tell_unreached(ends=True)
-            self._stream.leave(reason)
-            self._reader.close()
-            self._servers.close()
-            if self._at_close is not None:
-                self._at_close[not over]()
+    def close(self) -> None:
+        """Leave the job. A turn that is open is given back, and what was sent stays. Safe to call twice."""
+        self._link.close()
 
     def __enter__(self) -> Self:
         return self
@@ -625,5 +378,18 @@ class Session(Facts):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        name, message = "finished" if kind is None else kind.__name__, "" if error is None else str(error)
-        self.close(f"{name}: {message}" if message else name)
+        self._link.__exit__(kind, error, trace)
+
+
+def train(
+    session: Session,
+    trainer: Trainer,
+    epochs: int = 1,
+    progress: Progress = lambda steps, loss, fates: None,
+) -> Outcome:
+    """Train with the gradients of `trainer` under any local rule, until the job is over, in place of `Session.turns`.
+
+    Calls `progress(steps, loss, fates)` after every commit, with the number of contributions by fate. Raises
+    SessionError, and whatever the trainer raises.
+    """
+    return loop.train(session._link, trainer, epochs, progress)

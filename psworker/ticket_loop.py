@@ -14,6 +14,7 @@ from psworker.data.payloads import payloads_of
 from psworker.engine import Grant
 from psworker.errors import Voided
 from psworker.evaluating import Evaluations
+from psworker.link import Link
 from psworker.local import (
     PLAIN,
     LocalWork,
@@ -26,7 +27,6 @@ from psworker.local import (
 )
 from psworker.local.inner import InnerSteps
 from psworker.local.rule import Flats
-from psworker.session import Session
 from psworker.turn import Ahead, Turn, Turns
 from psworker.work import UnitSource
 
@@ -38,7 +38,7 @@ Pause = Callable[[], None]
 class TicketLoop:
     """Works on the tickets of one pass. `committed(loss)` is called after every commit."""
 
-    session: Session
+    link: Link
     trainer: Trainer
     work: LocalWork
     turns: Turns
@@ -107,7 +107,7 @@ class TicketLoop:
         """Take note of a committed contribution; `taken`: as of `LocalWork.keep`."""
         self.work.keep(taken)
         self.committed(loss)
-        if self.evaluations is not None and self.session.stop is None:
+        if self.evaluations is not None and self.link.stop is None:
             self.evaluations.measure()
 
     def _turn(self) -> Turn | None:
@@ -117,7 +117,7 @@ class TicketLoop:
         """Get the next turn, and its version unless the turn is void by then."""
         turn = self.turns.next()
         try:
-            return turn, None if turn is None else self.session.pull_flat(turn.grant)
+            return turn, None if turn is None else self.link.pull_flat(turn.grant)
         except Voided:
             return turn, None  # pulled again, which says why
 
@@ -133,17 +133,17 @@ class TicketLoop:
     def _payload(self, batches: TicketBatches, turn: Turn) -> Result:
         """Pull, and compute what to push. Raises Voided."""
         work, (_, here), self._arrived = self.work, self._arrived or (None, None), None
-        work.renew(self.session.membership)
+        work.renew(self.link.membership)
         if not work.can_use(batches):
             raise Voided(f"{_named(batches)} used up by a ticket of another incarnation")
         if tables_of(self.trainer):
             (batch,) = batches
             assert isinstance(self.trainer, RowTrainer)
-            self.session.want_rows(self.trainer.keys(batch))
+            self.link.want_rows(self.trainer.keys(batch))
         with self._weights(turn.grant, here) as weights:
             if self.evaluations is not None:
                 self.evaluations.take(turn.grant, weights)
-            gradients = Gradients(self.session, self.trainer, self.pause, batches, turn.grant)
+            gradients = Gradients(self.link, self.trainer, self.pause, batches, turn.grant)
             result = work.payload(weights, gradients, batches, turn.grant.version)
         if gradients.taken:
             self.pause()
@@ -155,15 +155,15 @@ class TicketLoop:
 
         In the wire dtype for a trainer that accepts it, unless a local rule computes with it.
         """
-        session = self.session
+        link = self.link
         if self.work.steps == 1 or self.work.steps_taken:
-            return session.view_flat(grant, narrow=self.trainer.narrow and session.local_rule == PLAIN)
-        return nullcontext(session.pull_flat(grant) if here is None else here)
+            return link.view_flat(grant, narrow=self.trainer.narrow and link.local_rule == PLAIN)
+        return nullcontext(link.pull_flat(grant) if here is None else here)
 
     def _go_on(self, batches: TicketBatches) -> InnerSteps | None:
         """Take the steps of a ticket that need no version. None: the job is over."""
         try:
-            taken = self.work.go_on(Gradients(self.session, self.trainer, self.pause, batches), batches)
+            taken = self.work.go_on(Gradients(self.link, self.trainer, self.pause, batches), batches)
         except Voided:
             return None
         self.pause()
@@ -172,7 +172,7 @@ class TicketLoop:
     def _take_steps(self, batches: TicketBatches) -> bool:
         """Take the steps that come before the grant. False: a gradient is not finite."""
         try:
-            taken = self.work.take_steps(Gradients(self.session, self.trainer, self.pause, batches), batches)
+            taken = self.work.take_steps(Gradients(self.link, self.trainer, self.pause, batches), batches)
         except Voided:
             return True  # the job is over
         self.pause()
@@ -188,7 +188,7 @@ class Gradients:
     Raises Voided between two steps when the ticket was cancelled or the job is over.
     """
 
-    session: Session
+    link: Link
     trainer: Trainer
     pause: Pause
     batches: TicketBatches
@@ -198,9 +198,9 @@ class Gradients:
     def __call__(self, weights: Flats, batch: Any) -> Result:
         if self.taken:
             self.pause()
-            if self.session.stop is not None:
+            if self.link.stop is not None:
                 raise Voided("the job is over")
-            if self.grant is not None and self.session.cancelled(self.grant):
+            if self.grant is not None and self.link.cancelled(self.grant):
                 raise Voided(f"ticket {self.grant.ticket} was cancelled after {self.taken} steps")
         self.taken += 1
         if self.grant is not None and self.batches.followed:
@@ -209,19 +209,19 @@ class Gradients:
 
     def _fetch_ahead(self, grant: Grant) -> None:
         """With prefetch, let the next batch's version and rows be fetched meanwhile."""
-        session, trainer, following = self.session, self.trainer, self.batches.following
-        if not session.prefetches:
+        link, trainer, following = self.link, self.trainer, self.batches.following
+        if not link.prefetches:
             return
         if not tables_of(trainer) or following is None:
-            session.prefetch(grant)
+            link.prefetch(grant)
             return
         assert isinstance(trainer, RowTrainer)
-        session.prefetch(grant, trainer.keys(following))
+        link.prefetch(grant, trainer.keys(following))
 
     def _rows(self, keys: Mapping[str, Any]) -> Mapping[str, Any]:
         # Tables are refused under rules whose steps come before the grant.
         assert self.grant is not None
-        return self.session.pull_rows(self.grant, keys)
+        return self.link.pull_rows(self.grant, keys)
 
 
 def _named(batches: TicketBatches) -> str:

@@ -20,8 +20,8 @@ from pswire.model.rows import NO_ROWS, KeysByName, RowsByName
 from psworker.data.payloads import Payload
 from psworker.engine import Grant
 from psworker.errors import Diverged, PayloadRefused, Voided
+from psworker.link import Link
 from psworker.local import NONFINITE_LIMIT
-from psworker.session import Session
 
 log = logging.getLogger("ps-worker")
 
@@ -33,9 +33,9 @@ class FateCounts:
         self.counts: dict[str, int] = {}
         self._staleness = 0
 
-    def take(self, session: Session) -> dict[str, int]:
+    def take(self, link: Link) -> dict[str, int]:
         """Count what the servers have reported since the last call. Return the counts by fate."""
-        for disposition in session.dispositions():
+        for disposition in link.dispositions():
             if disposition.fate == "applied" and not disposition.version:
                 continue  # the initial values, which the first worker gives
             self.counts[disposition.fate] = self.counts.get(disposition.fate, 0) + 1
@@ -59,7 +59,7 @@ class Turns:
 
     def __init__(
         self,
-        session: Session,
+        link: Link,
         put: Callable[[Sequence[NDArray[Any]], Grant], object] | None = None,
         *,
         rate: float | None = None,
@@ -68,13 +68,13 @@ class Turns:
     ) -> None:
         """`put`: takes the version of each turn, one array per server, float32 or the wire dtype, valid during the
         call. `unit`: what a contribution is made of, for the error when too many are not finite."""
-        self.session = session
-        self.batch, self.bad, self.rate = session.next_batch, 0, rate
+        self.link = link
+        self.batch, self.bad, self.rate = link.next_batch, 0, rate
         self._put, self._counts, self._unit = put, counts or FateCounts(), unit
 
     def next(self) -> Turn | None:
-        """Wait for a ticket, and give its version to `put`. None: the job is over. Raises as `Session.ready`."""
-        while (grant := self.session.ready()) is not None:
+        """Wait for a ticket, and give its version to `put`. None: the job is over. Raises as `Link.ready`."""
+        while (grant := self.link.ready()) is not None:
             turn = Turn(self, grant)
             if self._put is None or turn.put():
                 return turn
@@ -83,7 +83,7 @@ class Turns:
     @property
     def fates(self) -> dict[str, int]:
         """How many contributions had each fate so far."""
-        return self._counts.take(self.session)
+        return self._counts.take(self.link)
 
     def skip(self, named: str, why: object) -> None:
         """Leave out what is not finite. Raises Diverged for the tenth in a row."""
@@ -111,7 +111,7 @@ class Turn:
         """Give the version to the loop's `put`, again if it had it before. False: the turn is void."""
         turns = self._turns
         assert turns._put is not None
-        with self, turns.session.view_flat(self.grant, narrow=True) as flats:
+        with self, turns.link.view_flat(self.grant, narrow=True) as flats:
             turns._put(flats, self.grant)
         return not self.void
 
@@ -134,8 +134,8 @@ class Turn:
 
         `norm`: of the gradient, where it is known to be finite or not. `rate`: the present learning rate, if this
         worker sets it. `batch`: the number of its last batch, by default that of the next batch; `named`: in words.
-        `ready`: ask for the next ticket. `unit_ends`, `rows`, `ahead`: as of `Session.contribute`. Raises Diverged,
-        and as `Session.contribute`.
+        `ready`: ask for the next ticket. `unit_ends`, `rows`, `ahead`: as of `Link.contribute`. Raises Diverged,
+        and as `Link.contribute`.
         """
         turns = self._turns
         number = turns.batch if batch is None else batch
@@ -146,7 +146,7 @@ class Turn:
             try:
                 if not math.isfinite(norm):
                     raise PayloadRefused(f"the gradient's norm is {norm} (loss {loss})")
-                turns.session.contribute(
+                turns.link.contribute(
                     self.grant,
                     payloads,
                     samples=samples,
@@ -160,7 +160,7 @@ class Turn:
                 )
                 sent = True
             except PayloadRefused as refusal:
-                turns.session.abandon(self.grant, "nonfinite")
+                turns.link.abandon(self.grant, "nonfinite")
                 turns.skip(named or f"batch {number} is", refusal)
         if sent:
             turns.bad = 0
@@ -173,8 +173,8 @@ class Turn:
         with self:
             # Not a batch of this worker's data: the number of its next one stays.
             batch = max(0, turns.batch - 1)
-            flats = turns.session.plan.scatter_by_name({})
-            turns.session.contribute(self.grant, flats, samples=0, batch=batch, ready=True)
+            flats = turns.link.plan.scatter_by_name({})
+            turns.link.contribute(self.grant, flats, samples=0, batch=batch, ready=True)
 
     def __enter__(self) -> Self:
         return self
@@ -185,7 +185,7 @@ class Turn:
         if not isinstance(error, Voided):
             return False
         log.info("%s", error, extra=event("contribution_void"))
-        self._turns.session.abandon(self.grant, "cancelled")
+        self._turns.link.abandon(self.grant, "cancelled")
         self.void = True
         return True
 

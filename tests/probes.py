@@ -24,13 +24,13 @@ if TYPE_CHECKING:  # A worker without TensorFlow uses this file too, and is to s
     from psserver.shard import Shard
     from psserver.shard.staging import Staging
     from psworker.data.exchange import GrpcStream
-    from psworker.session import Session
+    from psworker.link import Link
 
 
 class SessionProbe:
     """What a worker's session holds. Its objects belong to the session's own threads: look, or take their locks."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Link) -> None:
         self._session = session
 
     def shard(self, server: int = 0) -> Any:

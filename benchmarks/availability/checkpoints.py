@@ -15,7 +15,8 @@ from benchmarks.availability.running import WARM_UP, Servers, Step, gradient, in
 from benchmarks.swarm.swarm import cpu_of
 from psserver.checkpoint import Store
 from pswire.command.options import CONTEXT, number_option
-from psworker import Session, connect
+from psworker import connect
+from psworker.link import Link
 
 # Steps before a checkpoint at least.
 FEWEST = 6
@@ -74,7 +75,7 @@ def measured(folder: Path, megabytes: float, steps: int, compute: float) -> tupl
     began = time.monotonic()
     with Servers(folder, 1, every) as servers:
         plain = time.monotonic() - began
-        with connect(servers.hosts[0], initial(megabytes)) as session:
+        with connect(servers.hosts[0], initial(megabytes))._link as session:
             found = [checkpoint(servers, session, period, compute) for _ in range(2)]
             servers.kill(0)
     began = time.monotonic()
@@ -82,7 +83,7 @@ def measured(folder: Path, megabytes: float, steps: int, compute: float) -> tupl
         return found, plain, time.monotonic() - began
 
 
-def checkpoint(servers: Servers, session: Session, period: int, compute: float) -> Cost:
+def checkpoint(servers: Servers, session: Link, period: int, compute: float) -> Cost:
     """Train until the next checkpoint that leaves time for usual steps before it is complete."""
     push, process = gradient(session), psutil.Process(servers.running[0].pid)
     folder, taken = servers.folder / "run", [take(session, push, compute)]

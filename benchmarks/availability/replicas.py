@@ -17,7 +17,8 @@ import numpy as np
 
 from benchmarks.availability.running import WARM_UP, Servers, gradient, initial, take
 from pswire.command.options import CONTEXT, number_option
-from psworker import Session, connect
+from psworker import connect
+from psworker.link import Link
 
 # Megabytes of weights of the large model, also of the server that comes back; with Adam's slots 201.
 LARGE: Final = 67.0
@@ -40,7 +41,7 @@ class Job:
     """A job and its only worker's session."""
 
     servers: Servers
-    session: Session
+    session: Link
     gradient: list[np.ndarray]
 
     def step(self, compute: float, asks: bool = True) -> float:
@@ -60,7 +61,7 @@ def started(folder: Path, count: int, megabytes: float, copies: int) -> Iterator
     os.environ["PS_REPLICAS"] = str(copies)
     options = ("--policy", "async", "--replicas", str(copies), "--idle-timeout", "600")
     with Servers(folder, count, options) as servers:
-        with connect(",".join(servers.hosts), initial(megabytes)) as session:
+        with connect(",".join(servers.hosts), initial(megabytes))._link as session:
             yield Job(servers, session, gradient(session))
             for index in range(count):
                 servers.kill(index)

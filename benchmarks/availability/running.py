@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.peers.child import Child
 from pslab.launch.status_client import StatusClient, StatusError
 from pswire.v1 import coordinator_pb2 as pb
-from psworker import Session
+from psworker.link import Link
 
 # Steps that come before those that count.
 WARM_UP = 3
@@ -87,11 +87,11 @@ def initial(megabytes: float) -> dict[str, np.ndarray]:
     return {"w": np.random.default_rng(0).normal(size=round(megabytes * 1e6 / 4)).astype(np.float32)}
 
 
-def gradient(session: Session) -> list[np.ndarray]:
+def gradient(session: Link) -> list[np.ndarray]:
     return [np.full(shard.elements, 1e-3, np.float32) for shard in session.plan.shards]
 
 
-def take(session: Session, gradient: list[np.ndarray], compute: float, asks: bool = False) -> Step:
+def take(session: Link, gradient: list[np.ndarray], compute: float, asks: bool = False) -> Step:
     """One step: read the weights, compute for so long, push. `asks`: the commit asks for the next ticket."""
     began = time.monotonic()
     grant = session.ready()

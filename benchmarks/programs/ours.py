@@ -12,7 +12,9 @@ import numpy as np
 import psworker
 from benchmarks.programs.json_commands import serve
 from pswire.command.process import keep_large_blocks
-from psworker import Grant, Session, Voided
+from psworker.engine import Grant
+from psworker.errors import Voided
+from psworker.link import Link
 
 Flats = list[np.ndarray]  # one payload per server, float32 or in the wire dtype
 
@@ -20,7 +22,7 @@ Flats = list[np.ndarray]  # one payload per server, float32 or in the wire dtype
 class Running:
     """A prepared load."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Link) -> None:
         self.session = session
         gradient = [np.full(shard.elements, 1e-6, np.float32) for shard in session.plan.shards]
         self._ready = {np.dtype(np.float32): gradient}
@@ -42,7 +44,7 @@ loads: dict[str, Running] = {}
 
 def prepare(load: str, hosts: str, connect: dict[str, Any], shapes: list[list[int]]) -> None:
     variables = {f"v{i}": np.zeros(shape, np.float32) for i, shape in enumerate(shapes)}
-    loads[load] = Running(psworker.connect(hosts, variables, **connect))
+    loads[load] = Running(psworker.connect(hosts, variables, **connect)._link)
 
 
 def measure(load: str, steps: int) -> dict[str, Any]:
@@ -74,7 +76,7 @@ def measure(load: str, steps: int) -> dict[str, Any]:
     return {"begin": begin, "end": here, "steps": steps}
 
 
-def fresh(session: Session) -> Grant:
+def fresh(session: Link) -> Grant:
     grant = session.ready()
     if grant is None:
         raise RuntimeError(f"the job is over in the middle of a measurement: {session.stop}")

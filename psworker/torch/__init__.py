@@ -152,7 +152,9 @@ class DistributedOptimizer(Following, torch.optim.Optimizer):
         if self.version:
             config, turn = self.remote.config, self.remote.turn
             names = self._row.slots(config)
-            slots = self.session.pull_slots(len(names), None if turn is None else turn.grant) if names else []
+            slots = (
+                self.remote.link.pull_slots(len(names), None if turn is None else turn.grant) if names else []
+            )
             for index, parameter in enumerate(self._model.parameters):
                 found = {
                     name: torch.from_numpy(arrays[index].copy()).to(parameter)

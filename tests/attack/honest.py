@@ -7,6 +7,7 @@ import psworker
 from pslab.simulator.problems import numpy_problem
 from pslab.simulator.problems.problem import NumpyTrainer
 from psworker import loop
+from tests.links import connect_link
 from tests.patience import PATIENCE
 
 # Elements of the model: small, so that messages are many.
@@ -81,7 +82,7 @@ class Honest(threading.Thread):
 
     def _train(self) -> None:
         model = trainer(self._batches, tables=self._tables)
-        with psworker.connect(
+        with connect_link(
             self._hosts,
             model.specs,
             name=self.worker,

@@ -54,7 +54,7 @@ def main(sharding: str, batches: int, epochs: int) -> None:
     model = keras.Sequential([keras.Input(()), Elements()])
     model.compile(keras.optimizers.SGD(1.0), loss=lambda _, output: -keras.ops.mean(output))
     job = psworker.keras.distribute(model, sharding=sharding)
-    first = 0 if sharding == "units" else job.session.worker_index * ROOM
+    first = 0 if sharding == "units" else job.session.rank * ROOM
     model.fit(Batches(first, batches), epochs=epochs, verbose=0, shuffle=False, callbacks=[Pause()])
 
 

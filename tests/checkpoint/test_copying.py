@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import psworker
 from psserver.checkpoint import CheckpointError, Store
 from psserver.service.store import shard_part
 from psserver.shard import ShardState
+from psworker.link import Link
+from tests.links import connect_link
 from tests.service.probe import Probe
 from tests.service.serving import PATIENCE, Cluster, serving, wait_until
 
@@ -42,7 +43,7 @@ class Held:
         monkeypatch.setattr(shard_part, "copied", slowly)
 
 
-def step(session: psworker.Session, probe: Probe) -> dict[str, np.ndarray]:
+def step(session: Link, probe: Probe) -> dict[str, np.ndarray]:
     """The granted version, of which a contribution is made."""
     grant = session.ready()
     assert grant is not None
@@ -66,8 +67,8 @@ def saved(out: Path) -> dict[int, dict[str, Any]]:
     return found
 
 
-def start(cluster: Cluster) -> psworker.Session:
-    return psworker.connect(cluster.hosts, {"w": np.ones(SIZE, np.float32)}, transport="grpc")
+def start(cluster: Cluster) -> Link:
+    return connect_link(cluster.hosts, {"w": np.ones(SIZE, np.float32)}, transport="grpc")
 
 
 def test_training_goes_on_while_a_copy_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +129,7 @@ def test_a_copy_is_in_the_account_until_it_is_written(
 def test_memory_for_the_first_copy_is_got_before_it(tmp_path: Path) -> None:
     """On every server, as soon as there are weights: for them, and for adam's two arrays."""
     with serving(2, out=tmp_path / "run", shared=True, overrides=(*ADAM, LATE)) as cluster:
-        session = psworker.connect(cluster.hosts, {"w": np.ones((SIZE, 2), np.float32)}, transport="grpc")
+        session = connect_link(cluster.hosts, {"w": np.ones((SIZE, 2), np.float32)}, transport="grpc")
         with session:
             assert session.ready() is not None
             wait_until(lambda: reserved(cluster) == 3 * 8 * SIZE, "the memory")

@@ -28,16 +28,16 @@ from psworker import (
     JobOver,
     JobStopped,
     Refused,
-    Session,
     SessionError,
     Unreachable,
     Untrusted,
     WorkUnits,
-    connect,
     loop,
 )
+from psworker.link import Link
 from psworker.loop import TicketLoop
 from psworker.work import Unit
+from tests.links import connect_link
 from tests.probes import SessionProbe
 
 # For the file of a gate, in seconds.
@@ -64,7 +64,7 @@ class Hold:
             say("held", moment=moment, batch=self.now)
             sys.stdin.readline()
 
-    def install(self, session: Session) -> None:
+    def install(self, session: Link) -> None:
         """Put the hold where no parameter reaches: half-way through a payload, and between two messages."""
         step, chunks, split_reply = TicketLoop.step, frames.chunks, frames.split_reply
         attempt, dealt = TicketLoop.attempt, session.work is not None
@@ -221,7 +221,7 @@ def main() -> int:
     trainer.ledger = options.ledger
     start = initial_values(options.elements, options.wire_dtype)
     try:
-        with connect(
+        with connect_link(
             options.ps_hosts,
             start,
             task_index=options.task_index,

@@ -15,12 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psworker
 from pslab.simulator.problems.clicks import Clicks
 from pslab.simulator.problems.problem import Floats, NumpyResult, NumpyTrainer
 from pswire.model.tables import TableSpec
 from psworker import loop
 from tests.cluster.numpy_worker import LOOK_EVERY, say
+from tests.links import connect_link
 
 
 class Evicting(Clicks):
@@ -65,7 +65,7 @@ def main() -> int:
     options = parser.parse_args()
     gates = {int(step): Path(file) for step, file in options.gate}
     model = Gated(problem(options.batches, options.dim), gates)
-    with psworker.connect(
+    with connect_link(
         os.environ["PS_HOSTS"],
         model.specs,
         task_index=int(os.environ["PS_TASK_INDEX"]),

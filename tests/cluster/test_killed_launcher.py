@@ -23,7 +23,7 @@ SCRIPT = """
 import numpy as np
 import psworker
 
-with psworker.connect(None, {"w": np.zeros(4, np.float32)}, optimizer={"name": "sgd"}) as session:
+with connect_link(None, {"w": np.zeros(4, np.float32)}, optimizer={"name": "sgd"}) as session:
     while (grant := session.ready()) is not None:
         session.pull_flat(grant)
         session.contribute(grant, [np.ones(4, np.float32)], samples=1)

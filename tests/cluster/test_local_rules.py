@@ -5,6 +5,7 @@ import pytest
 
 import psworker
 from tests.cluster.cluster import Cluster, entries_of
+from tests.links import connect_link
 
 pytestmark = pytest.mark.cluster
 
@@ -34,7 +35,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_ticket_goes_on_behind_the_la
 def test_a_loop_that_pushes_plain_gradients_is_told_so(cluster: Cluster) -> None:
     hosts = cluster.start_servers(1, "--policy", "easgd", "--workers", "1")
     with pytest.raises(psworker.Refused, match="asks its workers for the local rule 'elastic'"):
-        psworker.connect(hosts, {"w": np.zeros((1, 10), np.float32), "b": np.ones(3, np.float32)})
+        connect_link(hosts, {"w": np.zeros((1, 10), np.float32), "b": np.ones(3, np.float32)})
     # Nothing is left of it, and a worker that knows better does the job.
     cluster.start_worker("--batches", "8", "--elements", "10")
     assert cluster.wait_end(worker_codes=[0]).summary.success

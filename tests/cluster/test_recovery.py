@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import psworker
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psworker.control.joining import Phase
+from psworker.errors import Voided
+from psworker.link import Link
 from tests.cluster.cluster import Cluster, Process, entries_of, wait_until
 from tests.cluster.saved import saved
 from tests.promises import promise
@@ -139,7 +140,7 @@ def test_a_server_that_is_lost_in_a_later_job_of_a_script_comes_back_to_that_one
     start_servers(cluster, 2, alone)
     model, later = {"x": np.zeros(6, np.float32)}, cluster.out / "job-2"
 
-    def step(session: psworker.Session) -> None:
+    def step(session: Link) -> None:
         while True:
             grant = session.ready()
             assert grant is not None
@@ -147,11 +148,11 @@ def test_a_server_that_is_lost_in_a_later_job_of_a_script_comes_back_to_that_one
                 session.push(grant, {"x": np.ones(6, np.float32)})
                 session.commit(grant, samples=1)
                 return
-            except psworker.Voided as reason:
+            except Voided as reason:
                 # The servers may begin again at any moment of a step.
                 session.abandon(grant, str(reason))
 
-    def connect(phase: Phase) -> psworker.Session:
+    def connect(phase: Phase) -> Link:
         return joined(cluster.hosts, model, name="w0", phase=phase)
 
     first = connect(Phase(stays=True))

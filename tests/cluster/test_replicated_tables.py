@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import psworker
 from pslab.replay import Replay
 from pslab.replay.schedule import read_records
 from pslab.runs.folder import Run
 from pslab.simulator.problems.problem import NumpyTrainer
 from pswire.model.tables import TableSpec
+from psworker.link import Link
 from tests.cluster.cluster import Cluster, wait_until
 from tests.cluster.replicated import (
     GATE,
@@ -26,6 +26,7 @@ from tests.cluster.replicated import (
     wait_state,
 )
 from tests.cluster.tables_worker import problem
+from tests.links import connect_link
 from tests.promises import promise
 from tests.repetitions import usually
 
@@ -81,7 +82,7 @@ def test_rows_are_looked_up_on_the_server_that_leads_now(
     with Cluster(tmp_path) as cluster:
         every = ("--workers", "1", "--policy", "async", "--out", str(cluster.out), "--replicas", "2")
         cluster.start_servers(3, timeout=60.0, every=every)
-        with psworker.connect(cluster.hosts, {"w": np.ones(4)}, state=[], tables=[ITEMS]) as session:
+        with connect_link(cluster.hosts, {"w": np.ones(4)}, state=[], tables=[ITEMS]) as session:
             steps(session, 6)
             # The status has a version once it is decided.
             wait_until(
@@ -97,7 +98,7 @@ def test_rows_are_looked_up_on_the_server_that_leads_now(
             assert not np.array_equal(after, changed)
 
 
-def steps(session: psworker.Session, count: int) -> None:
+def steps(session: Link, count: int) -> None:
     for _ in range(count):
         grant = session.ready()
         assert grant is not None

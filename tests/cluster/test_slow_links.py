@@ -9,12 +9,12 @@ from signal import SIGCONT, SIGSTOP
 import numpy as np
 import pytest
 
-import psworker
 from psserver.service.guard.calls import SendingPace
 from psserver.service.net import pulls
 from pswire.model.plan import VariableSpec
 from pswire.patience import silence
 from tests.cluster.cluster import Cluster
+from tests.links import connect_link
 from tests.patience import PATIENCE
 from tests.relay import relayed
 from tests.repetitions import SOAK
@@ -62,7 +62,7 @@ def test_a_large_model_trains_over_500_kb_per_second(timeout: float, monkeypatch
     with (
         serving(overrides=overrides, patience=30.0, read_limit=5.0) as cluster,
         relayed(("127.0.0.1", int(cluster.hosts.rpartition(":")[2])), rate=RATE) as relay,
-        psworker.connect(f"127.0.0.1:{relay.port}", initial, transport="grpc") as session,
+        connect_link(f"127.0.0.1:{relay.port}", initial, transport="grpc") as session,
     ):
         for step in range(steps):
             grant = session.ready()

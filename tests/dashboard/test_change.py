@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import psworker
 from pswire.v1 import coordinator_pb2 as pb
 from tests.dashboard.page import Page
+from tests.links import connect_link
 from tests.patience import PATIENCE
 from tests.promises import promise
 from tests.service.serving import serving, step
@@ -20,7 +20,7 @@ ASYNC = json.dumps({"to": "async", "set": [], "why": "from the page"})
 
 @promise("The page can change the policy of a running job.")
 def test_the_page_changes_the_policy(tmp_path: Path) -> None:
-    with serving() as cluster, psworker.connect(cluster.hosts, START) as session:
+    with serving() as cluster, connect_link(cluster.hosts, START) as session:
         step(session)
         with Page(tmp_path, cluster.hosts, "--change-policy") as page:
             assert "async" in page.json("/api/about")["policies"]

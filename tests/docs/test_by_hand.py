@@ -200,4 +200,4 @@ def test_a_loop_of_your_own_under_a_policy_of_your_own(tmp_path: Path) -> None:
         with started(f"{sys.executable} my_loop.py", tmp_path) as loop:
             end = finished(loop)
     assert server.returncode == ExitCode.OK, "".join(said)
-    assert "all workers are done 200 Disposition(ticket=" in end and "fate='applied'" in end, end
+    assert "all workers are done 200 {'applied': 200}" in end, end

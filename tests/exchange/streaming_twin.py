@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-import psworker
 from pslab.runs.folder import Run
 from pslab.simulator.problems import NumpyTrainer
 from pslab.simulator.problems.digits import Mlp
@@ -18,6 +17,7 @@ from pslab.simulator.problems.problem import NumpyResult
 from pswire.model.plan import Plan, VariableSpec
 from pswire.transport.blocks import INT4
 from psworker import loop
+from tests.links import connect_link
 from tests.pswire.test_blocks import block
 from tests.replay.simulated import simulate
 from tests.service.serving import serving
@@ -235,7 +235,7 @@ def trained(
 
     def work(hosts: Any, index: int) -> None:
         trainer = trainer_of()
-        with psworker.connect(hosts, trainer.specs, task_index=index, **options) as session:
+        with connect_link(hosts, trainer.specs, task_index=index, **options) as session:
             trainer.attach(session.plan)
             loop.train(session, trainer, 1, lambda *_: None)
 

@@ -29,6 +29,8 @@ from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import model_pb2
 from psworker.control.stream import SessionStream
 from psworker.data.shard_client import Settings, ShardClient
+from psworker.errors import PayloadRefused
+from tests.links import connect_link
 from tests.promises import promise
 from tests.replay.simulated import edit_log, simulate
 from tests.sentences import Recorder
@@ -66,7 +68,7 @@ def test_gradients_arrive_rounded_and_weights_and_initial_values_as_they_are(
     random = np.random.default_rng(7)
     with (
         serving(servers=servers) as cluster,
-        psworker.connect(cluster.hosts, ones(), wire_dtype=name, transport=transport) as session,
+        connect_link(cluster.hosts, ones(), wire_dtype=name, transport=transport) as session,
     ):
         shards = session.plan.shards
         weights = [np.ones(shard.elements, np.float32) for shard in shards]
@@ -89,7 +91,7 @@ def test_gradients_arrive_rounded_and_weights_and_initial_values_as_they_are(
 def test_weights_beside_them_as_bfloat16() -> None:
     with (
         serving() as cluster,
-        psworker.connect(cluster.hosts, ones(), wire_dtype="int8/bfloat16") as session,
+        connect_link(cluster.hosts, ones(), wire_dtype="int8/bfloat16") as session,
     ):
         for _ in range(2):
             grant = granted(session)
@@ -192,13 +194,13 @@ def test_a_gradient_that_is_not_finite_is_refused_by_the_worker_and_changes_noth
 ) -> None:
     with (
         serving() as cluster,
-        psworker.connect(cluster.hosts, ones(), wire_dtype="int8", transport="grpc") as session,
+        connect_link(cluster.hosts, ones(), wire_dtype="int8", transport="grpc") as session,
     ):
         grant = granted(session)
         session.pull(grant)
         before = cluster.picture()
         flats = [np.full(shard.elements, np.nan, np.float32) for shard in session.plan.shards]
-        with pytest.raises(psworker.PayloadRefused) as refused:
+        with pytest.raises(PayloadRefused) as refused:
             session.push_flat(grant, flats)
         sentences.check(refused)
         assert cluster.picture() == before
@@ -217,7 +219,7 @@ def test_a_number_that_is_not_finite_behind_pieces_that_are_sent_changes_nothing
     for fails in (False, True):
         with (
             serving(overrides=["run.versions=3"]) as cluster,
-            psworker.connect(cluster.hosts, ones(), wire_dtype=name, transport=transport) as session,
+            connect_link(cluster.hosts, ones(), wire_dtype=name, transport=transport) as session,
         ):
             for seed in range(3):
                 grant = granted(session)
@@ -229,7 +231,7 @@ def test_a_number_that_is_not_finite_behind_pieces_that_are_sent_changes_nothing
                     bad = [flat.copy() for flat in flats]
                     # The last element that is encoded: all pieces but its own are sent.
                     bad[0][50 * 40 - 1] = np.nan
-                    with pytest.raises(psworker.PayloadRefused, match="element 1999"):
+                    with pytest.raises(PayloadRefused, match="element 1999"):
                         session.contribute(grant, bad, samples=1)
                 session.contribute(grant, flats, samples=1)
             session.done()
@@ -254,7 +256,7 @@ def test_a_payload_that_is_sent_again_has_the_same_bytes(
     monkeypatch.setattr(ErrorFeedback, "pieces", recorded)
     with (
         serving(servers=2, out=tmp_path, shared=True, overrides=["run.versions=3"]) as cluster,
-        psworker.connect(cluster.hosts, ones(), wire_dtype="int8", transport="grpc") as session,
+        connect_link(cluster.hosts, ones(), wire_dtype="int8", transport="grpc") as session,
     ):
         tickets = []
         for _ in range(3):
@@ -278,18 +280,18 @@ def test_a_payload_that_is_sent_again_has_the_same_bytes(
 def test_workers_of_a_job_agree_on_it() -> None:
     with (
         serving(workers=2) as cluster,
-        psworker.connect(cluster.hosts, ones(), wire_dtype="int8"),
+        connect_link(cluster.hosts, ones(), wire_dtype="int8"),
         pytest.raises(
             psworker.Refused, match="send gradients as int8: expected wire_dtype int8, got float32"
         ),
     ):
-        psworker.connect(cluster.hosts, ones())
+        connect_link(cluster.hosts, ones())
 
 
 @pytest.mark.parametrize("name", ["int8", "float32/int8"])
 def test_shared_memory_carries_no_codec(name: str, sentences: Recorder) -> None:
     with pytest.raises(ValueError) as refused:
-        psworker.connect(["127.0.0.1:1"], ones(), wire_dtype=name, transport="shared-memory")
+        connect_link(["127.0.0.1:1"], ones(), wire_dtype=name, transport="shared-memory")
     sentences.check(refused)
 
 

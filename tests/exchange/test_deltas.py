@@ -31,6 +31,8 @@ from pswire.transport.wire import wire_named
 from pswire.v1 import shard_pb2
 from psworker.data.changes import KnownVersion
 from psworker.errors import SessionError
+from psworker.link import Link
+from tests.links import connect_link
 from tests.promises import promise
 from tests.replay.simulated import simulate
 from tests.sentences import Recorder
@@ -276,7 +278,7 @@ def test_a_worker_reads_what_its_server_publishes(
     monkeypatch.setattr("pswire.transport.frames.CHUNK_BYTES", 999)
     with (
         serving(servers=servers) as cluster,
-        psworker.connect(
+        connect_link(
             cluster.hosts, ones(), wire_dtype=f"float32/{codec.name}", transport=transport
         ) as session,
     ):
@@ -301,7 +303,7 @@ def test_a_worker_reads_what_its_server_publishes(
         assert session.dtypes == ("float32",)
 
 
-def trained(session: psworker.Session, seed: int) -> tuple[int, bytes]:
+def trained(session: Link, seed: int) -> tuple[int, bytes]:
     """Work on one ticket. Return the version that it began with, and its bits."""
     grant = granted(session)
     (got,) = session.pull_flat(grant)
@@ -317,9 +319,9 @@ def test_workers_that_fall_behind_get_longer_chains_or_the_whole_version(
     """Two workers that read versions in different ways end with the bits that the server writes."""
     with serving(policy="async", out=tmp_path, overrides=["run.versions=21"]) as cluster:
         arguments = {"wire_dtype": "int8/int8", "transport": "socket"}
-        with psworker.connect(cluster.hosts, ones(), name="fast", **arguments) as fast:
+        with connect_link(cluster.hosts, ones(), name="fast", **arguments) as fast:
             trained(fast, 1)
-            with psworker.connect(cluster.hosts, ones(), name="slow", **arguments) as slow:
+            with connect_link(cluster.hosts, ones(), name="slow", **arguments) as slow:
                 for behind in range(1, 6):
                     for step in range(behind):
                         trained(fast, 10 * behind + step)
@@ -350,7 +352,7 @@ def test_a_version_that_a_worker_has_does_not_come_again(
     monkeypatch.setattr(KnownVersion, "repeat", noted)
     with (
         serving(policy="k-batch-async", overrides=["policy.aggregate=2"]) as cluster,
-        psworker.connect(cluster.hosts, ones(), wire_dtype="float32/int8", transport="socket") as session,
+        connect_link(cluster.hosts, ones(), wire_dtype="float32/int8", transport="socket") as session,
     ):
         found = [trained(session, seed) for seed in range(6)]
     assert [version for version, _ in found] == [0, 0, 1, 1, 2, 2]
@@ -366,18 +368,18 @@ def test_a_base_of_another_history_gets_the_whole_version(
     monkeypatch.setattr("psworker.data.changes.checksum", lambda values: checksum(values) ^ 1)
     with (
         serving() as cluster,
-        psworker.connect(cluster.hosts, ones(), wire_dtype="float32/int8", transport="grpc") as session,
+        connect_link(cluster.hosts, ones(), wire_dtype="float32/int8", transport="grpc") as session,
     ):
         versions = [trained(session, seed)[0] for seed in range(3)]
     assert versions == [0, 1, 2] and not chains
 
 
 def test_workers_of_a_job_agree_on_it(sentences: Recorder) -> None:
-    with serving() as cluster, psworker.connect(cluster.hosts, ones(), wire_dtype="int8/int4") as session:
+    with serving() as cluster, connect_link(cluster.hosts, ones(), wire_dtype="int8/int4") as session:
         assert session.ready() is not None
         for other in ("int8", "int8/int8"):
             with pytest.raises(psworker.Refused) as refused:
-                psworker.connect(cluster.hosts, ones(), wire_dtype=other)
+                connect_link(cluster.hosts, ones(), wire_dtype=other)
             sentences.check(refused)
 
 
@@ -451,9 +453,7 @@ def stepped(out: Path, seeds: range, *, servers: int, resume: str | None = None)
     overrides = ["run.checkpoint_every=1 version", "optimizer.name=adam", "optimizer.learning_rate=0.1"]
     last = Store(out / "checkpoints")
     with serving(servers, out=out, shared=True, resume=resume, overrides=overrides) as cluster:
-        with psworker.connect(
-            cluster.hosts, ones(), wire_dtype="float32/int4", transport="socket"
-        ) as session:
+        with connect_link(cluster.hosts, ones(), wire_dtype="float32/int4", transport="socket") as session:
             for seed in seeds:
                 grant = granted(session)
                 session.pull_flat(grant)

@@ -15,9 +15,11 @@ from pswire.transport.codecs import FLOAT32
 from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
-from psworker.engine import Commit
+from psworker.engine import Commit, Disposition
+from psworker.link import Link
 from tests.comparing import same
 from tests.exchange.test_several_servers import broken
+from tests.links import connect_link
 from tests.probes import SessionProbe
 from tests.sentences import Recorder
 from tests.service.serving import granted
@@ -55,15 +57,15 @@ def gradients(step: int) -> dict[str, np.ndarray]:
     return {name: generator.normal(size=v.shape).astype(np.float32) for name, v in variables().items()}
 
 
-def connected(address: str, transport: str = "auto") -> psworker.Session:
-    return psworker.connect(address, variables(), transport=transport)
+def connected(address: str, transport: str = "auto") -> Link:
+    return connect_link(address, variables(), transport=transport)
 
 
 def trained(
     address: str, transport: str, *, together: bool = True, steps: int = 5
-) -> tuple[np.ndarray, list[psworker.Disposition]]:
+) -> tuple[np.ndarray, list[Disposition]]:
     """`steps` steps; the last version, flat, and what became of the contributions."""
-    told: list[psworker.Disposition] = []
+    told: list[Disposition] = []
     with connected(address, transport) as session:
         for step in range(steps):
             grant = granted(session)
@@ -185,7 +187,7 @@ def test_a_session_that_breaks_while_the_exchange_waits_is_made_up_for() -> None
     ready = threading.Barrier(2, timeout=60)
     versions: dict[int, int] = {}
 
-    def work(index: int, session: psworker.Session) -> None:
+    def work(index: int, session: Link) -> None:
         flats = session.plan.scatter(list(gradients(index).values()))
         for step in range(3):
             grant = granted(session)
@@ -198,7 +200,7 @@ def test_a_session_that_breaks_while_the_exchange_waits_is_made_up_for() -> None
             session.contribute(grant, flats, samples=1, batch=step, ready=step < 2)
         versions[index] = session.done().version
 
-    sessions = [psworker.connect(address, variables(), task_index=index) for index in range(2)]
+    sessions = [connect_link(address, variables(), task_index=index) for index in range(2)]
     threads = [threading.Thread(target=work, args=(i, s)) for i, s in enumerate(sessions)]
     for thread in threads:
         thread.start()
@@ -216,7 +218,7 @@ def process_status(address: str) -> Callable[[], pb.StatusReply]:
     return lambda: stub.Status(pb.StatusRequest())
 
 
-def break_session(session: psworker.Session, status: Callable[[], pb.StatusReply]) -> None:
+def break_session(session: Link, status: Callable[[], pb.StatusReply]) -> None:
     """Wait until w0's commit is in, that is, until it waits in its exchange; then end its session stream."""
     while next(w for w in status().workers if w.name == "w0").state != "waiting":
         pass

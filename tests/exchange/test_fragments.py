@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-import psworker
 from pslab.check.checker import check_run
 from pslab.launch.experiments import load
 from pslab.replay.execution import Replay
@@ -30,6 +29,7 @@ from psworker.data import shard_client
 from psworker.data.changes import KnownGroups
 from tests.checkpoint.test_simulated import EVERY, cut_off, forgotten, kinds, play
 from tests.exchange.streaming_twin import NESTEROV, ROUNDS, WORKERS, Stateful, simulated, trained, twin
+from tests.links import connect_link
 from tests.promises import promise
 from tests.repetitions import usually
 from tests.replay.simulated import edit_log, simulate
@@ -253,7 +253,7 @@ def test_a_real_run_is_refused_before_its_processes_start(tmp_path: Path, senten
 def test_a_loop_of_ones_own_that_pushes_more_than_the_group_is_told_so(sentences: Recorder) -> None:
     weights = {"w": np.ones((10, 4), np.float32)}
     with serving(1, policy="diloco", overrides=["policy.fragments=2"]) as cluster:
-        with psworker.connect(cluster.hosts, weights, local_rules=True) as session:
+        with connect_link(cluster.hosts, weights, local_rules=True) as session:
             grant = session.ready()
             session.pull(grant)
             with pytest.raises(ValueError) as refused:

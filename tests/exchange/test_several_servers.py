@@ -6,13 +6,13 @@ import grpc
 import numpy as np
 import pytest
 
-import psworker
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from pswire.transport.failures import CallEnded
 from pswire.transport.framed_socket import Parts
 from pswire.v1 import shard_pb2
 from psworker.data.exchange import Answer, Exchange
+from tests.links import connect_link
 from tests.promises import promise
 from tests.service.serving import VARIABLES, Cluster, granted, serving
 
@@ -63,7 +63,7 @@ def broken(
 def trained(cluster: Cluster, transport: str, *, prefetch: bool = False) -> list[int]:
     """Take steps whose gradients are the weights; return the versions that contributions are in."""
     ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
-    with psworker.connect(cluster.hosts, ones, transport=transport, prefetch=prefetch) as session:
+    with connect_link(cluster.hosts, ones, transport=transport, prefetch=prefetch) as session:
         for number in range(STEPS):
             grant = granted(session)
             flats = [np.full(flat.size, 0.5, np.float32) for flat in session.pull_flat(grant)]

@@ -22,7 +22,7 @@ model = keras.Sequential(
 eager = fault == "phases"
 model.compile("adam", keras.losses.BinaryCrossentropy(from_logits=True), run_eagerly=eager)
 job = psworker.keras.distribute(model)
-i, n = job.session.worker_index, job.session.worker_count
+i, n = job.session.rank, job.session.size
 if fault == "raises" and i == 1:
     raise ValueError("no data for worker 1")
 model.fit(x[i::n], y[i::n], epochs=epochs, verbose=2)

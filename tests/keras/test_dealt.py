@@ -10,12 +10,12 @@ import tensorflow as tf
 
 import psworker.keras
 from psworker.backends.tensorflow.datasets import DatasetBatches
-from psworker.connecting import connect
 from psworker.keras.fit.data import DealtData
 from psworker.tensorflow import named_variables
 from psworker.work import WorkUnits
 from tests.keras import fit_script as script
 from tests.keras.in_process import servers
+from tests.links import connect_link
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -79,7 +79,7 @@ class Elder(keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         """Until its ticket is one of the second epoch."""
         values = {name: variable.numpy() for name, variable in named_variables(self.model).items()}
-        self.session = connect(
+        self.session = connect_link(
             self.address, values, state=[], optimizer=self.job.optimizer, work=self.work, epochs=self.epochs
         )
         while (grant := self.session.ready()) is not None and grant.part.epoch == 0:

@@ -257,7 +257,7 @@ def test_weights_set_between_session_and_the_first_batch_are_refused() -> None:
     """Joining sends the weights of that moment; what is set then would be overwritten by version 0."""
     model = build()
     with servers() as hosts, pk.distribute(model, hosts) as job:
-        assert job.session.worker_index == 0
+        assert job.session.rank == 0
         model.set_weights([np.full_like(weights, 7.0) for weights in model.get_weights()])
         with pytest.raises(pk.FitError, match=r"'dense/kernel' were set after the job was joined"):
             model.fit(**FIT)
@@ -299,9 +299,9 @@ def test_a_backup_that_servers_would_not_take_up_is_refused(
         ThreadPoolExecutor(1) as pool,
     ):
         if early:
-            assert job.session.worker_count == 1
+            assert job.session.size == 1
         else:
-            other = pk.distribute(build(keras.optimizers.SGD(1e-6)), hosts, task_index=1).session
+            other = pk.distribute(build(keras.optimizers.SGD(1e-6)), hosts, task_index=1).session._link
             pool.submit(other.ready)
         with pytest.raises(pk.FitError, match=f"cannot go on from it {words}.*initial_epoch"):
             model.fit(**FIT, epochs=3, callbacks=[saves])
@@ -347,7 +347,7 @@ def test_a_worker_with_another_layout_of_images_is_refused() -> None:
 
     first, other = images("channels_last"), images("channels_first")
     with servers(workers=2) as hosts, pk.distribute(first, hosts, task_index=0) as job:
-        assert job.session.worker_index == 0
+        assert job.session.rank == 0
         with pytest.raises(Refused, match=r"conv2d\[channels_first\]/kernel"):
             pk.distribute(other, hosts, task_index=1).session.close()
         # Nobody else comes, for whom its end would wait.

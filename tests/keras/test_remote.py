@@ -90,7 +90,7 @@ def test_a_remote_optimizer_changes_nothing_else_of_a_loop() -> None:
 def test_a_remote_optimizer_that_gets_no_version_leaves_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has it who could close it, and others would wait for its contribution."""
     with serving(overrides=["optimizer={name='from-job'}"]) as cluster:
-        monkeypatch.setattr(pk.Remote, "pull", lambda remote: (remote.session.ready(), 1 / 0))
+        monkeypatch.setattr(pk.Remote, "pull", lambda remote: (remote.link.ready(), 1 / 0))
         with pytest.raises(ZeroDivisionError):
             pk.RemoteOptimizer(build(), keras.optimizers.SGD(0.05), cluster.hosts)
         wait_until(lambda: [w.state for w in cluster.status().workers] == ["left"], "it to leave")

@@ -85,8 +85,8 @@ def trained_by_two(dies: int) -> list[Any]:
             models, met = [model(), model()], threading.Barrier(2)
             jobs = [pk.distribute(each, hosts, task_index=k) for k, each in enumerate(models)]
             # Both sessions stand before one goes on: the server waits for no worker that has only joined.
-            assert [job.session.worker_index for job in jobs] == [0, 1]
-            wait_until(lambda: all(job.session._stream._sender for job in jobs), "both sessions")  # noqa: B023
+            assert [job.session.rank for job in jobs] == [0, 1]
+            wait_until(lambda: all(job.session._link._stream._sender for job in jobs), "both sessions")  # noqa: B023
 
             def work(index: int, models: Any = models, met: Any = met, last: bool = last) -> None:
                 callbacks = [] if last else [Dies(dies, met)]

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-import psworker
 from pslab.check.checker import check_run
 from pslab.commands.failure import Failure
 from pslab.commands.live import status
@@ -17,6 +16,7 @@ from pslab.runs.making import free_folder, make_folder, open_folder
 from psserver.checkpoint import FolderLock, Store
 from tests.checkpoint.written import write
 from tests.lab.logs import async_log, bounded_log, sync_log, write_run
+from tests.links import connect_link
 from tests.sentences import Recorder
 from tests.service.serving import granted, serving
 
@@ -249,7 +249,7 @@ def test_a_run_that_goes_on_is_asked_by_its_folder(tmp_path: Path) -> None:
         asked = CliRunner().invoke(status, [str(folder), "--json"])
         assert asked.exit_code == 0, asked.output
         assert json.loads(asked.output)["servers"][0]["address"] == cluster.hosts
-        with psworker.connect(cluster.hosts, {"w": np.zeros(2, np.float32)}) as session:
+        with connect_link(cluster.hosts, {"w": np.zeros(2, np.float32)}) as session:
             grant = granted(session)
             session.push(grant, {"w": np.ones(2)})
             session.commit(grant, samples=1)

@@ -14,10 +14,10 @@ from pswire.model.plan import VariableSpec, make_plan
 from psworker.engine import Stop
 from psworker.errors import Diverged, PayloadRefused, Refused, Voided
 from psworker.evaluating import Evaluations, Plateau, Watched
+from psworker.link import Link
 from psworker.local import LocalWork, build
 from psworker.local.rule import Contribution
 from psworker.loop import Outcome, no_pause, train
-from psworker.session import Session
 from tests.local.fake_session import FakeSession
 from tests.patience import PATIENCE
 
@@ -52,7 +52,7 @@ class Trainer:
 
 def run(session: FakeSession, trainer: Trainer, pauses: list[int] | None = None) -> Outcome:
     pause = (lambda: None) if pauses is None else (lambda: pauses.append(len(trainer.seen)))
-    return train(cast(Session, session), trainer, 1, lambda *_: None, pause)
+    return train(cast(Link, session), trainer, 1, lambda *_: None, pause)
 
 
 def batches(session: FakeSession) -> list[int]:
@@ -256,7 +256,7 @@ def test_what_the_next_ticket_meets_is_raised_after_the_contribution_counts() ->
     session, trainer, steps = Behind("streaming-adamw", STREAMING), Trainer(12), list[int]()
     trainer.hooks[5] = lambda: session.arrives.set()
     with pytest.raises(Refused, match="not for you"):
-        train(cast(Session, session), trainer, 1, lambda count, *_: steps.append(count))
+        train(cast(Link, session), trainer, 1, lambda count, *_: steps.append(count))
     assert steps == [1] and batches(session) == [3]
 
 
@@ -304,7 +304,7 @@ def test_an_evaluation_comes_between_two_tickets() -> None:
 
     watched = Watched(patience=2)
     evaluations = Evaluations(Interval(1, "epochs"), watched, Epochs(trainer, [0, 1, 1, 2, 3, 4]), report)
-    train(cast(Session, session), trainer, 1, lambda *_: None, no_pause, evaluations)
+    train(cast(Link, session), trainer, 1, lambda *_: None, no_pause, evaluations)
     assert [said.ready for said in session.said] == [True, False, True, False, False]
     assert seen == [(0, 2), (0, 4), (0, 5)] and watched.ends
     assert session.ended_for == watched.ends
@@ -321,7 +321,7 @@ def test_a_lower_rate_goes_along_with_the_next_contribution_that_counts() -> Non
         plateau=Plateau(patience=1, factor=0.5),
         rate=lambda: 0.4,
     )
-    train(cast(Session, session), trainer, 1, lambda *_: None, no_pause, evaluations)
+    train(cast(Link, session), trainer, 1, lambda *_: None, no_pause, evaluations)
     assert batches(session) == [0, 1, 2, 3, 4] and session.abandoned == [(3, "cancelled")]
     assert [said.learning_rate for said in session.said] == [None, None, None, 0.2, None]
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-import psworker
 from pslab.runs.folder import Run
 from psworker import loop
 from tests.cluster.cluster import PATIENCE, entries_of, wait_until
 from tests.cluster.numpy_worker import Hold, Trainer, initial_values
+from tests.links import connect_link
 from tests.machines.machines import Machines
 from tests.machines.test_machines import WORKER, ended, start_server
 from tests.promises import promise
@@ -33,7 +33,7 @@ def undisturbed(folder: Path, wire: str) -> str:
     def work(index: int) -> None:
         trainer = Trainer(Hold("", -1), lambda number: number < BATCHES, 0.0, False)
         start = initial_values(ELEMENTS, wire)
-        with psworker.connect(hosts, start, task_index=index, wire_dtype=wire, transport="socket") as session:
+        with connect_link(hosts, start, task_index=index, wire_dtype=wire, transport="socket") as session:
             loop.train(session, trainer, 1, lambda *_: None)
 
     with serving(workers=2, policy="sync", out=folder, overrides=["optimizer.learning_rate=0.3"]) as cluster:

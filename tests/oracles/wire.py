@@ -22,9 +22,9 @@ import grpc
 import numpy as np
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-import psworker
 from pswire.model.plan import VariableSpec
 from pswire.v1 import coordinator_pb2, shard_pb2
+from tests.links import connect_link
 from tests.oracles.frozen import Value
 from tests.service.serving import Cluster, granted, serving, wait_until
 
@@ -91,7 +91,7 @@ def session(transport: str, servers: int, dtype: str) -> Value:
 
 def _train(cluster: Cluster, transport: str, dtype: str) -> None:
     ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
-    joined = psworker.connect(cluster.hosts, ones, name="w0", transport=transport, wire_dtype=dtype)
+    joined = connect_link(cluster.hosts, ones, name="w0", transport=transport, wire_dtype=dtype)
     with joined as worker:
         worker.tell_extent(1, 4)
         for number in range(4):

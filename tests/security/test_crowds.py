@@ -11,14 +11,15 @@ import numpy as np
 import psutil
 import pytest
 
-import psworker
 from psserver.service.guard.limits import UNPROVEN
 from psserver.service.net.sockets import AT_ONCE
 from pswire.security.names import Role
 from pswire.security.settings import SecurityOptions
 from pswire.transport import channels, framed_socket
 from pswire.transport.framed_socket import SocketError
+from psworker.link import Link
 from tests.comparing import same
+from tests.links import connect_link
 from tests.patience import within
 from tests.promises import promise
 from tests.security.authorities import worker
@@ -131,7 +132,7 @@ def test_a_training_goes_on_among_strangers_at_both_ports(identities: Identities
             )
         )
         session = stack.enter_context(
-            psworker.connect(cluster.hosts, ones, transport="socket", server_timeout=PATIENCE, **files)
+            connect_link(cluster.hosts, ones, transport="socket", server_timeout=PATIENCE, **files)
         )
         step(session)
         assert session.transport == ("socket",)
@@ -153,7 +154,7 @@ def test_a_training_goes_on_among_strangers_at_both_ports(identities: Identities
         assert threading.active_count() <= threads + 4 + 4
 
 
-def step(session: psworker.Session) -> None:
+def step(session: Link) -> None:
     grant = granted(session)
     session.contribute(grant, session.pull_flat(grant), samples=1)
 

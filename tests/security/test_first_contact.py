@@ -25,6 +25,7 @@ from pswire.security.settings import SecurityOptions
 from pswire.transport.connecting import open_channel
 from pswire.v1 import shard_pb2
 from psworker.control import backoff
+from tests.links import connect_link
 from tests.promises import promise
 from tests.security.identities import ENDED, Identities
 from tests.sentences import Recorder
@@ -51,7 +52,7 @@ def plain() -> Iterator[Cluster]:
 def refusal(hosts: str, credentials: Credentials, name: str | None = None) -> str:
     """What a worker is told that would wait for ever."""
     with pytest.raises(psworker.Untrusted) as caught:
-        psworker.connect(hosts, ONES, name=name, credentials=credentials, server_timeout=FOR_EVER)
+        connect_link(hosts, ONES, name=name, credentials=credentials, server_timeout=FOR_EVER)
     return str(caught.value)
 
 
@@ -184,7 +185,7 @@ def test_a_client_whose_certificate_has_expired(
         assert "refuses the certificate of this process" in said and "still good?" in said
     files = identities.files(Role.WORKER, "w0", valid=ENDED)
     with pytest.raises(psworker.Untrusted) as refused:
-        psworker.connect(protected.hosts, ONES, tls_ca=files.ca, tls_cert=files.cert, tls_key=files.key)
+        connect_link(protected.hosts, ONES, tls_ca=files.ca, tls_cert=files.cert, tls_key=files.key)
     sentences.check(refused)
 
 
@@ -194,13 +195,13 @@ def test_a_server_that_hangs_up_during_the_handshake_may_answer_soon(
     """It is busy, ends, or is not there yet behind its proxy: nothing is certain, and it is waited for."""
     worker = identities.credentials(Role.WORKER, "w0")
     with answering(lambda _: None) as address, pytest.raises(psworker.Unreachable) as refused:
-        psworker.connect(address, ONES, credentials=worker, server_timeout=0.5)
+        connect_link(address, ONES, credentials=worker, server_timeout=0.5)
     sentences.check(refused)
 
 
 def test_a_name_that_is_not_known_yet_is_retried_and_named(sentences: Recorder) -> None:
     with pytest.raises(psworker.Unreachable) as refused:
-        psworker.connect("ps0.invalid:7070", ONES, server_timeout=0.3)
+        connect_link("ps0.invalid:7070", ONES, server_timeout=0.3)
     sentences.check(refused)
 
 
@@ -211,7 +212,7 @@ def test_nothing_there_is_no_matter_of_trust(identities: Identities) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         for credentials in (NO_TLS, identities.credentials(Role.WORKER, "w0")):
             with pytest.raises(psworker.Unreachable):
-                psworker.connect(address, ONES, credentials=credentials, server_timeout=0.2)
+                connect_link(address, ONES, credentials=credentials, server_timeout=0.2)
 
 
 def test_commands_that_look_exit_with_10(protected: Cluster, plain: Cluster, identities: Identities) -> None:

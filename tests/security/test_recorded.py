@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-import psworker
 from psserver.options import Options
 from pswire.model.plan import VariableSpec
 from pswire.security.names import Role
 from pswire.security.settings import SecurityOptions
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import FramedSocket
+from tests.links import connect_link
 from tests.relay import Relay, relayed
 from tests.security.identities import Identities
 from tests.service.serving import PATIENCE, Served
@@ -84,7 +84,7 @@ def secrets_of_a_step(hosts: str, security: SecurityOptions, transport: str) -> 
     weights = np.frombuffer(PATTERN * (SIZE // 4), np.float32)
     values = [(VariableSpec(name, (SIZE,)), weights) for name in ("hidden", "other")]
     files = {"tls_ca": security.tls_ca, "tls_cert": security.tls_cert, "tls_key": security.tls_key}
-    with psworker.connect(
+    with connect_link(
         hosts, values, name="anna", transport=transport, server_timeout=PATIENCE, **files
     ) as session:
         grant = granted(session)

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import psworker
 from pslab.authority import Authority
 from psserver.service.guard.authorization import Authorizer
 from psserver.service.life.listeners import DAY, Reminders, ending
@@ -20,6 +19,8 @@ from pswire.security.credentials import Credentials, LiveIdentity
 from pswire.security.files import TlsFiles
 from pswire.security.identity import Identity
 from pswire.security.names import Role
+from psworker.link import Link
+from tests.links import connect_link
 from tests.promises import promise
 from tests.security.identities import Identities, options_of, overwrite
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, granted, serving, wait_until
@@ -50,7 +51,7 @@ def der(identity: Identity) -> bytes:
     return ssl.PEM_cert_to_DER_cert(identity.cert.decode())
 
 
-def step(session: psworker.Session) -> None:
+def step(session: Link) -> None:
     grant = granted(session)
     session.pull(grant)
     session.push(grant, {spec.name: np.full(spec.shape, 0.125) for spec in VARIABLES})
@@ -72,7 +73,7 @@ def test_new_connections_use_the_new_certificate_and_the_job_goes_on(
     with serving(security=lambda _: options_of(files), credentials=observer, overrides=PATIENT) as cluster:
         first = der(files.read())
         assert shown(cluster, identities) == first
-        with psworker.connect(
+        with connect_link(
             cluster.hosts, ONES, credentials=identities.credentials(Role.WORKER, "w0"), transport="grpc"
         ) as session:
             step(session)

@@ -8,6 +8,8 @@ from psserver.service.errors import Refused
 from psserver.service.guard.authorization import Names, Peer
 from pswire.security.credentials import Credentials
 from pswire.security.names import Role
+from psworker.link import Link
+from tests.links import connect_link
 from tests.security.identities import Identities
 from tests.sentences import Recorder
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, serving
@@ -17,8 +19,8 @@ W0, W1 = Peer(Role.WORKER, "w0", "ps://c/worker/w0"), Peer(Role.WORKER, "w1", "p
 ANY, OTHER = Peer(Role.WORKER, "", "ps://c/worker"), Peer(Role.WORKER, "", "ps://c/worker, another one")
 
 
-def join(cluster: Cluster, credentials: Credentials, name: str | None = None) -> psworker.Session:
-    return psworker.connect(cluster.hosts, ONES, name=name, credentials=credentials, server_timeout=PATIENCE)
+def join(cluster: Cluster, credentials: Credentials, name: str | None = None) -> Link:
+    return connect_link(cluster.hosts, ONES, name=name, credentials=credentials, server_timeout=PATIENCE)
 
 
 def test_a_named_credential_is_good_for_its_name_only(sentences: Recorder) -> None:

@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager, contextmanager
 import numpy as np
 import pytest
 
-import psworker
 from psserver.options import Options
+from tests.links import connect_link
 from tests.service.peer import Peer
 from tests.service.serving import ONES, PATIENCE, VARIABLES, Cluster, Served, granted, serving, wait_until
 
@@ -16,7 +16,7 @@ class Steady:
     """A psworker session that goes on training, and knows what the weights must be."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.session = psworker.connect(cluster.hosts, ONES, name="steady")
+        self.session = connect_link(cluster.hosts, ONES, name="steady")
         # Of weights, and of state, which late contributions of others move otherwise.
         self.expected = self.state = 1.0
 

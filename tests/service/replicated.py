@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import psworker
 from psserver.options import Options
 from psserver.replication import watch
 from psserver.service.replicas import comparing, holding
+from psworker.link import Link
+from tests.links import connect_link
 from tests.service.serving import ONES, PATIENCE, VARIABLES, Cluster, Served, granted, serving, wait_until
 
-Job = tuple[Cluster, psworker.Session]
+Job = tuple[Cluster, Link]
 REPLICATED = ("cluster.replicas=2", "optimizer.name=adam")
 
 
@@ -32,11 +33,11 @@ def copies(
         patch.setattr(watch, "SILENCE", PATIENCE)
         chosen = (*REPLICATED, *overrides)
         with serving(servers, out=out, shared=True, overrides=chosen, job_secret=job_secret) as cluster:
-            with psworker.connect(cluster.hosts, ONES, name="w") as session:
+            with connect_link(cluster.hosts, ONES, name="w") as session:
                 yield cluster, session
 
 
-def train(session: psworker.Session, steps: int, gradient: float = 0.125) -> None:
+def train(session: Link, steps: int, gradient: float = 0.125) -> None:
     for _ in range(steps):
         grant = granted(session)
         session.pull(grant)

@@ -13,7 +13,6 @@ import grpc
 import numpy as np
 import pytest
 
-import psworker
 from psserver.options import Options
 from psserver.service.server import Server
 from psserver.settings import resolve
@@ -23,6 +22,8 @@ from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.settings import SecurityOptions
 from pswire.transport.connecting import open_channel, stub_of
 from pswire.v1 import coordinator_pb2 as pb
+from psworker.engine import Grant
+from psworker.link import Link
 from tests import patience
 from tests.service.probe import Probe
 
@@ -211,14 +212,14 @@ def refused(code: grpc.StatusCode, *words: str) -> "Iterator[pytest.ExceptionInf
         assert word in error.details(), error.details()
 
 
-def granted(session: psworker.Session) -> psworker.Grant:
+def granted(session: Link) -> Grant:
     """The next grant, of a job that goes on."""
     grant = session.ready()
     assert grant is not None
     return grant
 
 
-def step(session: psworker.Session) -> None:
+def step(session: Link) -> None:
     """Compute ones for "w" under one ticket, from grant to commit."""
     grant = granted(session)
     session.pull(grant)

@@ -5,11 +5,11 @@ import grpc
 import numpy as np
 import pytest
 
-import psworker
 from psserver.options import Options
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.errors import Refused
+from tests.links import connect_link
 from tests.promises import promise
 from tests.sentences import Recorder
 from tests.service.peer import Peer, Stream, join_request
@@ -42,7 +42,7 @@ def test_workers_of_a_job_that_is_gone_end_with_a_sentence(
     test."""
     values = [(spec, np.zeros(spec.shape, np.float32)) for spec in model]
     with serving(workers=1) as cluster:
-        session = psworker.connect(cluster.hosts, values, server_timeout=FOR_EVER)
+        session = connect_link(cluster.hosts, values, server_timeout=FOR_EVER)
         grant = granted(session)
         port = cluster.servers[0].address
         # As a kill would: the streams break, and nobody is told of an end.

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import psworker
 from pswire.exits import ExitCode
 from tests.cluster.cluster import ROOT, Cluster, Process
+from tests.links import connect_link
 from tests.service.serving import PATIENCE, granted, wait_until
 
 pytestmark = pytest.mark.cluster
@@ -57,7 +57,7 @@ def test_tf_config_says_where_and_how_many(start: Start) -> None:
     """A chief counts as a worker; options win over the environment."""
     server = start("server", "-m", "psserver", "--json", TF_CONFIG=tf_config(type="ps", index=0))
     address = server.wait_event("ready")["address"]
-    with psworker.connect(f"{address},127.0.0.1:1", {"w": np.zeros(4)}) as session:
+    with connect_link(f"{address},127.0.0.1:1", {"w": np.zeros(4)}) as session:
         assert session.worker_count == 3
     server.send(signal.SIGTERM)
     assert server.wait_exit() == ExitCode.TERMINATED
@@ -77,7 +77,7 @@ def test_tf_config_says_where_and_how_many(start: Start) -> None:
 def test_signals_end_both_servers(cluster: Cluster, number: signal.Signals, code: ExitCode) -> None:
     """The coordinator tells the others why; in the middle of training, with a worker connected."""
     hosts = cluster.start_servers(2, "--policy", "async")
-    with psworker.connect(hosts, {"w": np.zeros(4)}) as session:
+    with connect_link(hosts, {"w": np.zeros(4)}) as session:
         granted(session)
         cluster.servers[0].send(number)
         wait_until(lambda: session.stop, "the worker to hear of the stop")
@@ -119,7 +119,7 @@ def test_a_server_that_is_not_there_is_named_again_and_again(start: Start) -> No
         hosts = ("--ps-hosts", f"{address},{second}", "--task-index", "1", "--json")
         other = start("second", "-m", "psserver", *hosts)
         other.wait_event("ready")
-        with psworker.connect(f"{address},{second}", {"w": np.zeros((4, 4))}) as session:
+        with connect_link(f"{address},{second}", {"w": np.zeros((4, 4))}) as session:
             assert session.ready() is not None
             session.done()
         assert (first.wait_exit(), other.wait_exit()) == (0, 0)
@@ -135,7 +135,7 @@ main(sys.argv[1:])
 
 def test_a_server_that_has_trained_never_loaded_what_it_does_not_need(cluster: Cluster, start: Start) -> None:
     server = start("server", "-c", MODULES, *ALONE, "--optimizer", "adam", "--out", str(cluster.out))
-    with psworker.connect(server.wait_event("ready")["address"], {"w": np.zeros(4)}) as session:
+    with connect_link(server.wait_event("ready")["address"], {"w": np.zeros(4)}) as session:
         for _ in range(3):
             grant = granted(session)
             session.pull(grant)

@@ -7,9 +7,9 @@ import grpc
 import numpy as np
 import pytest
 
-import psworker
 from pslab.display.status import computing_sentences
 from pswire.model.plan import make_plan
+from tests.links import connect_link
 from tests.promises import promise
 from tests.service.peer import join_request
 from tests.service.serving import PATIENCE, VARIABLES, refused, serving
@@ -21,9 +21,7 @@ pytestmark = pytest.mark.cluster
 def test_log_and_status_have_what_each_worker_told(tmp_path: Path) -> None:
     with serving(workers=3, out=tmp_path / "run") as cluster:
         sessions = [
-            psworker.connect(
-                cluster.hosts, {"w": np.zeros(3, np.float32)}, task_index=index, computes=computes
-            )
+            connect_link(cluster.hosts, {"w": np.zeros(3, np.float32)}, task_index=index, computes=computes)
             for index, computes in enumerate(("jax on cuda:0", "", "jax on cuda:0"))
         ]
         status = cluster.status()

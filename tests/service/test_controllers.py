@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import psworker
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psserver.policies.evidence import WINDOW
 from pswire.exits import ExitCode
+from tests.links import connect_link
 from tests.promises import promise
 from tests.service.serving import granted, serving
 
@@ -28,7 +28,7 @@ def test_the_noise_scale_of_a_real_job_is_that_of_its_gradients(tmp_path: Path) 
     random, contributions = np.random.default_rng(1), list[np.ndarray]()
     with (
         serving(servers=2, policy="fedbuff", overrides=ADAPT, out=tmp_path / "run") as cluster,
-        psworker.connect(cluster.hosts, START) as session,
+        connect_link(cluster.hosts, START) as session,
     ):
         status = cluster.status()
         assert "noise-scale" in status.change

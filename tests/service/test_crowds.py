@@ -19,12 +19,12 @@ import grpc
 import numpy as np
 import pytest
 
-import psworker
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psserver.service.guard.limits import BURST, JOIN
 from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
+from tests.links import connect_link
 from tests.promises import promise
 from tests.repetitions import repetitions
 from tests.service.peer import Peer, join_request
@@ -172,7 +172,7 @@ def test_without_descriptors_nobody_is_lost_and_one_line_says_so(tmp_path: Path)
         return [line for line in (tmp_path / "server.log").read_text().splitlines() if words in line]
 
     with poor_server(tmp_path) as address, ExitStack() as strangers:
-        worker = psworker.connect(address, {"w": np.zeros(8, np.float32)}, name="w", transport="socket")
+        worker = connect_link(address, {"w": np.zeros(8, np.float32)}, name="w", transport="socket")
 
         def step() -> None:
             grant = granted(worker)

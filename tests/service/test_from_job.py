@@ -7,13 +7,13 @@ import grpc
 import numpy as np
 import pytest
 
-import psworker
 from pslab.runs.folder import Run
 from psserver.options import Options
 from psserver.settings import SettingsError, resolve
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.v1 import coordinator_pb2 as pb
 from psworker import Refused
+from tests.links import connect_link
 from tests.sentences import Recorder
 from tests.service.peer import join_request
 from tests.service.serving import PATIENCE, granted, refused, serving
@@ -31,13 +31,13 @@ def test_a_server_takes_the_first_workers_optimizer(tmp_path: Path, sentences: R
     with serving(overrides=["optimizer={name='from-job'}"], out=tmp_path / "run", servers=2) as cluster:
         assert cluster.status().optimizer == "from-job"
         with sentences.raises(Refused):
-            psworker.connect(cluster.hosts, START)
-        with psworker.connect(cluster.hosts, START, optimizer=ADAM) as session:
+            connect_link(cluster.hosts, START)
+        with connect_link(cluster.hosts, START, optimizer=ADAM) as session:
             assert cluster.status().optimizer == "adam"
             # A Join alone decides nothing: a session must stand for it.
             grant = session.ready()
             with sentences.raises(Refused):
-                psworker.connect(cluster.hosts, START, optimizer=ADAM | {"learning_rate": 0.5})
+                connect_link(cluster.hosts, START, optimizer=ADAM | {"learning_rate": 0.5})
             assert grant is not None
             session.push(grant, {"w": np.ones(3)})
             session.commit(grant, samples=1, ready=True)
@@ -58,7 +58,7 @@ def test_a_server_takes_the_first_workers_optimizer(tmp_path: Path, sentences: R
 def test_a_later_worker_is_told_the_rate_that_was_set_and_may_have_any() -> None:
     """A backup, or a callback of a later epoch, has another than the one that the job began with."""
     with serving(overrides=["optimizer={name='from-job'}", "cluster.worker_timeout=3"]) as cluster:
-        with psworker.connect(cluster.hosts, START, optimizer=ADAM) as session:
+        with connect_link(cluster.hosts, START, optimizer=ADAM) as session:
             assert session.learning_rate == 0.25
             grant = granted(session)
             session.push(grant, {"w": np.ones(3)})
@@ -66,13 +66,11 @@ def test_a_later_worker_is_told_the_rate_that_was_set_and_may_have_any() -> None
             assert session.learning_rate == 0.125
             assert session.ready() is not None
             for rate in (0.125, 0.0625, 0.25):
-                with psworker.connect(
-                    cluster.hosts, START, optimizer=ADAM | {"learning_rate": rate}
-                ) as later:
+                with connect_link(cluster.hosts, START, optimizer=ADAM | {"learning_rate": rate}) as later:
                     assert later.learning_rate == 0.125
             for other, words in (({"beta_1": 0.5}, "beta_1 is"), ({"name": "sgd"}, "name is")):
                 with pytest.raises(Refused, match=words):
-                    psworker.connect(cluster.hosts, START, optimizer=ADAM | other)
+                    connect_link(cluster.hosts, START, optimizer=ADAM | other)
             assert session.done().success
 
 
@@ -85,10 +83,10 @@ def test_a_wish_is_held_against_the_servers_own() -> None:
             ({"name": "adm"}, 'did you mean "adam"'),
         ):
             with pytest.raises(Refused, match=words):
-                psworker.connect(cluster.hosts, START, optimizer=requested_optimizer)
+                connect_link(cluster.hosts, START, optimizer=requested_optimizer)
         # In float32 it is the same number.
         same = ADAM | {"beta_1": float(np.float32(0.9))}
-        with psworker.connect(cluster.hosts, START, optimizer=same) as session:
+        with connect_link(cluster.hosts, START, optimizer=same) as session:
             session.done()
 
 
@@ -126,7 +124,7 @@ def test_a_stray_join_does_not_choose_the_optimizer(tmp_path: Path) -> None:
         stray = {"optimizer": json.dumps({"name": "ftrl", "learning_rate": 7.0}), "session": "stray"}
         cluster.coordinator.Join(join_request(plan, worker="w0", **stray), timeout=PATIENCE)
         assert [entry["kind"] for entry in entries(tmp_path / "run")] == ["job", "join"]
-        with psworker.connect(cluster.hosts, START, optimizer=ADAM, name="w0") as session:
+        with connect_link(cluster.hosts, START, optimizer=ADAM, name="w0") as session:
             grant = granted(session)
             # The stray's membership is over, though it has the same name.
             job = cluster.status().job

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from google.protobuf import json_format, message_factory
 
-import psworker
 from pswire.model.plan import VariableSpec
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from pswire.v1.model_pb2 import WIRE_DTYPE_BFLOAT16, WIRE_DTYPE_FLOAT16
 from tests.docs.markdown import named
+from tests.links import connect_link
 from tests.service.peer import Peer, messages
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, granted, serving, wait_until
 
@@ -81,7 +81,7 @@ def test_push_pull_and_commit_by_generated_code(servers: int) -> None:
 def test_generated_and_hand_framed_clients_share_a_job(cluster: Cluster) -> None:
     """What one pushes the other pulls, bit for bit."""
     values = [np.random.default_rng(7).standard_normal(s.shape).astype(np.float32) for s in VARIABLES]
-    with psworker.connect(cluster.hosts, list(zip(VARIABLES, values, strict=True)), name="ours") as ours:
+    with connect_link(cluster.hosts, list(zip(VARIABLES, values, strict=True)), name="ours") as ours:
         grant = granted(ours)
         with Peer(cluster, "theirs") as theirs:
             for mine, their in zip(ours.pull(grant).values(), theirs.pull(theirs.ready()), strict=True):

@@ -31,6 +31,7 @@ from psserver.shard.state import ShardFacts
 from pswire import protocol
 from pswire.transport.segments import SegmentError
 from pswire.v1 import shard_pb2
+from tests.links import connect_link
 from tests.service.replicated import Job, copies, made_anew, newest, state_of, train
 from tests.service.serving import VARIABLES, Served, wait_until
 
@@ -187,7 +188,7 @@ def test_a_worker_that_does_not_know_of_replicas_is_told(three: Job, monkeypatch
     cluster, _ = three
     monkeypatch.delenv("PS_REPLICAS")
     with pytest.raises(psworker.Refused, match="give every worker PS_REPLICAS=2"):
-        psworker.connect(cluster.hosts, {"w": np.zeros(4)})
+        connect_link(cluster.hosts, {"w": np.zeros(4)})
 
 
 @pytest.mark.parametrize("comes_back", [False, True])

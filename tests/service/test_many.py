@@ -7,9 +7,9 @@ from contextlib import ExitStack
 import grpc
 import pytest
 
-import psworker
 from psserver.service.guard import machine
 from pswire.v1 import coordinator_pb2 as pb
+from tests.links import connect_link
 from tests.service.peer import Peer
 from tests.service.serving import ONES, PATIENCE, granted, refused, serving, wait_until
 
@@ -29,7 +29,7 @@ def test_a_thousand_connections_that_never_speak_keep_nobody_out() -> None:
         for number in range(STRANGERS):
             stack.enter_context(socket.create_connection(("127.0.0.1", ports[number % 2]), PATIENCE))
         assert worker.step().version == 2
-        with psworker.connect(cluster.hosts, ONES) as late:
+        with connect_link(cluster.hosts, ONES) as late:
             grant = granted(late)
             late.pull_flat(grant)
             assert late.transport == ("shared-memory",)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-import psworker
 from pswire.exits import ExitCode
 from psworker import script
 from psworker.control import joining, process
 from psworker.errors import Refused
+from tests.links import connect_link
 from tests.promises import promise
 from tests.service.peer import Peer, join_request
 from tests.service.serving import ONES, PATIENCE, Cluster, granted, serving, wait_until
@@ -38,12 +38,12 @@ def test_an_owner_that_answers_keeps_its_name(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "ps-worker")
-    with psworker.connect(cluster.hosts, ONES, name="w") as owner:
+    with connect_link(cluster.hosts, ONES, name="w") as owner:
         granted(owner)
         in_another_process(monkeypatch)
         for _ in range(3):
             with pytest.raises(Refused, match="the name 'w' is in use by") as found:
-                psworker.connect(cluster.hosts, ONES, name="w")
+                connect_link(cluster.hosts, ONES, name="w")
             assert f"process {os.getpid()} on host " in str(found.value)
             assert script._code(found.value) == ExitCode.REFUSED
         assert owner.incarnation == 0 and owner.stop is None
@@ -52,7 +52,7 @@ def test_an_owner_that_answers_keeps_its_name(
 
 
 def test_a_client_that_sends_no_value_does_not_take_a_name_in_use(cluster: Cluster) -> None:
-    with psworker.connect(cluster.hosts, ONES, name="w") as owner, Peer(cluster, "x") as peer:
+    with connect_link(cluster.hosts, ONES, name="w") as owner, Peer(cluster, "x") as peer:
         request = join_request(peer.plan, worker="w", session="mine")
 
         def answer() -> grpc.StatusCode:

@@ -6,9 +6,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import psworker
-from psworker.session import Session
+from psworker.errors import PayloadRefused
+from psworker.link import Link
 from tests.comparing import same
+from tests.links import connect_link
 from tests.promises import promise
 from tests.sentences import Recorder
 from tests.service.serving import PATIENCE, granted, serving
@@ -17,8 +18,8 @@ NARROW = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float
 START = np.random.default_rng(3).standard_normal((3000, 500)).astype(np.float32)
 
 
-def connect(hosts: str, dtype: str, transport: str = "grpc") -> Session:
-    return psworker.connect(hosts, {"w": START}, wire_dtype=dtype, transport=transport)
+def connect(hosts: str, dtype: str, transport: str = "grpc") -> Link:
+    return connect_link(hosts, {"w": START}, wire_dtype=dtype, transport=transport)
 
 
 @promise("A narrow wire dtype gives the bits of rounding in float32.")
@@ -71,7 +72,7 @@ def test_a_gradient_beyond_float16_is_refused_by_name(sentences: Recorder) -> No
         grant = granted(session)
         payload = np.zeros(START.size, np.float32)
         payload[501] = 1e30
-        with sentences.raises(psworker.PayloadRefused):
+        with sentences.raises(PayloadRefused):
             session.contribute(grant, [payload], samples=1)
         session.abandon(grant, "nonfinite")
 

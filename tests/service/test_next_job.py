@@ -25,9 +25,10 @@ from psserver.settings import resolve
 from psserver.weights_file import load
 from pswire.addresses import Address
 from pswire.exits import ExitCode
-from psworker.connecting import open_session, specified
+from psworker.connecting import open_link, specified
 from psworker.connection import Connection, Where
 from psworker.control.joining import FIRST, Phase
+from psworker.link import Link
 from tests.sentences import Recorder
 from tests.service.serving import Cluster, Served, granted
 
@@ -67,10 +68,10 @@ def joined(
     phase: Phase = FIRST,
     optimizer: dict[str, str] | None = None,
     **where: Unpack[Where],
-) -> psworker.Session:
+) -> Link:
     """A session as `fit` opens it: of one phase of a process."""
     connection = Connection.resolve(hosts, **where)
-    return open_session(connection, specified(variables, None), optimizer=optimizer, phase=phase)
+    return open_link(connection, specified(variables, None), optimizer=optimizer, phase=phase)
 
 
 def train(cluster: Cluster, variables: dict[str, np.ndarray], until: int, phase: Phase = FIRST) -> str:
@@ -226,7 +227,7 @@ def test_after_a_restart_the_jobs_before_are_known_by_their_folders(tmp_path: Pa
 
 def test_trials_of_a_script_one_behind_the_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As a tuner makes them, on two servers that end by themselves: each trial has a folder, and nothing of another."""
-    trials, sessions = [MODEL, OTHER, OTHER, MODEL], list[psworker.Session]()
+    trials, sessions = [MODEL, OTHER, OTHER, MODEL], list[Link]()
     with serving(tmp_path, 2) as cluster:
         for model in trials:
             phase = Phase(True, sessions[-1].job, begins_next=True) if sessions else Phase(stays=True)
@@ -252,10 +253,10 @@ def test_a_script_that_is_started_again_does_not_join_a_later_job_with_its_first
 ) -> None:
     """The jobs of one script have the same model, as K folds have."""
 
-    def session(phase: Phase) -> psworker.Session:
+    def session(phase: Phase) -> Link:
         return joined(cluster.hosts, MODEL, phase=phase, name="w0" if phase.stays else "w1")
 
-    def trained(session: psworker.Session) -> None:
+    def trained(session: Link) -> None:
         grant = granted(session)
         session.push(grant, {name: np.ones_like(value) for name, value in MODEL.items()})
         session.commit(grant, samples=1)

@@ -7,12 +7,12 @@ import grpc
 import numpy as np
 import pytest
 
-import psworker
 from pslab.dashboard.recording import recorded
 from pslab.runs.folder import Run
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from tests.lab.test_cli import ps_lab
+from tests.links import connect_link
 from tests.sentences import Recorder
 from tests.service.serving import PATIENCE, Cluster, granted, refused, serving
 
@@ -27,7 +27,7 @@ def test_a_note_stands_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sentences: Recorder
 ) -> None:
     with serving(servers=2, out=tmp_path / "run") as cluster:
-        with psworker.connect(cluster.hosts, START) as session:
+        with connect_link(cluster.hosts, START) as session:
             grant = granted(session)
             session.pull(grant)
             write(cluster, "the rate looks too large")
@@ -50,7 +50,7 @@ def test_a_note_stands_in_the_log(
 
 def test_what_is_no_note_is_refused() -> None:
     with serving() as cluster:
-        with psworker.connect(cluster.hosts, START):
+        with connect_link(cluster.hosts, START):
             for text in ("", "  ", "x" * 501, "\x1b[2J"):
                 with refused(grpc.StatusCode.INVALID_ARGUMENT):
                     write(cluster, text)

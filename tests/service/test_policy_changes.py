@@ -8,12 +8,12 @@ import grpc
 import numpy as np
 import pytest
 
-import psworker
 from pslab.launch.status_client import ChangeRefused, StatusClient
 from pslab.runs.folder import Run
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from tests.lab.test_cli import ps_lab
+from tests.links import connect_link
 from tests.sentences import Recorder
 from tests.service.serving import PATIENCE, Cluster, refused, serving, step
 
@@ -23,7 +23,7 @@ START = {"w": np.ones(4, np.float32)}
 def test_a_change_by_command_stands_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(servers=2, out=tmp_path / "run") as cluster:
         address = cluster.hosts.split(",")[0]
-        with psworker.connect(cluster.hosts, START) as session:
+        with connect_link(cluster.hosts, START) as session:
             step(session)
             to = ("--to", "bounded", "--set", "policy.max_staleness=2", "--why", "try it")
             assert ps_lab(monkeypatch, "policy", address, *to) == 0
@@ -57,7 +57,7 @@ def test_what_cannot_change_is_refused_and_the_job_goes_on(sentences: Recorder) 
     with serving() as cluster:
         with refused(grpc.StatusCode.FAILED_PRECONDITION):
             change(cluster, "async", "{}")  # nobody trains
-        with psworker.connect(cluster.hosts, START) as session:
+        with connect_link(cluster.hosts, START) as session:
             step(session)
             given: list[tuple[str, Mapping[str, object]]] = [
                 ("bounded", {"max_stale": 2}),

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import psworker
 from psworker import loop
 from psworker.data.payloads import Pieces
-from psworker.session import Session
+from psworker.engine import Grant
+from psworker.link import Link
 from tests.comparing import same
+from tests.links import connect_link
 from tests.probes import SessionProbe
 from tests.promises import promise
 from tests.service.serving import PATIENCE, Cluster, granted, serving, wait_until
@@ -25,8 +26,8 @@ from tests.service.serving import PATIENCE, Cluster, granted, serving, wait_unti
 START = {"w": np.ones((300, 7), np.float32), "b": np.zeros(7, np.float32)}
 
 
-def connect(cluster: Cluster, transport: str, *, prefetch: bool = True, name: str | None = None) -> Session:
-    return psworker.connect(cluster.hosts, START, transport=transport, prefetch=prefetch, name=name)
+def connect(cluster: Cluster, transport: str, *, prefetch: bool = True, name: str | None = None) -> Link:
+    return connect_link(cluster.hosts, START, transport=transport, prefetch=prefetch, name=name)
 
 
 @dataclass
@@ -60,11 +61,11 @@ class Trainer:
         return {}
 
 
-def train(session: Session, trainer: Trainer) -> loop.Outcome:
+def train(session: Link, trainer: Trainer) -> loop.Outcome:
     return loop.train(session, trainer, 1, lambda *_: None)
 
 
-def fetched(session: Session) -> bool:
+def fetched(session: Link) -> bool:
     """The next version is here, and the present ticket is not committed."""
     return SessionProbe(session).fetched
 
@@ -152,7 +153,7 @@ def test_a_version_comes_in_while_a_payload_goes_out(transport: str, wire_dtype:
     start = {"w": np.ones((300, 7), np.float32)}
     with (
         serving(policy="async") as cluster,
-        psworker.connect(
+        connect_link(
             cluster.hosts, start, transport=transport, prefetch=True, wire_dtype=wire_dtype
         ) as session,
     ):
@@ -162,7 +163,7 @@ def test_a_version_comes_in_while_a_payload_goes_out(transport: str, wire_dtype:
             with session.view_flat(grant) as (weights,):
                 values = np.full_like(weights, 0.5)
 
-            def made(values: np.ndarray = values, grant: psworker.Grant = grant) -> np.ndarray:
+            def made(values: np.ndarray = values, grant: Grant = grant) -> np.ndarray:
                 session.prefetch(grant)
                 wait_until(lambda: probe.fetched, "the next version")
                 return values
@@ -177,7 +178,7 @@ def test_no_commit_overtakes_the_one_before(tmp_path: Path) -> None:
     """Which is on its way by the session's stream, as after a lost answer, when the next ticket is in hand already."""
     with (
         serving(policy="async", out=tmp_path) as cluster,
-        psworker.connect(
+        connect_link(
             cluster.hosts,
             {"w": np.ones((9, 50), np.float32)},
             transport="socket",
@@ -237,7 +238,7 @@ FORGETFUL = """
 import sys
 import numpy as np
 import psworker
-session = psworker.connect(sys.argv[1], {"w": np.ones(10, np.float32)}, prefetch=True)
+session = connect_link(sys.argv[1], {"w": np.ones(10, np.float32)}, prefetch=True)
 grant = session.ready()
 session.pull_flat(grant)
 session.prefetch(grant)

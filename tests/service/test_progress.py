@@ -4,13 +4,13 @@ import math
 
 import numpy as np
 
-import psworker
 from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import inputs
 from psserver.coordinator.terms import Extent
 from psserver.coordinator.units import WorkTerms
 from psserver.service.job.reports import Progress
 from pswire.v1 import coordinator_pb2 as pb
+from tests.links import connect_link
 from tests.service.serving import serving, wait_until
 
 
@@ -99,7 +99,7 @@ def test_work_units_are_known_to_the_coordinator() -> None:
 
 
 def test_what_a_worker_says_is_in_the_status() -> None:
-    with serving() as cluster, psworker.connect(cluster.hosts, {"x": np.zeros(2, np.float32)}) as session:
+    with serving() as cluster, connect_link(cluster.hosts, {"x": np.zeros(2, np.float32)}) as session:
         session.tell_extent(3, 30)
 
         def known() -> pb.StatusReply | None:

@@ -6,8 +6,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 import pytest
 
-import psworker
 from psworker.engine import Stop
+from tests.links import connect_link
 from tests.promises import promise
 from tests.service.serving import ONES, PATIENCE, Cluster, granted, serving, wait_until
 
@@ -26,7 +26,7 @@ def before() -> set[threading.Thread]:
 
 def work(cluster: Cluster, name: str, abandon_every: int) -> Stop:
     """All batches of one worker. It asks with its commit, now and then gives a ticket back, and says done."""
-    with psworker.connect(cluster.hosts, ONES, name=name) as session:
+    with connect_link(cluster.hosts, ONES, name=name) as session:
         batch = 0
         for step in range(10 * BATCHES):
             if batch == BATCHES:
@@ -76,8 +76,8 @@ def test_a_line_that_breaks_at_the_barrier() -> None:
     """The grant is decided while the line is down, and told when it stands again."""
     with (
         serving(workers=2, policy="sync") as cluster,
-        psworker.connect(cluster.hosts, ONES, name="anna") as anna,
-        psworker.connect(cluster.hosts, ONES, name="berta") as berta,
+        connect_link(cluster.hosts, ONES, name="anna") as anna,
+        connect_link(cluster.hosts, ONES, name="berta") as berta,
         ThreadPoolExecutor(2) as pool,
     ):
         asked = pool.submit(anna.ready), pool.submit(berta.ready)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import psworker
 from psserver.checkpoint import Store
 from psserver.service.replicas.saving import GONE
+from psworker.link import Link
+from tests.links import connect_link
 from tests.repetitions import repetitions
 from tests.service.replicated import REPLICATED, begun_again, state_of, train
 from tests.service.serving import ONES, PATIENCE, Cluster, serving, wait_until
@@ -20,7 +21,7 @@ REJOINS = repetitions(3, soak=200, fast=2)
 EVERY_VERSION = ("run.checkpoint_every=1 version", "run.keep=100000")
 
 
-def rejoin(cluster: Cluster, run: Path, session: psworker.Session, number: int) -> None:
+def rejoin(cluster: Cluster, run: Path, session: Link, number: int) -> None:
     """Lose a server, and train until its next process is in sync."""
     lost = cluster.servers[number]
     lost.probe.leave_out()
@@ -42,7 +43,7 @@ def test_what_is_called_saved_beside_rejoins_is_whole(
     caplog.set_level("INFO", "ps-server")
     run = tmp_path / "run"
     with serving(3, out=run, shared=True, overrides=(*REPLICATED, *EVERY_VERSION)) as cluster:
-        with psworker.connect(cluster.hosts, ONES, name="w") as session:
+        with connect_link(cluster.hosts, ONES, name="w") as session:
             train(session, 4)
             for _ in range(REJOINS):
                 rejoin(cluster, run, session, 1)

@@ -5,9 +5,9 @@ import threading
 import numpy as np
 import pytest
 
-import psworker
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.errors import PayloadRefused, Refused, SessionError
+from tests.links import connect_link
 from tests.sentences import Recorder
 from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, granted, serving, wait_until
@@ -17,19 +17,19 @@ def test_a_session_that_closes_at_once_sends_leave() -> None:
     """Even before its stream stands: nobody then waits for it as for one that was lost."""
     with serving(overrides=["cluster.worker_timeout=600.0"]) as cluster:
         for round in range(5):
-            psworker.connect(cluster.hosts, {"w": np.zeros(3)}, name=f"brief{round}").close()
+            connect_link(cluster.hosts, {"w": np.zeros(3)}, name=f"brief{round}").close()
         wait_until(lambda: {w.state for w in cluster.status().workers} == {"left"}, "all to have left")
 
 
 def test_another_model_is_refused_in_words(sentences: Recorder) -> None:
-    with serving() as cluster, psworker.connect(cluster.hosts, {"w": np.zeros(3)}) as session:
+    with serving() as cluster, connect_link(cluster.hosts, {"w": np.zeros(3)}) as session:
         # A Join alone does not decide what the job trains: a session must stand for it.
         assert session.ready() is not None
         before = cluster.picture()
         with sentences.raises(Refused):
-            psworker.connect(cluster.hosts, {"w": np.zeros(4)})
+            connect_link(cluster.hosts, {"w": np.zeros(4)})
         with sentences.raises(Refused):
-            psworker.connect(cluster.hosts, {"w": np.zeros(3), "b": np.zeros(1)})
+            connect_link(cluster.hosts, {"w": np.zeros(3), "b": np.zeros(1)})
         assert [w[0] for w in cluster.picture().workers] == [w[0] for w in before.workers]
 
 
@@ -37,7 +37,7 @@ def test_what_a_session_refuses_to_send(sentences: Recorder) -> None:
     """Before anything travels; the ticket stays good."""
     with (
         serving() as cluster,
-        psworker.connect(cluster.hosts, {"w": np.zeros(3), "b": np.zeros(1)}) as session,
+        connect_link(cluster.hosts, {"w": np.zeros(3), "b": np.zeros(1)}) as session,
     ):
         grant = granted(session)
         before = cluster.picture()
@@ -63,7 +63,7 @@ def test_what_a_session_refuses_to_send(sentences: Recorder) -> None:
 def test_who_waits_in_a_session_that_is_closed_is_told(wait: str, state: str) -> None:
     """From another thread: on the way out of a program, say."""
     with serving(workers=2) as cluster:
-        session = psworker.connect(cluster.hosts, {"w": np.zeros(3)}, name="w0")
+        session = connect_link(cluster.hosts, {"w": np.zeros(3)}, name="w0")
         told: list[str] = []
 
         def waits() -> None:
@@ -82,7 +82,7 @@ def test_who_waits_in_a_session_that_is_closed_is_told(wait: str, state: str) ->
 @pytest.mark.parametrize(("transport", "servers"), [("grpc", 2), ("socket", 1), ("shared-memory", 2)])
 def test_a_closed_session_says_so(transport: str, servers: int, sentences: Recorder) -> None:
     with serving(servers=servers) as cluster:
-        session = psworker.connect(cluster.hosts, {"w": np.zeros(3)}, transport=transport)
+        session = connect_link(cluster.hosts, {"w": np.zeros(3)}, transport=transport)
         grant = granted(session)
         session.pull(grant)
         session.close()

@@ -8,7 +8,9 @@ import psworker
 from psserver.optimizers import build
 from psserver.shard import Shard
 from pswire.model.plan import VariableSpec
-from psworker.session import Session
+from psworker.engine import Grant
+from psworker.link import Link
+from tests.links import connect_link
 from tests.sentences import Recorder
 from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, refused, serving, wait_until
@@ -17,7 +19,7 @@ START = {"w": np.ones((300, 7), np.float32), "b": np.zeros(7, np.float32)}
 MOMENTUM = ["optimizer.name=momentum", "optimizer.momentum=0.5", "optimizer.learning_rate=1.0"]
 
 
-def trained(session: Session, steps: int) -> psworker.Grant:
+def trained(session: Link, steps: int) -> Grant:
     """So many gradients of ones; the ticket behind them."""
     grant = session.ready()
     for number in range(steps):
@@ -33,7 +35,7 @@ def trained(session: Session, steps: int) -> psworker.Grant:
 def test_slots_of_a_grant_and_of_the_end(transport: str, servers: int) -> None:
     with (
         serving(servers, overrides=MOMENTUM, policy="sync") as cluster,
-        psworker.connect(cluster.hosts, START, transport=transport) as session,
+        connect_link(cluster.hosts, START, transport=transport) as session,
     ):
         grant = trained(session, 3)
         # -1, -1 - 1/2, -1 - 3/4
@@ -47,13 +49,13 @@ def test_slots_of_a_grant_and_of_the_end(transport: str, servers: int) -> None:
 
 
 def test_an_optimizer_that_remembers_nothing_has_no_slots() -> None:
-    with serving(2) as cluster, psworker.connect(cluster.hosts, START) as session:
+    with serving(2) as cluster, connect_link(cluster.hosts, START) as session:
         assert session.pull_slots(0, trained(session, 1)) == []
 
 
 def test_before_the_first_update_they_are_as_they_begin() -> None:
     adagrad = ["optimizer.name=adagrad", "optimizer.initial_accumulator_value=0.25"]
-    with serving(overrides=adagrad) as cluster, psworker.connect(cluster.hosts, START) as session:
+    with serving(overrides=adagrad) as cluster, connect_link(cluster.hosts, START) as session:
         (slot,) = session.pull_slots(1, trained(session, 0))
         assert all((array == 0.25).all() for array in slot)
 
@@ -62,7 +64,7 @@ def test_slots_of_each_worker_are_refused(sentences: Recorder) -> None:
     assert build({"name": "dana-zero"}).per_worker
     with (
         serving(overrides=["optimizer.name=dana-zero"]) as cluster,
-        psworker.connect(cluster.hosts, START) as session,
+        connect_link(cluster.hosts, START) as session,
     ):
         grant = trained(session, 1)
         with sentences.raises(psworker.Refused):
@@ -86,7 +88,7 @@ def test_readers_at_the_same_time_share_one_copy_and_leave_none() -> None:
 
 
 def test_a_copy_that_cannot_be_made_ends_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(overrides=MOMENTUM) as cluster, psworker.connect(cluster.hosts, START) as session:
+    with serving(overrides=MOMENTUM) as cluster, connect_link(cluster.hosts, START) as session:
         grant = trained(session, 1)
 
         def full(shard: Shard) -> None:

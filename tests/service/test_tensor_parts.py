@@ -6,20 +6,21 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-import psworker
 from psserver.options import Options
 from psserver.policies import PolicyError
 from psserver.settings import resolve
+from psworker.link import Link
+from tests.links import connect_link
 from tests.sentences import Recorder
 from tests.service.serving import PATIENCE, Cluster, serving, wait_until
 
 START = {"w": np.zeros((7, 3), np.float32), "b": np.ones(5, np.float32)}
 
 
-def push_all(sessions: Sequence[psworker.Session], gradients: Sequence[float]) -> None:
+def push_all(sessions: Sequence[Link], gradients: Sequence[float]) -> None:
     """One round: everybody is granted, everybody pushes a constant, everybody commits."""
 
-    def one(session: psworker.Session, value: float) -> None:
+    def one(session: Link, value: float) -> None:
         grant = session.ready()
         assert grant is not None
         session.pull(grant)
@@ -36,7 +37,7 @@ def push_all(sessions: Sequence[psworker.Session], gradients: Sequence[float]) -
         assert not thread.is_alive()
 
 
-def weights(cluster: Cluster, sessions: Sequence[psworker.Session], version: int) -> dict[str, np.ndarray]:
+def weights(cluster: Cluster, sessions: Sequence[Link], version: int) -> dict[str, np.ndarray]:
     wait_until(lambda: cluster.status().version == version, f"version {version}")
     grant = sessions[0].ready()
     assert grant is not None and grant.version == version
@@ -59,7 +60,7 @@ def test_an_attackers_gradient_does_not_count(
     """More payloads come in at once than the staging limit would admit under a sum."""
     names = [f"w{rank}" for rank in range(5)]
     with serving(servers, workers=5, policy=policy, overrides=knobs, staging=1) as cluster:
-        sessions = [psworker.connect(cluster.hosts, START, name=name) for name in names]
+        sessions = [connect_link(cluster.hosts, START, name=name) for name in names]
         push_all(sessions, [0.0, 0.125, 0.25, 0.5, 1e6])
         found = weights(cluster, sessions, 1)
         for name, start in START.items():

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import psworker
 from psserver.coordinator.outputs import Record
 from pswire import running
 from pswire.decisions.entries import Commit
 from pswire.v1 import coordinator_pb2 as pb
 from psworker import loop
+from tests.links import connect_link
 from tests.promises import promise
 from tests.service.peer import Peer
 from tests.service.serving import Cluster, granted, serving, wait_until
@@ -78,7 +78,7 @@ def test_a_training_loop_tells_them(transport: str, servers: int, prefetch: bool
     with (
         serving(servers=servers, policy="async") as cluster,
         commits_of(cluster) as commits,
-        psworker.connect(cluster.hosts, START, transport=transport, prefetch=prefetch) as session,
+        connect_link(cluster.hosts, START, transport=transport, prefetch=prefetch) as session,
     ):
         loop.train(session, Trainer(), 1, lambda *_: None, pause)
         assert len(commits) == 6
@@ -93,7 +93,7 @@ def test_so_does_a_loop_of_ones_own_in_four_calls() -> None:
     with (
         serving(servers=2) as cluster,
         commits_of(cluster) as commits,
-        psworker.connect(cluster.hosts, START) as session,
+        connect_link(cluster.hosts, START) as session,
     ):
         for _ in range(3):
             grant = granted(session)

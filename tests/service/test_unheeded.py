@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import psworker
 from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import inputs
 from psserver.service.job.unheeded import Unheeded
@@ -13,6 +12,7 @@ from pswire.v1 import coordinator_pb2 as pb
 from psworker.control.fates import Fates
 from psworker.control.joining import Joined
 from tests.keras.in_process import in_threads
+from tests.links import connect_link
 from tests.promises import promise
 from tests.sentences import Recorder
 from tests.service.serving import granted, serving, wait_until
@@ -133,7 +133,7 @@ def test_an_end_that_awaits_others_is_said(caplog: pytest.LogCaptureFixture) -> 
         ]
 
     def work(index: int) -> str:
-        with psworker.connect(cluster.hosts, start, task_index=index) as session:
+        with connect_link(cluster.hosts, start, task_index=index) as session:
             grant = granted(session)
             session.push(grant, {"w": np.ones(3, np.float32)})
             session.commit(grant, samples=1)

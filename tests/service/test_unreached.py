@@ -9,11 +9,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import psworker
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.unreached import unreached
 from psworker.data.payloads import Pieces, array_of
 from psworker.data.reach import FEWEST, WATCHED, Reach
+from tests.links import connect_link
 from tests.promises import promise
 from tests.sentences import Recorder
 from tests.service.serving import granted, serving
@@ -38,7 +38,7 @@ def test_the_worker_the_server_and_the_summary_name_them(
     caplog.set_level(logging.WARNING)
 
     def train(index: int) -> None:
-        with psworker.connect(cluster.hosts, VARIABLES, name=f"w{index}", task_index=index) as session:
+        with connect_link(cluster.hosts, VARIABLES, name=f"w{index}", task_index=index) as session:
             for batch in range(batches):
                 grant = granted(session)
                 session.pull(grant)

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
-import psworker
 from pswire.model.plan import VariableSpec
 from psworker.data.payloads import Pieces
+from psworker.engine import Grant
+from psworker.link import Link
+from tests.links import connect_link
 from tests.probes import SessionProbe
 from tests.service.serving import PATIENCE, granted
 
@@ -30,34 +32,32 @@ def connect(
     name: str | None = None,
     wire_dtype: str = "float32",
     server_timeout: float = PATIENCE,
-) -> psworker.Session:
+) -> Link:
     ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
-    return psworker.connect(
+    return connect_link(
         hosts, ones, name=name, transport=transport, wire_dtype=wire_dtype, server_timeout=server_timeout
     )
 
 
-def gradient(session: psworker.Session, number: int) -> Flats:
+def gradient(session: Link, number: int) -> Flats:
     """The same for the same worker and number, whatever the transport."""
     generator = np.random.default_rng([session.worker_index, number])
     return session.plan.scatter([generator.normal(size=s.shape).astype(np.float32) for s in VARIABLES])
 
 
-def proof(session: psworker.Session) -> dict[str, Any]:
+def proof(session: Link) -> dict[str, Any]:
     """Of its membership, for a message made by hand."""
     member = SessionProbe(session).joined()
     return {"incarnation": member.incarnation, "membership_token": member.membership_token}
 
 
-def begun(*sessions: psworker.Session) -> list[psworker.Grant]:
+def begun(*sessions: Link) -> list[Grant]:
     """The first grants of all, which wait for each other."""
     with ThreadPoolExecutor(len(sessions)) as pool:
         return list(pool.map(granted, sessions, timeout=PATIENCE))
 
 
-def step(
-    session: psworker.Session, number: int, how: str = "contribute", grant: psworker.Grant | None = None
-) -> Flats:
+def step(session: Link, number: int, how: str = "contribute", grant: Grant | None = None) -> Flats:
     """A unit of work; the version that it started from. The gradient depends on what was read."""
     grant = grant or granted(session)
     flats = session.pull_flat(grant)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-import psworker
+from psworker.errors import PayloadRefused
+from tests.links import connect_link
 from tests.sentences import Recorder
 from tests.service.serving import serving
 from tests.shm.sessions import VARIABLES, begun, connect, gradient, granted, step, together
@@ -49,9 +50,7 @@ def test_the_sum_lies_in_the_first_workers_slot() -> None:
 def test_the_wire_dtype_is_for_the_wire() -> None:
     ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
     with serving() as cluster:
-        with psworker.connect(
-            cluster.hosts, ones, wire_dtype="bfloat16", transport="shared-memory"
-        ) as session:
+        with connect_link(cluster.hosts, ones, wire_dtype="bfloat16", transport="shared-memory") as session:
             before = step(session, 0)
             payload = gradient(session, 0)[0] + np.float32(0.01) * before[0]
             now = session.pull_flat(granted(session))[0]
@@ -68,7 +67,7 @@ def test_nan_in_a_slot_is_named_and_costs_nothing(sentences: Recorder) -> None:
         for slot in slots:
             slot[...] = 0.0
         slots[0][0] = np.nan
-        with pytest.raises(psworker.PayloadRefused) as refused:
+        with pytest.raises(PayloadRefused) as refused:
             session.push_flat(grant, slots)
         sentences.check(refused)
         slots[0][0] = 0.0

@@ -18,6 +18,8 @@ from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import DESCRIPTORS, HEAD, FramedSocket, SocketError
 from pswire.transport.segments import HEADER, Place, Segment, SegmentError
 from pswire.v1 import shard_pb2
+from psworker.engine import Grant
+from psworker.link import Link
 from tests.probes import SessionProbe
 from tests.sentences import Recorder
 from tests.service.serving import Cluster, refused, serving
@@ -145,7 +147,7 @@ def test_a_worker_without_membership_is_given_nothing(
         session.abandon(grant, "enough")
 
 
-def introduction(session: psworker.Session, grant: psworker.Grant) -> shard_pb2.Attach:
+def introduction(session: Link, grant: Grant) -> shard_pb2.Attach:
     joined = SessionProbe(session).joined()
     return shard_pb2.Attach(
         job=session.job,

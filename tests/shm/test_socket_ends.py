@@ -6,7 +6,6 @@ import grpc
 import numpy as np
 import pytest
 
-import psworker
 from psserver.service.errors import precondition, unavailable
 from psserver.service.net import exchange, sockets
 from psserver.service.net.streams import Stream
@@ -16,7 +15,10 @@ from pswire.transport.codecs import FLOAT32
 from pswire.transport.framed_socket import FramedSocket, SocketError
 from pswire.v1 import shard_pb2
 from psworker.data.exchange import SocketBroken
+from psworker.engine import Grant
 from psworker.errors import PayloadRefused
+from psworker.link import Link
+from tests.links import connect_link
 from tests.probes import SessionProbe
 from tests.sentences import Recorder
 from tests.service.serving import PATIENCE, Cluster, serving, wait_until
@@ -52,7 +54,7 @@ def test_a_refusal_reaches_a_peer_that_is_still_sending(
 def test_a_bad_number_early_in_a_large_payload_is_named(transport: str, sentences: Recorder) -> None:
     ones = [(BIG, np.ones(BIG.shape, np.float32))]
     with serving() as cluster:
-        with psworker.connect(cluster.hosts, ones, transport=transport, server_timeout=PATIENCE) as session:
+        with connect_link(cluster.hosts, ones, transport=transport, server_timeout=PATIENCE) as session:
             grant = granted(session)
             session.pull_flat(grant)
             bad = np.ones(BIG.shape, np.float32)
@@ -85,14 +87,12 @@ def test_a_server_that_goes_away_while_it_is_dialled_is_asked_again(monkeypatch:
 def test_a_server_without_a_part_needs_no_memory() -> None:
     ones = [(VariableSpec("only", (1,)), np.ones(1, np.float32))]
     with serving(servers=2) as cluster:
-        with psworker.connect(
-            cluster.hosts, ones, transport="shared-memory", server_timeout=PATIENCE
-        ) as session:
+        with connect_link(cluster.hosts, ones, transport="shared-memory", server_timeout=PATIENCE) as session:
             step_once(session)
             assert session.transport[0] == "shared-memory"
 
 
-def step_once(session: psworker.Session) -> None:
+def step_once(session: Link) -> None:
     grant = granted(session)
     flats = session.pull_flat(grant)
     session.contribute(grant, flats, samples=1)
@@ -123,12 +123,12 @@ def test_a_worker_that_never_reads_holds_up_no_other() -> None:
         wait_until(lambda: probe.sockets == 1, "the server to let go")
 
 
-def connected(cluster: Cluster, name: str) -> psworker.Session:
+def connected(cluster: Cluster, name: str) -> Link:
     ones = [(BIG, np.ones(BIG.shape, np.float32))]
-    return psworker.connect(cluster.hosts, ones, name=name, transport="socket", server_timeout=PATIENCE)
+    return connect_link(cluster.hosts, ones, name=name, transport="socket", server_timeout=PATIENCE)
 
 
-def asked(session: psworker.Session, grant: psworker.Grant) -> bytes:
+def asked(session: Link, grant: Grant) -> bytes:
     pull = shard_pb2.PullRequest(
         job=session.job,
         ticket=grant.ticket,

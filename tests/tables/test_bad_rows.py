@@ -7,7 +7,6 @@ import grpc
 import numpy as np
 import pytest
 
-import psworker
 from pswire.model.plan import VariableSpec
 from pswire.model.rows import Rows, WantedRows
 from pswire.model.tables import TableSpec, mix, split
@@ -15,6 +14,8 @@ from pswire.transport.codecs import FLOAT32
 from pswire.transport.rows import RowFormat
 from pswire.v1 import shard_pb2
 from psworker.errors import PayloadRefused, SessionError
+from psworker.link import Link
+from tests.links import connect_link
 from tests.promises import promise
 from tests.service.serving import Cluster, granted, serving, wait_until
 
@@ -30,8 +31,8 @@ def cluster() -> Iterator[Cluster]:
         yield served
 
 
-def connected(cluster: Cluster, transport: str) -> psworker.Session:
-    return psworker.connect(cluster.hosts, VARIABLES, tables=[SPEC], transport=transport, server_timeout=5)
+def connected(cluster: Cluster, transport: str) -> Link:
+    return connect_link(cluster.hosts, VARIABLES, tables=[SPEC], transport=transport, server_timeout=5)
 
 
 def bend(monkeypatch: pytest.MonkeyPatch, bent: Bent) -> None:
@@ -132,7 +133,7 @@ def test_new_rows_count_towards_the_limit_of_memory() -> None:
     wide = TableSpec("wide", 256)
     with (
         serving(memory_limit=24 << 20) as served,
-        psworker.connect(served.hosts, VARIABLES, tables=[wide], server_timeout=5) as session,
+        connect_link(served.hosts, VARIABLES, tables=[wide], server_timeout=5) as session,
     ):
         made = 0
         with pytest.raises(SessionError, match="memory"):
@@ -156,9 +157,7 @@ def test_few_keys_that_ask_for_large_rows_are_held_to_the_readers_memory() -> No
     wide = TableSpec("wide", 4096)
     with (
         serving(memory_limit=24 << 20) as served,
-        psworker.connect(
-            served.hosts, VARIABLES, tables=[wide], server_timeout=5, transport="grpc"
-        ) as session,
+        connect_link(served.hosts, VARIABLES, tables=[wide], server_timeout=5, transport="grpc") as session,
     ):
         grant = granted(session)
         for read in (
@@ -197,8 +196,8 @@ def test_a_large_payload_that_waits_keeps_out_no_small_one() -> None:
     wide = TableSpec("wide", 256)
     with (
         serving(memory_limit=24 << 20) as served,
-        psworker.connect(served.hosts, VARIABLES, name="a", tables=[wide]) as greedy,
-        psworker.connect(served.hosts, VARIABLES, name="b", tables=[wide]) as honest,
+        connect_link(served.hosts, VARIABLES, name="a", tables=[wide]) as greedy,
+        connect_link(served.hosts, VARIABLES, name="b", tables=[wide]) as honest,
     ):
         grant, memory = granted(greedy), served.servers[0].probe.host.memory
         [table] = served.servers[0].probe.shard.tables.tables

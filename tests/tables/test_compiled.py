@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import psworker
 from psserver.checkpoint import Store
 from psserver.fast import compiler, ready, row_updates, rows
 from psserver.optimizers import build, names
@@ -18,6 +17,7 @@ from psserver.shard import Shard
 from pswire.decisions.orders import Apply, Fold, Hold, Install, Seal
 from pswire.model.plan import make_plan
 from pswire.transport import blocks, deltas
+from tests.links import connect_link
 from tests.promises import promise
 from tests.service.replicated import made_anew, state_of
 from tests.service.serving import PATIENCE, VARIABLES, serving, wait_until
@@ -120,7 +120,7 @@ def test_a_copy_with_tables_compiles_before_it_is_restored_and_both_beside_the_l
     overrides = ("cluster.replicas=2", "optimizer.name=adam")
     with serving(servers=3, out=tmp_path / "run", shared=True, overrides=overrides) as cluster:
         ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
-        with psworker.connect(cluster.hosts, ones, name="w", tables=TABLES) as session:
+        with connect_link(cluster.hosts, ones, name="w", tables=TABLES) as session:
             train(session, 3)
             cluster.servers[1].probe.leave_out()
             cluster.servers[1].ended()

@@ -5,10 +5,11 @@ from contextlib import suppress
 
 import numpy as np
 
-import psworker
 from pswire.model.plan import VariableSpec
 from pswire.model.tables import TableSpec
 from psworker.errors import SessionError
+from psworker.link import Link
+from tests.links import connect_link
 from tests.promises import promise
 from tests.service.serving import Cluster, granted, serving
 
@@ -19,11 +20,11 @@ LIMIT, MANY, CHOSEN = 128 << 20, 30_000, 20_000
 OWN = 40 << 20
 
 
-def connected(cluster: Cluster) -> psworker.Session:
-    return psworker.connect(cluster.hosts, VARIABLES, tables=[ROWS])
+def connected(cluster: Cluster) -> Link:
+    return connect_link(cluster.hosts, VARIABLES, tables=[ROWS])
 
 
-def step(session: psworker.Session, ids: np.ndarray) -> None:
+def step(session: Link, ids: np.ndarray) -> None:
     grant = granted(session)
     try:
         session.push(grant, {}, rows={"rows": (ids, np.ones((ids.size, 64), np.float32))})

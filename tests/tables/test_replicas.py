@@ -11,7 +11,6 @@ from unittest import mock
 import numpy as np
 import pytest
 
-import psworker
 from psserver.checkpoint import Store
 from psserver.checkpoint.increments import load_rows
 from psserver.checkpoint.store import name_of
@@ -28,6 +27,9 @@ from pswire.decisions.orders import Hold, Seal
 from pswire.model.plan import make_plan
 from pswire.model.rows import Rows
 from pswire.model.tables import TableSpec, mix
+from psworker.engine import Grant
+from psworker.link import Link
+from tests.links import connect_link
 from tests.promises import promise
 from tests.service.replicated import made_anew, newest, state_of
 from tests.service.serving import VARIABLES, Cluster, Served, granted, serving, wait_until
@@ -246,7 +248,7 @@ def test_updates_go_on_while_rows_are_copied_for_a_server(
 @pytest.fixture
 def three(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Iterator[tuple[Cluster, psworker.Session]]:
+) -> Iterator[tuple[Cluster, Link]]:
     """Copies are compared at every second version. A worker has made six. The parameter: a policy; by default async."""
     monkeypatch.setenv("PS_REPLICAS", "2")
     monkeypatch.setattr(holding, "Comparing", partial(Comparing, every=2))
@@ -254,19 +256,19 @@ def three(
     policy = getattr(request, "param", "async")
     with serving(servers=3, out=tmp_path / "run", shared=True, overrides=overrides, policy=policy) as cluster:
         ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
-        session = psworker.connect(cluster.hosts, ones, name="w", tables=TABLES)
+        session = connect_link(cluster.hosts, ones, name="w", tables=TABLES)
         train(session, 6)
         yield cluster, session
         session.close()
 
 
-def train(session: psworker.Session, steps: int) -> None:
+def train(session: Link, steps: int) -> None:
     """Each step has some ids that are new, and some that were there before."""
     for _ in range(steps):
         step(session, granted(session))
 
 
-def step(session: psworker.Session, grant: psworker.Grant) -> None:
+def step(session: Link, grant: Grant) -> None:
     """Of one ticket."""
     ids = {spec.name: np.arange(grant.version, grant.version + 6) for spec in TABLES}
     _, found = session.pull(grant, rows=ids)
@@ -296,7 +298,7 @@ def both_made(version: int, *servers: Served) -> None:
 
 @promise("Both copies of a job with replicas have the same rows; one that differs in a row is noticed.")
 def test_both_copies_have_the_same_rows_and_one_that_ended_gets_them(
-    three: tuple[Cluster, psworker.Session], tmp_path: Path
+    three: tuple[Cluster, Link], tmp_path: Path
 ) -> None:
     cluster, session = three
     first, second, _ = cluster.servers
@@ -322,12 +324,12 @@ def test_both_copies_have_the_same_rows_and_one_that_ended_gets_them(
 
 @pytest.mark.parametrize("three", ["dc-asgd"], indirect=True)
 def test_a_copy_gets_what_rows_were_when_an_open_ticket_began(
-    three: tuple[Cluster, psworker.Session], tmp_path: Path
+    three: tuple[Cluster, Link], tmp_path: Path
 ) -> None:
     cluster, session = three
     first, second, _ = cluster.servers
     ones = [(spec, np.ones(spec.shape, np.float32)) for spec in VARIABLES]
-    slow = psworker.connect(cluster.hosts, ones, name="slow", tables=TABLES)
+    slow = connect_link(cluster.hosts, ones, name="slow", tables=TABLES)
     grant = granted(slow)
     train(session, 3)
     second.probe.leave_out()
@@ -342,7 +344,7 @@ def test_a_copy_gets_what_rows_were_when_an_open_ticket_began(
 
 
 def test_a_copy_with_another_row_counts_no_more(
-    three: tuple[Cluster, psworker.Session], caplog: pytest.LogCaptureFixture
+    three: tuple[Cluster, Link], caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster, session = three
     first, second, _ = cluster.servers

@@ -19,6 +19,8 @@ from pswire.model.plan import VariableSpec
 from pswire.model.tables import Keys, TableSpec, initial_rows, mix, unique
 from psworker import loop
 from psworker.errors import PayloadRefused, Refused, Voided
+from psworker.link import Link
+from tests.links import connect_link
 from tests.probes import SessionProbe
 from tests.promises import promise
 from tests.service.serving import Cluster, granted, serving, wait_until
@@ -33,8 +35,8 @@ VARIABLES = [
 ]
 
 
-def connect(cluster: Cluster, name: str = "w0", transport: str = "auto", **more: object) -> psworker.Session:
-    return psworker.connect(
+def connect(cluster: Cluster, name: str = "w0", transport: str = "auto", **more: object) -> Link:
+    return connect_link(
         cluster.hosts, VARIABLES, name=name, transport=transport, tables=[ITEMS, USERS], **more
     )  # type: ignore[arg-type]
 
@@ -53,7 +55,7 @@ def dense(ids: np.ndarray, gradients: np.ndarray) -> np.ndarray:
     return twin
 
 
-def step(session: psworker.Session, seed: int) -> bool:
+def step(session: Link, seed: int) -> bool:
     """Pull both and compare them, push the same gradient to both. False: the job is over."""
     grant = session.ready()
     if grant is None:
@@ -184,7 +186,7 @@ def test_workers_of_one_job_have_the_same_tables() -> None:
         assert first.ready() is not None
         for tables in ([], [ITEMS], [USERS, ITEMS], [ITEMS, TableSpec("users", 3)]):
             with pytest.raises(Refused):
-                psworker.connect(cluster.hosts, VARIABLES, name="b", tables=tables).close()
+                connect_link(cluster.hosts, VARIABLES, name="b", tables=tables).close()
 
 
 def test_gradients_that_are_not_finite_or_fit_no_key_are_refused_and_change_nothing() -> None:
@@ -267,7 +269,7 @@ def test_a_loop_fetches_the_rows_of_its_next_batch_ahead(
     trainer = numpy_problem("clicks", {"batches_per_epoch": 12, "batch_size": 16}, 0)
     settings = ["optimizer.name=adagrad"]
     with serving(overrides=settings, out=tmp_path / "run") as cluster:
-        with psworker.connect(cluster.hosts, trainer.specs, tables=trainer.tables, prefetch=True) as session:
+        with connect_link(cluster.hosts, trainer.specs, tables=trainer.tables, prefetch=True) as session:
             trainer.attach(session.plan)
             loop.train(session, trainer, 1, lambda *_: None)
         assert cluster.servers[0].ended() == ExitCode.OK

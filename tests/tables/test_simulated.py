@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import psworker
 from pslab.check.checker import check_run
 from pslab.replay import Replay
 from pslab.replay.run_folder import prove, replay_of
@@ -17,6 +16,7 @@ from pslab.simulator.problems import ProblemError, numpy_problem
 from pslab.simulator.problems.clicks import Clicks, auc
 from psserver import weights_file
 from psworker.loop import train
+from tests.links import connect_link
 from tests.promises import promise
 from tests.repetitions import usually
 from tests.replay.simulated import simulate
@@ -115,7 +115,7 @@ def test_a_real_run_with_tables_replays_to_the_bit(tmp_path: Path, servers: int,
 
         def work(index: int) -> None:
             trainer = numpy_problem("clicks", options)
-            with psworker.connect(
+            with connect_link(
                 cluster.hosts, trainer.specs, task_index=index, tables=trainer.tables
             ) as session:
                 trainer.attach(session.plan)

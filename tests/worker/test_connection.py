@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import psworker
 from psworker.connection import Connection, OwnServer, Where
+from tests.links import connect_link
 from tests.sentences import Recorder
 
 HOSTS = "127.0.0.1:7070,127.0.0.1:7071"
@@ -64,7 +64,7 @@ def test_what_makes_no_sense_is_refused(
         Connection.resolve(**given)
     sentences.check(refused)
     with pytest.raises(type(refused.value)) as again:
-        psworker.connect(variables={"w": np.zeros(1, np.float32)}, **given)
+        connect_link(variables={"w": np.zeros(1, np.float32)}, **given)
     assert str(again.value) == str(refused.value)
 
 

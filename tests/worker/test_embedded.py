@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import psworker
 from psworker import servers as found
+from psworker.link import Link
 from tests.keras.in_process import servers
+from tests.links import connect_link
 from tests.service.serving import granted
 
 pytestmark = pytest.mark.cluster
@@ -32,7 +33,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
-def train(session: psworker.Session, steps: int) -> None:
+def train(session: Link, steps: int) -> None:
     for number in range(steps):
         grant = granted(session)
         error = X @ session.pull(grant)["w"] - Y
@@ -42,7 +43,7 @@ def train(session: psworker.Session, steps: int) -> None:
 
 def test_a_server_of_ones_own_runs_the_optimizer_and_ends_with_the_session(started: list[Any]) -> None:
     first = {"w": np.zeros(3, np.float32)}
-    with psworker.connect(
+    with connect_link(
         variables=first, optimizer={"name": "momentum", "learning_rate": 0.02}, state=[]
     ) as session:
         train(session, 150)
@@ -54,7 +55,7 @@ def test_a_server_of_ones_own_runs_the_optimizer_and_ends_with_the_session(start
 
 def test_a_loop_that_raises_leaves_no_server_behind(started: list[Any]) -> None:
     with pytest.raises(ZeroDivisionError):
-        with psworker.connect(variables={"w": np.zeros(3, np.float32)}) as session:
+        with connect_link(variables={"w": np.zeros(3, np.float32)}) as session:
             train(session, 1)
             1 / 0  # noqa: B018
     (server,) = started
@@ -64,7 +65,7 @@ def test_a_loop_that_raises_leaves_no_server_behind(started: list[Any]) -> None:
 def test_the_environment_says_where_servers_are(monkeypatch: pytest.MonkeyPatch, started: list[Any]) -> None:
     with servers() as address:
         monkeypatch.setenv("PS_HOSTS", address)
-        with psworker.connect(variables={"w": np.zeros(3, np.float32)}, optimizer={"name": "sgd"}) as session:
+        with connect_link(variables={"w": np.zeros(3, np.float32)}, optimizer={"name": "sgd"}) as session:
             train(session, 2)
             assert session.done().success
     assert not started
@@ -72,4 +73,4 @@ def test_the_environment_says_where_servers_are(monkeypatch: pytest.MonkeyPatch,
 
 def test_without_variables_it_says_what_is_missing() -> None:
     with pytest.raises(TypeError, match=r"connect\(variables=model\)"):
-        psworker.connect("127.0.0.1:7070")
+        connect_link("127.0.0.1:7070")

@@ -6,13 +6,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-import psworker
 from pswire.protocol import Event, Grant, received
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.control import stream
 from psworker.control.joining import Joined
 from psworker.engine import ClientEngine
 from psworker.errors import SessionError
+from tests.links import connect_link
 from tests.patience import PATIENCE
 from tests.service.serving import serving
 
@@ -46,10 +46,10 @@ def test_a_fault_in_it_ends_the_session(
 
     with serving() as cluster:
         # The installing worker has its grants before the fault is there.
-        with psworker.connect(cluster.hosts, {"w": np.zeros(2)}, transport="grpc") as session:
+        with connect_link(cluster.hosts, {"w": np.zeros(2)}, transport="grpc") as session:
             assert session.ready() is not None
             monkeypatch.setattr(stream, "received", faulty)
-            with psworker.connect(cluster.hosts, {"w": np.zeros(2)}, transport="grpc") as other:
+            with connect_link(cluster.hosts, {"w": np.zeros(2)}, transport="grpc") as other:
                 for call in (other.ready, other.done):
                     error = ends(call)
                     assert isinstance(error, SessionError), error

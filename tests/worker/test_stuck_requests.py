@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import psworker
 from pswire import patience
 from pswire.transport.framed_socket import FramedSocket
+from tests.links import connect_link
 from tests.service.serving import serving
 
 WEIGHTS = {"w": np.zeros(50_000, np.float32)}
@@ -34,7 +34,7 @@ def test_a_payload_that_something_swallows_goes_over_another_connection(
 
     sender: Any = FramedSocket
     with serving(1) as cluster, caplog.at_level(logging.WARNING):
-        session = psworker.connect(cluster.servers[0].address, WEIGHTS, transport="socket")
+        session = connect_link(cluster.servers[0].address, WEIGHTS, transport="socket")
         # Version 0 is here.
         grant = session.ready()
         assert grant is not None

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import psworker
 from psworker.tensorflow import named_variables
+from tests.links import connect_link
 from tests.service.serving import granted, serving
 
 pytestmark = [
@@ -31,7 +31,7 @@ def test_a_models_state_is_no_weight() -> None:
     """In a loop over named variables averages become those of the data, untouched by Adam."""
     made = model()
     variables = named_variables(made)
-    with serving(overrides=ADAM) as cluster, psworker.connect(cluster.hosts, made) as session:
+    with serving(overrides=ADAM) as cluster, connect_link(cluster.hosts, made) as session:
         for _ in range(12):
             grant = granted(session)
             before = session.pull(grant)
@@ -57,7 +57,7 @@ def test_values_by_name_say_or_are_asked_which_are_state(caplog: pytest.LogCaptu
 
     def kinds(**more):
         caplog.clear()
-        with serving() as cluster, psworker.connect(cluster.hosts, values, **more) as session:
+        with serving() as cluster, connect_link(cluster.hosts, values, **more) as session:
             return [spec.name for spec in session.plan.variables if spec.kind == "state"]
 
     assert kinds() == []
@@ -70,7 +70,7 @@ def test_values_by_name_say_or_are_asked_which_are_state(caplog: pytest.LogCaptu
         (keras.Sequential([layers.Dense(1)]), None, "is not built yet"),
     ):
         with pytest.raises(ValueError, match=words):
-            psworker.connect("127.0.0.1:1", variables, state=state)
+            connect_link("127.0.0.1:1", variables, state=state)
 
 
 def test_names_do_not_depend_on_what_the_process_has_built(tmp_path) -> None:
@@ -105,7 +105,7 @@ def test_a_second_model_of_a_process_joins_the_job_of_the_first() -> None:
     first, second = model(), model()
     with (
         serving() as cluster,
-        psworker.connect(cluster.hosts, first) as one,
-        psworker.connect(cluster.hosts, second) as other,
+        connect_link(cluster.hosts, first) as one,
+        connect_link(cluster.hosts, second) as other,
     ):
         assert one.plan.fingerprint == other.plan.fingerprint

@@ -15,6 +15,7 @@ from pswire.model.plan import make_plan
 from psworker import Job, JobError
 from psworker.tensorflow import Trainer
 from psworker.trainers import requested_optimizer
+from tests.links import connect_link
 from tests.probes import variables_of
 from tests.service.serving import serving
 
@@ -321,7 +322,7 @@ def test_the_servers_run_the_optimizer_that_the_model_was_compiled_with():
     trainer = Trainer(job_of(build, batches), device="cpu", seed=3)
     wanted = requested_optimizer(trainer)
     with serving(overrides=["optimizer={name='from-job'}"]) as cluster:
-        with psworker.connect(cluster.hosts, trainer.specs, optimizer=wanted) as session:
+        with connect_link(cluster.hosts, trainer.specs, optimizer=wanted) as session:
             trainer.attach(session.plan, session.dtypes)
             outcome = psworker.train(session, trainer, 1, lambda *_: None)
             final = session.plan.gather(session.pull_final())

@@ -82,22 +82,17 @@ def work(framework: str, session: psworker.Session) -> Arrays:
     """The gradients of each step, how far each is from float64, and where the worker would be without servers."""
     gradients_of = GRADIENTS[framework]
     found, errors, alone = [], [], dict(FIRST)
-    for number in range(session.next_batch, STEPS):
-        x, y = X[number], Y[number].astype(np.float32)
-        grant = session.ready()
-        weights = session.pull(grant)
+    for turn in session.turns(range(STEPS)):
+        x, y, weights = X[turn.batch], Y[turn.batch].astype(np.float32), turn.weights
         gradients = gradients_of(weights, x, y)
-        session.push(grant, gradients)
-        session.commit(grant, samples=len(x), loss=0.0, batch=number)
+        turn.send(gradients, samples=len(x), loss=0.0)
         reference = flat(exact(weights, x, y))
         found.append(flat(gradients))
         errors.append(np.linalg.norm(flat(gradients) - reference) / np.linalg.norm(reference))
         alone = {
             name: alone[name] - np.float32(RATE) * each for name, each in gradients_of(alone, x, y).items()
         }
-    session.done()
-    [weights] = [dict(zip(("w", "v"), session.plan.gather(session.pull_final()), strict=True))]
-    return {"gradients": found, "errors": errors, "alone": flat(alone), "servers": flat(weights)}
+    return {"gradients": found, "errors": errors, "alone": flat(alone), "servers": flat(session.weights())}
 
 
 def write(file: Path, found: dict[str, Any]) -> None:

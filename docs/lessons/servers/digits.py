@@ -16,12 +16,9 @@ images, labels = (images / 16).astype(np.float32), labels.astype(np.int64)
 start = {"w": np.zeros((64, 10), np.float32), "b": np.zeros(10, np.float32)}
 
 with psworker.connect(None, start) as session:
-    for step in range(session.next_batch, STEPS):
-        grant = session.ready()
-        if grant is None:
-            break
-        weights = session.pull(grant)
-        random = np.random.default_rng([session.seed, session.worker_index, step])
+    for turn in session.turns(range(STEPS)):
+        weights = turn.weights
+        random = np.random.default_rng([session.info.seed, session.rank, turn.batch])
         chosen = random.integers(0, len(images), BATCH)
         x, y = images[chosen], labels[chosen]
         scores = x @ weights["w"] + weights["b"]
@@ -30,6 +27,4 @@ with psworker.connect(None, start) as session:
         loss = float(-np.log(error[np.arange(BATCH), y]).mean())
         error[np.arange(BATCH), y] -= 1
         time.sleep(SECONDS)
-        session.push(grant, {"w": x.T @ error / BATCH, "b": error.mean(axis=0)})
-        session.commit(grant, samples=BATCH, loss=loss, batch=step)
-    session.done()
+        turn.send({"w": x.T @ error / BATCH, "b": error.mean(axis=0)}, samples=BATCH, loss=loss)

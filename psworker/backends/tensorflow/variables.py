@@ -103,7 +103,7 @@ def _outside(node: Any, seen: set[int], inside: frozenset[int] = frozenset()) ->
 
 
 def named_variables(model: Any) -> dict[str, Any]:
-    """Return the variables of a model that travel, by the names by which `psworker.Session` knows them: `tf.Variable`s.
+    """Return the variables of a model that travel, by the names by which `psworker.connect` knows them: `tf.Variable`s.
 
     Raises JobError, as for a model of a job.
     """

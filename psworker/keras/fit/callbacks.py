@@ -13,7 +13,7 @@ from keras.src.utils import file_utils
 from psworker.backends.keras import FitError, KerasVariables
 from psworker.engine import Grant
 from psworker.keras.fit.membership import Membership
-from psworker.session import Session
+from psworker.link import Link
 
 # They write one file or folder, at a path that all workers share.
 WRITERS = (
@@ -243,18 +243,18 @@ class Backups:
         """Restore when training begins. `join` joins the job and says whether this is worker 0. Raises FitError."""
         before = model._initial_epoch
         found = [each.backup_dir for each in self._callbacks if _has_weights(each)]
-        session, untrained = membership.session, membership.given is not None
-        self._late = session is not None and untrained
-        self._restored = found[0] if found and (session is None or untrained) else ""
+        link, untrained = membership.link, membership.given is not None
+        self._late = link is not None and untrained
+        self._restored = found[0] if found and (link is None or untrained) else ""
         if self._restored and self._late and membership.alone:
             self._refuse(1)
         index = 0 if membership.alone else membership.connection.task_index
         for backup in self._callbacks:
-            if not (index if session is None else session.worker_index):
+            if not (index if link is None else link.worker_index):
                 backup.on_train_begin()
         if not self._restored:
             return
-        if session is None and index is None:
+        if link is None and index is None:
             # Only by joining this worker learns its number.
             if not join():
                 model._initial_epoch = before
@@ -262,10 +262,10 @@ class Backups:
             # Compared with the first version, which shows whether they are lost.
             membership.given = variables.values()
 
-    def check(self, session: Session, grant: Grant) -> None:
+    def check(self, link: Link, grant: Grant) -> None:
         """Refuse a backup of another job: a worker that comes back to a running job never starts at version 0."""
-        if self._restored and grant.version == 0 and (self._late or session.worker_count > 1):
-            self._refuse(session.worker_count)
+        if self._restored and grant.version == 0 and (self._late or link.worker_count > 1):
+            self._refuse(link.worker_count)
         self._restored = ""
 
     def _refuse(self, workers: int) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 
 from pswire.logs.events import event
 from psworker.backends.keras import FitError, unwrapped
+from psworker.link import Link
 from psworker.optimizers import beginning
-from psworker.session import Session
 
 log = logging.getLogger("ps-worker")
 
@@ -29,12 +29,12 @@ class Duties:
         self.mine = True
         self._worker, self._chief = "", ""
 
-    def join(self, session: Session) -> None:
+    def join(self, link: Link) -> None:
         """Learn who is the chief of the job; where another has taken over, worker 0 is one like all others."""
-        self._worker = session.worker
-        self.mine = session.chief == session.worker if session.chief else session.worker_index == 0
+        self._worker = link.worker
+        self.mine = link.chief == link.worker if link.chief else link.worker_index == 0
         # The name of worker 0 is not known before the first end of an epoch.
-        self._chief = session.chief or (session.worker if self.mine else "")
+        self._chief = link.chief or (link.worker if self.mine else "")
 
     def end_epoch(self, chief: str) -> None:
         """Take the name that the coordinator gave; empty: the same as before."""

@@ -51,7 +51,7 @@ class DealtEpochs:
             if grant.part.epoch <= dealt.epoch:
                 self.trained = True
                 self._count_once(grant.part.epoch)
-                unit = steps.session.unit(grant)
+                unit = steps.link.unit(grant)
                 logs = steps(dealt.batch(unit), dealt.work.count * unit.epoch + unit.number)
         grant = steps.grant
         if grant is not None and grant.part is not None and grant.part.epoch > dealt.epoch:
@@ -60,7 +60,7 @@ class DealtEpochs:
 
     def _count_once(self, epoch: int) -> None:
         """Reset the metrics where the job has gone back to a checkpoint: batches that they counted are dealt again."""
-        counting = (self._steps.session.job, epoch)
+        counting = (self._steps.link.job, epoch)
         if counting != self._counting:
             self._counting = counting
             self._steps.model.reset_metrics()

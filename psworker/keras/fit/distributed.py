@@ -95,7 +95,8 @@ class Distributed:
     @property
     def session(self) -> Session:
         """The session with the servers; joins the job first if need be, with the weights of this moment."""
-        return self._steps.session
+        link = self._steps.link
+        return Session(link, self._steps.turns)
 
     @property
     def optimizer(self) -> dict[str, Any]:
@@ -119,10 +120,10 @@ class Distributed:
         one. Ids that have no row give zeros. Raises ModelError as `psworker.keras.export`, FitError before the first
         batch.
         """
-        session, grant, steps = self._membership.session, self._steps.grant, self._steps
-        if session is None or (grant is None and not steps.finished):
+        link, grant, steps = self._membership.link, self._steps.grant, self._steps
+        if link is None or (grant is None and not steps.finished):
             raise FitError("export() takes rows of a version: expected it after fit, and before close")
-        return export(self.model, lambda table: session.pull_table(table, grant))
+        return export(self.model, lambda table: link.pull_table(table, grant))
 
     def close(self) -> None:
         """End this worker's part of the job, and the server of this process. The model keeps its weights.
@@ -171,7 +172,7 @@ class Distributed:
     def at_exit(self) -> None:
         """Close at the end of the process; leave where an exception ends it, so that nobody waits for its data."""
         error = getattr(sys, "last_value", None)
-        if error is not None and self._membership.session is not None:
+        if error is not None and self._membership.link is not None:
             self._steps.leave(f"{type(error).__name__} in the script")
         self.close()
 
@@ -190,8 +191,8 @@ class Distributed:
         self._begin_phase()
         self._deal(bound.arguments)
         if self._cuts:
-            session = self.session
-            cut(bound.arguments, session.worker_index % session.worker_count, session.worker_count)
+            link = self._steps.link
+            cut(bound.arguments, link.worker_index % link.worker_count, link.worker_count)
         given = bound.arguments.get("callbacks")
         check_callbacks(self.model, listed(given))
         self._steps.guard.begin_fit(given)
@@ -270,7 +271,7 @@ class Distributed:
 
     def _deal(self, arguments: MutableMapping[str, Any]) -> None:
         """Take the data out of the arguments of `fit`, if the coordinator deals it."""
-        if self._deals and self._membership.session is None:
+        if self._deals and self._membership.link is None:
             self._steps.dealt = DealtData(arguments, apart=self._shares)
             if self.model.optimizer.gradient_accumulation_steps:
                 raise FitError(
@@ -303,11 +304,11 @@ class Distributed:
     def _acts_for_all(self) -> bool:
         """Return whether this worker is the chief; see `Duties`."""
         membership = self._membership
-        if membership.session is None and not membership.alone and not self._steps.finished:
+        if membership.link is None and not membership.alone and not self._steps.finished:
             if membership.connection.task_index is not None:
                 return membership.connection.task_index == 0
             # Only by joining this worker learns its number.
-            assert self.session is not None
+            assert self._steps.link is not None
         return self._steps.duties.mine
 
     def _make_train_function(self, force: bool = False) -> Any:
@@ -353,11 +354,11 @@ class Distributed:
         # A CallbackList that the caller made may have none.
         params = self._first.params or {}
         epochs = (params.get("epochs") or 0) - self._first_epoch
-        session = self.session
-        committed = (session.next_batch - session.phase_batch) * every
+        link = self._steps.link
+        committed = (link.next_batch - link.phase_batch) * every
         if committed:
             warn_of_lost(self.model)
-        self._resumption.place(committed, params.get("steps"), epochs, session.phases_over)
+        self._resumption.place(committed, params.get("steps"), epochs, link.phases_over)
 
     def _begin_epochs(self) -> None:
         """Choose the first epoch, before Keras does."""
@@ -380,10 +381,10 @@ class Distributed:
 
     def _extent(self, epochs: int, left: int, batches: int) -> None:
         """Report how much there is to train, for the status."""
-        session, steps = self._membership.session, self._steps
-        if session is not None and steps.turns is not None and steps.dealt is None and not steps.finished:
+        link, steps = self._membership.link, self._steps
+        if link is not None and steps.turns is not None and steps.dealt is None and not steps.finished:
             every = self.model.optimizer.gradient_accumulation_steps or 1
-            session.tell_extent(epochs, steps.turns.batch + left * batches // every)
+            link.tell_extent(epochs, steps.turns.batch + left * batches // every)
 
     def _end_epoch(self, epoch: int, logs: MutableMapping[str, Any]) -> None:
         """Give callbacks the logs of an epoch over all workers."""
@@ -393,7 +394,7 @@ class Distributed:
         self._meet()
         if self._metrics.met:
             duties = self._steps.duties
-            if not self._metrics.exchange(self.session, logs, validates=duties.mine):
+            if not self._metrics.exchange(self._steps.link, logs, validates=duties.mine):
                 self.model.stop_training = True
             duties.end_epoch(self._metrics.chief)
         else:
@@ -401,25 +402,25 @@ class Distributed:
 
     def _tell_alone(self, logs: Mapping[str, Any]) -> None:
         """As the only worker of a job on servers, tell what it validated."""
-        session, steps = self._membership.session, self._steps
-        if session is None or self._membership.alone or session.worker_count > 1:
+        link, steps = self._membership.link, self._steps
+        if link is None or self._membership.alone or link.worker_count > 1:
             return
         # Work units end the job before the validation of their last epoch.
         if steps.dealt is not None or not steps.finished:
-            self._metrics.tell(session, logs)
+            self._metrics.tell(link, logs)
 
     def _meet(self) -> None:
         """Wait for all workers at the end of an epoch's batches, before validation."""
-        session, steps = self._membership.session, self._steps
-        if self._metrics.met or not self._shares or session is None or session.worker_count == 1:
+        link, steps = self._membership.link, self._steps
+        if self._metrics.met or not self._shares or link is None or link.worker_count == 1:
             return
         if steps.dealt is None:
             # A worker without a batch has no metrics, and is done as soon as Keras is through its epochs.
             if not steps.finished and self._resumption.placed:
-                self._metrics.meet(session, steps.yield_ticket)
+                self._metrics.meet(link, steps.yield_ticket)
         elif self._dealt_epochs.trained:
             # Behind the last unit, too, when the job is over.
-            self._metrics.meet(session, None)
+            self._metrics.meet(link, None)
 
     def _end_fit(self) -> None:
         """Take the job's last version, on a cluster."""
@@ -428,10 +429,10 @@ class Distributed:
             return
         if not self._membership.alone and not self._stay and not self._steps.finished and self.model.built:
             # A worker without a batch joins, too, because the others wait for it.
-            assert self.session is not None
+            assert self._steps.link is not None
         if self._stay:
             self._steps.bring_slots()
-        if self._membership.session is None or self._stay or self._steps.finished:
+        if self._membership.link is None or self._stay or self._steps.finished:
             return
         # A callback that stops this fit stops the job: its reason is as good in any other worker.
         stopped = f"a callback stopped its fit in epoch {self._epoch + 1}" if self.model.stop_training else ""

@@ -12,14 +12,14 @@ import numpy as np
 from pswire.addresses import Address
 from psworker.backends import computes, log_backend
 from psworker.backends.keras import KerasModel, KerasVariables, backend, collect
-from psworker.connecting import open_session
+from psworker.connecting import open_link
 from psworker.connection import Connection
 from psworker.control.joining import Phase
-from psworker.session import Session
+from psworker.link import Link
 
 # The newest session of this process, by servers and task. What the process trains there next is a phase behind it; it
 # stays open until then, so that the servers wait.
-_NEWEST: dict[tuple[tuple[Address, ...], int | None], Session] = {}
+_NEWEST: dict[tuple[tuple[Address, ...], int | None], Link] = {}
 
 
 class Membership:
@@ -35,7 +35,7 @@ class Membership:
         self.alone = own is not None
         self.connection = connection if self._server is None else connection.at(self._server)
         self._key = self.connection.hosts, connection.task_index
-        self.session: Session | None = None
+        self.link: Link | None = None
         # The weights with which the job was joined, until the first version comes in their place.
         self.given: list[np.ndarray[Any, Any]] | None = None
 
@@ -46,7 +46,7 @@ class Membership:
         more: Mapping[str, Any],
         *,
         goes_on: bool = False,
-    ) -> Session:
+    ) -> Link:
         """Join the job; `more`: the work that it deals.
 
         `goes_on`: begin another phase of the job of this membership's last session. Otherwise what this process trained
@@ -60,7 +60,7 @@ class Membership:
             phase = Phase(stays=True, job=before.job, begins_next=not goes_on)
             connection = replace(connection, name=before.worker, task_index=before.worker_index)
         model = KerasModel(variables, backend().framework)
-        self.session = session = open_session(
+        self.link = link = open_link(
             connection,
             specs,
             optimizer=optimizer,
@@ -68,16 +68,16 @@ class Membership:
             computes=computes(model.backend, model.device),
             **more,
         )
-        _NEWEST[self._key] = session
-        log_backend(session.worker, model)
+        _NEWEST[self._key] = link
+        log_backend(link.worker, model)
         if before is not None:
             before.close("begins another phase")
-        return session
+        return link
 
     @property
     def went_on(self) -> bool:
         """This process has trained something else on these servers since."""
-        return _NEWEST.get(self._key) is not self.session
+        return _NEWEST.get(self._key) is not self.link
 
     def changed(self, variables: KerasVariables, tolerance: float) -> str | None:
         """Name a variable that is not as it was given, up to `tolerance` relative to 1 or to itself."""
@@ -89,28 +89,28 @@ class Membership:
 
     def rest(self) -> None:
         """End this part of the job, or of a phase; another one follows, and the servers wait for it."""
-        session, self.session = self.session, None
-        if session is not None and session.stop is None:
-            session.done()
+        link, self.link = self.link, None
+        if link is not None and link.stop is None:
+            link.done()
 
     def leave(self, reason: str) -> None:
         """Leave before the end, so that nobody waits for this worker."""
-        session, self.session = self.session, None
-        if session is not None:
-            session.close(reason)
+        link, self.link = self.link, None
+        if link is not None:
+            link.close(reason)
 
     def close(self) -> None:
         """End this worker's part, and its own server."""
-        session, self.session = self.session, None
+        link, self.link = self.link, None
         try:
-            if session is not None:
+            if link is not None:
                 try:
-                    if session.stop is None:
-                        session.done()
+                    if link.stop is None:
+                        link.done()
                 finally:
-                    session.close()
+                    link.close()
         finally:
-            self._end_server(over=session is not None and session.stop is not None)
+            self._end_server(over=link is not None and link.stop is not None)
 
     def abandon(self) -> None:
         """Leave because the model is gone."""
@@ -134,8 +134,8 @@ class Membership:
 
 def _leave_all() -> None:
     """Leave all jobs at the end of the process."""
-    for session in _NEWEST.values():
-        session.close()
+    for link in _NEWEST.values():
+        link.close()
 
 
 # Registered first, so it runs last: a model's own end comes before.

@@ -22,7 +22,7 @@ import numpy as np
 from pswire.logs.events import event
 from psworker.backends.keras import metrics_of, read, replaced
 from psworker.control.epochs import EpochTotals
-from psworker.session import Session
+from psworker.link import Link
 
 log = logging.getLogger("ps-worker")
 
@@ -154,7 +154,7 @@ class EpochMetrics:
         #: The worker that validates from the next epoch on; empty: the same as before.
         self.chief = ""
 
-    def meet(self, session: Session, yields: Callable[[], object] | None) -> None:
+    def meet(self, link: Link, yields: Callable[[], object] | None) -> None:
         """Add up what all workers counted in the epoch, once its batches are over.
 
         A worker with fewer batches than others waits here; `yields` then contributes nothing under its ticket, where
@@ -165,14 +165,14 @@ class EpochMetrics:
         self._counted = [read(variable) for variable in self._variables]
         flat = np.concatenate([np.zeros(0), *(each.ravel().astype(np.float64) for each in self._counted)])
         sums = [*flat.tolist(), float(self.data), float(self.data**2)]
-        self._totals = totals = self._gather(session, self._layout(), sums, {}, yields)
+        self._totals = totals = self._gather(link, self._layout(), sums, {}, yields)
         if totals is not None:
             *added, total, squares = totals.sums
             self._totals = replace(totals, sums=added)
             if self.data and totals.workers > 1 and total**2 == totals.workers * squares:
                 self._warn_of_data(totals.workers)
 
-    def exchange(self, session: Session, logs: MutableMapping[str, Any], *, validates: bool) -> int:
+    def exchange(self, link: Link, logs: MutableMapping[str, Any], *, validates: bool) -> int:
         """Put the values over all workers into an epoch's `logs`, after `meet`.
 
         `validates`: this worker measured the `val_` values of the logs for all. Returns the number of workers, 0 when
@@ -180,7 +180,7 @@ class EpochMetrics:
         """
         own = _validated(logs) if validates else {}
         self.met, sums = False, self._totals
-        gathered = None if sums is None else self._gather(session, "validation", [], own, None)
+        gathered = None if sums is None else self._gather(link, "validation", [], own, None)
         if sums is None or gathered is None:
             return 0
         self.chief = gathered.chief
@@ -192,21 +192,21 @@ class EpochMetrics:
             logs.update(self._results(np.array(sums.sums), logs))
         return sums.workers
 
-    def tell(self, session: Session, logs: Mapping[str, Any]) -> None:
+    def tell(self, link: Link, logs: Mapping[str, Any]) -> None:
         """Tell the servers what the only worker of a job has validated."""
         if own := _validated(logs):
-            self._gather(session, "validation", [], own, None)
+            self._gather(link, "validation", [], own, None)
 
     def _gather(
         self,
-        session: Session,
+        link: Link,
         layout: str,
         sums: list[float],
         values: Mapping[str, float],
         yields: Callable[[], object] | None,
     ) -> EpochTotals | None:
         self._number += 1
-        return session.gather_epoch(self._number - 1, layout, sums, values, yields)
+        return link.gather_epoch(self._number - 1, layout, sums, values, yields)
 
     def _warn_of_data(self, workers: int) -> None:
         """Warn, once, of workers whose numbers have no spread: they are equal."""

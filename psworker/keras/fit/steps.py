@@ -36,8 +36,8 @@ from psworker.keras.fit.metrics import MetricSums
 from psworker.keras.fit.weights import WeightGuard
 from psworker.keras.slots import assign_slots, slot_lists
 from psworker.keras.translate import translate, warn_of_clipping, worker_clips
+from psworker.link import Link
 from psworker.local import NONFINITE_LIMIT
-from psworker.session import Session
 from psworker.turn import FateCounts, Turn, Turns
 
 log = logging.getLogger("ps-worker")
@@ -126,12 +126,12 @@ class Steps:
         self.types: Any = None
 
     @property
-    def session(self) -> Session:
+    def link(self) -> Link:
         """The session; joins the job first if need be, with the weights of this moment."""
-        if self.membership.session is None:
+        if self.membership.link is None:
             self._open()
-        assert self.membership.session is not None
-        return self.membership.session
+        assert self.membership.link is not None
+        return self.membership.link
 
     @property
     def version(self) -> int:
@@ -161,24 +161,24 @@ class Steps:
             more |= {"work": self.dealt.work, "epochs": self.dealt.epochs}
         if not self.membership.alone:
             more["function"] = function_of(model)
-        session = self.membership.open(variables, self.optimizer, more, goes_on=self._goes_on)
-        read_rows(model, session.lookup)
-        if self._deals and session.phases_over and not self._goes_on:
+        link = self.membership.open(variables, self.optimizer, more, goes_on=self._goes_on)
+        read_rows(model, link.lookup)
+        if self._deals and link.phases_over and not self._goes_on:
             raise FitError(
-                f'the job has ended {session.phases_over} phases without this process: with sharding="units" a script '
+                f'the job has ended {link.phases_over} phases without this process: with sharding="units" a script '
                 "that is started again cannot tell which of its fits that is; the other workers train its units"
             )
         if not self.membership.alone and not self._goes_on:
             # Whichever worker gets a unit draws the same numbers for it.
-            self._draws.begin(variables, 0 if self._deals else session.worker_index)
-        self._step = self._traced(variables, session)
+            self._draws.begin(variables, 0 if self._deals else link.worker_index)
+        self._step = self._traced(variables, link)
         self.lookups = Lookups(self._step.find) if tables else None
         if not self._goes_on:
-            self._rate = begin_rate(model.optimizer, session.learning_rate)
-            warn_of_clipping(model.optimizer, self.optimizer, session.worker_count)
-        self.turns = Turns(session, self._put, rate=self._rate, counts=self._counts)
-        self.duties.join(session)
-        if session.worker_count > 1:
+            self._rate = begin_rate(model.optimizer, link.learning_rate)
+            warn_of_clipping(model.optimizer, self.optimizer, link.worker_count)
+        self.turns = Turns(link, self._put, rate=self._rate, counts=self._counts)
+        self.duties.join(link)
+        if link.worker_count > 1:
             warn_of_reduction(model.loss, model)
 
     def _translated(self, trained: Sequence[tuple[Any, str]]) -> dict[str, Any]:
@@ -186,12 +186,12 @@ class Steps:
         servers = 2 if tables_of(self.model._flatten_layers()) else self.membership.connection.parts
         return translate(self.model.optimizer, trained, servers=servers)
 
-    def _traced(self, variables: KerasVariables, session: Session) -> GradientStep:
-        sums = self.sums if session.worker_count > 1 else None
+    def _traced(self, variables: KerasVariables, link: Link) -> GradientStep:
+        sums = self.sums if link.worker_count > 1 else None
         return GradientStep(
             self.model,
             variables,
-            session.plan,
+            link.plan,
             self._wire_dtype,
             sums,
             self._version,
@@ -245,7 +245,7 @@ class Steps:
         now, before = _compilation(self.model), self._step
         if now != self._compilation and before is not None and self._variables is not None:
             self.sums = MetricSums(self.model)
-            self._step = self._traced(self._variables, self.session)
+            self._step = self._traced(self._variables, self.link)
             self.lookups = Lookups(self._step.find) if self.lookups is not None else None
         self._compilation = now
 
@@ -255,7 +255,7 @@ class Steps:
         self.backups.restore(self.model, self.membership, self._variables, self._joins_as_first)
 
     def _joins_as_first(self) -> bool:
-        return self.session.worker_index == 0
+        return self.link.worker_index == 0
 
     # One batch
 
@@ -265,7 +265,7 @@ class Steps:
             self.model._symbolic_build(data_batch=data)
             # Layers that are not built now have nothing to build.
             self._called = True
-        if self.membership.session is None:
+        if self.membership.link is None:
             self._open()
         assert self._step is not None
         shown = data if self.types is None else self.types
@@ -274,7 +274,7 @@ class Steps:
 
     def hold(self) -> None:
         """Get a ticket, and put its version into the model, unless the job is over."""
-        if self.turn is None and self.session.stop is None:
+        if self.turn is None and self.link.stop is None:
             self._next()
 
     def __call__(
@@ -296,7 +296,7 @@ class Steps:
         if self.turn is None:
             self._next()
         assert self.turns is not None
-        self.guard.check(self._step, self.session.worker_count)
+        self.guard.check(self._step, self.link.worker_count)
         if number is None:
             number = self._step.number(self.turns.batch)
         after, lookups = None, self.lookups
@@ -332,20 +332,20 @@ class Steps:
         batch does not count, and gets none."""
         while self.turn is not None:
             with self.turn:
-                return replace(batch, rows=self.session.pull_rows(self.turn.grant, batch.keys))
+                return replace(batch, rows=self.link.pull_rows(self.turn.grant, batch.keys))
             self._next()
         return batch
 
     def _next(self) -> None:
         """Get the next turn, and put its version into the model. At the end of the job, stop Keras."""
-        session = self.session
+        link = self.link
         assert self.turns is not None
         self.guard.check_given(self.membership, self._variables)
         self.turn = None
         self.turn = self.turns.next()
         if self.turn is None:
             self.model.stop_training = True
-            self._finish(session)
+            self._finish(link)
             return
         self.membership.given = None
         self._version = self.turn.grant.version
@@ -353,7 +353,7 @@ class Steps:
 
     def _put(self, flats: Sequence[NDArray[Any]], grant: Grant) -> None:
         assert self._step is not None
-        self.backups.check(self.session, grant)
+        self.backups.check(self.link, grant)
         self._step.assign(flats, grant.version)
 
     def yield_ticket(self) -> None:
@@ -368,13 +368,13 @@ class Steps:
         """End this worker's part: wait for the others, then take the job's last version. `reason`: why the job is to
         end for all at once; empty where it is not."""
         self.turn = None
-        session = self.session
-        session.done(reason)
-        self._finish(session)
+        link = self.link
+        link.done(reason)
+        self._finish(link)
 
-    def _finish(self, session: Session) -> None:
+    def _finish(self, link: Link) -> None:
         """Put the job's last version into the model, once the job is over."""
-        stop = session.stop
+        stop = link.stop
         if stop is None or self.finished:
             return
         self.finished = True
@@ -382,7 +382,7 @@ class Steps:
         if not stop.success:
             raise SessionError(f"the job failed at version {stop.version}: {stop.reason}")
         assert self._step is not None
-        self._step.assign(list(session.pull_final()), stop.version)
+        self._step.assign(list(link.pull_final()), stop.version)
         self._version = stop.version
         self.bring_slots()
         unwrapped(self.compiled).finalize_variable_values(self.model.trainable_weights)
@@ -394,13 +394,13 @@ class Steps:
         Where other workers make versions meanwhile, both may be of a later one.
         """
         self.bring_rows()
-        session, optimizer = self.membership.session, self.compiled
+        link, optimizer = self.membership.link, self.compiled
         held = self.turn is not None or self.finished
-        if session is None or self._variables is None or not held or self._slots_of == self._version:
+        if link is None or self._variables is None or not held or self._slots_of == self._version:
             return
         lists = slot_lists(optimizer)
         try:
-            found = session.pull_slots(len(lists), self.grant) if lists else []
+            found = link.pull_slots(len(lists), self.grant) if lists else []
         except SessionError as error:
             log.warning(
                 "the model's optimizer has nothing of what the servers' optimizer remembers: %s; compile the model "
@@ -415,10 +415,10 @@ class Steps:
 
     def bring_rows(self) -> None:
         """Give layers that were converted their rows."""
-        session, grant = self.membership.session, self.grant
+        link, grant = self.membership.link, self.grant
         held = grant is not None or self.finished
-        if self._converted and session is not None and held and self._rows_of != self._version:
-            self._converted.fill(lambda table: session.pull_table(table, grant))
+        if self._converted and link is not None and held and self._rows_of != self._version:
+            self._converted.fill(lambda table: link.pull_table(table, grant))
             self._rows_of = self._version
 
     def rest(self) -> None:

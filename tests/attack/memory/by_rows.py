@@ -13,9 +13,9 @@ from functools import partial
 import grpc
 import numpy as np
 
-import psworker
 from pswire.model.tables import mix, unmix
 from psworker.errors import SessionError
+from psworker.link import Link
 from tests.attack.memory.honest import connected
 from tests.attack.memory.target import Target
 
@@ -62,7 +62,7 @@ def _joins(target: Target) -> str:
     return f"8 of {len(data) / 2**20:.0f} MiB: {', '.join(sorted(answers))}"
 
 
-def _step(session: psworker.Session, ids: np.ndarray) -> None:
+def _step(session: Link, ids: np.ndarray) -> None:
     grant = session.ready()
     assert grant is not None
     try:

@@ -12,16 +12,17 @@ import time
 
 import numpy as np
 
-import psworker
 from pswire.model.plan import VariableSpec
 from pswire.model.tables import TableSpec
+from psworker.link import Link
+from tests.links import connect_link
 
 VARIABLES = [(VariableSpec("bias", (4,)), np.zeros(4, np.float32))]
 ROWS = TableSpec("rows", 64, "normal", (0.0, 0.05))
 
 
-def connected(address: str, *, tables: bool) -> psworker.Session:
-    return psworker.connect([address], VARIABLES, tables=[ROWS] if tables else [], server_timeout=120)
+def connected(address: str, *, tables: bool) -> Link:
+    return connect_link([address], VARIABLES, tables=[ROWS] if tables else [], server_timeout=120)
 
 
 def main(address: str, tables: bool) -> None:

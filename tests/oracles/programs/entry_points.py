@@ -102,7 +102,7 @@ def found(entry: str, setting: str, given: Given, environment: dict[str, str]) -
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PS_", "TF_CONFIG"))}
     with (
         mock.patch.dict(os.environ, {**kept, **environment}, clear=True),
-        mock.patch("psworker.connecting.Session", opened),
+        mock.patch("psworker.connecting.Link", opened),
         # Without servers the entry points start one.
         mock.patch("psworker.connection.EmbeddedServer", side_effect=Opened),
     ):

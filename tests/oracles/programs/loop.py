@@ -13,10 +13,7 @@ import data
 
 start = {"w": np.zeros((data.WIDTH, 1), np.float32), "b": np.zeros(1, np.float32)}
 with psworker.connect(os.environ["PS_HOSTS"], start) as session:
-    for number, (x, y) in enumerate(data.batches(session.worker_index)):
-        grant = session.ready()
-        weights = session.pull(grant)
-        error = (x @ weights["w"] + weights["b"] - y) / data.SIZE
-        session.push(grant, {"w": x.T @ error, "b": error.sum(axis=0)})
-        session.commit(grant, samples=data.SIZE, loss=0.5, batch=number)
-    session.done()
+    for turn in session.turns(data.batches(session.rank)):
+        x, y = turn.batch
+        error = (x @ turn.weights["w"] + turn.weights["b"] - y) / data.SIZE
+        turn.send({"w": x.T @ error, "b": error.sum(axis=0)}, samples=data.SIZE, loss=0.5)

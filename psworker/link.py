@@ -1,0 +1,623 @@
+"""A worker's link to the parameter servers: the verbs of the protocol, from which `psworker.turn` makes turns.
+
+One step is `ready` -> `pull` -> compute -> `push` -> `commit`, or `contribute` for the last two. Only numpy is needed.
+"""
+
+import json
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, ClassVar, Self, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pswire import running
+from pswire.logs.events import event
+from pswire.model.plan import VariableSpec, make_plan
+from pswire.model.rows import NO_ROWS, KeysByName, RowLayout, RowsByName
+from pswire.model.tables import TableSpec, compiled_batches, joined_parts, unique
+from pswire.transport.wire import wire_named
+from pswire.unreached import unreached_here
+from pswire.v1 import coordinator_pb2 as pb
+from psworker.connection import Connection
+from psworker.control.backoff import Backoff, Contact
+from psworker.control.epochs import EpochTotals, gather
+from psworker.control.joining import FIRST, Facts, Phase, Registration
+from psworker.control.stream import SessionStream
+from psworker.data.payloads import Floats, Payload
+from psworker.data.reach import Reach
+from psworker.data.reader import WeightReader
+from psworker.data.shard_client import Settings, ShardClient, StepResult
+from psworker.data.shard_group import ShardGroup
+from psworker.data.timing import Stopwatch
+from psworker.engine import Commit, Disposition, Grant, Stop
+from psworker.errors import JobStopped, Refused, Voided
+from psworker.local import PLAIN, LocalRuleError, LocalWork, build
+from psworker.work import Unit, WorkUnits
+
+log = logging.getLogger("ps-worker")
+
+
+class Link(Facts):
+    """An open link. Not thread-safe: one training loop uses it. Close it, or use `with`.
+
+    `opened`: how many sessions this process has opened so far.
+    """
+
+    opened: ClassVar[int] = 0
+
+    def __init__(
+        self,
+        where: Connection,
+        variables: Sequence[tuple[VariableSpec, ArrayLike]],
+        *,
+        prefetch: bool = False,
+        optimizer: Mapping[str, Any] | None = None,
+        work: WorkUnits | None = None,
+        epochs: int = 1,
+        phase: Phase = FIRST,
+        computes: str = "",
+        function: str = "",
+        tables: Sequence[TableSpec] = (),
+    ) -> None:
+        """`psworker.connect` opens links, and describes the parameters. With replicas a link follows the server that
+        serves a part."""
+        hosts, wire, credentials = where.hosts, wire_named(where.wire_dtype), where.credentials
+        self.plan, self.work = make_plan([spec for spec, _ in variables], where.parts, tables), work
+        self._layout = RowLayout(self.plan)
+        self._initial = [np.asarray(value) for _, value in variables]
+        self._wire, self._strict = wire, where.transport == "shared-memory"
+        for codec in (wire.up, wire.deltas):
+            if codec is not None:
+                codec.prepare()
+        if self.plan.tables:
+            compiled_batches()
+        settings = Settings(self.plan, wire, where.server_timeout, where.transport, credentials)
+        servers = self._servers = ShardGroup(hosts, settings, replicas=where.replicas)
+        contact = Contact(hosts[0], credentials)
+        backoff, self._epoch_backoff = (
+            Backoff(
+                0, hosts[0], where.server_timeout, servers.closing, contact, settings.silent, servers.seeker()
+            )
+            for _ in range(2)
+        )
+        registration = Registration(
+            servers.control,
+            self.plan,
+            wire,
+            where.name,
+            where.task_index,
+            backoff,
+            "" if optimizer is None else json.dumps(optimizer),
+            work,
+            epochs,
+            phase,
+            computes,
+            function,
+        )
+        try:
+            stream = self._stream = SessionStream(
+                lambda: servers.control,
+                registration,
+                servers.admit,
+                backoff,
+                servers.give_up,
+                numbered=work is None,
+            )
+        except BaseException:
+            servers.close()
+            raise
+        Link.opened += 1
+        self._shards, self._joined = servers.shards, stream.joined
+        servers.explain, servers.void = stream.explained, stream.void
+        servers.on_transport = stream.announce_transports
+        self._watch = Stopwatch()
+        self._reader = WeightReader(servers, stream, self._watch, prefetch)
+        # The servers' receipts for the payload that is not committed yet, by ticket.
+        self._receipts: dict[int, tuple[bytes, ...]] = {}
+        # The ticket whose payload was encoded last, by a codec that remembers.
+        self._encoded = 0
+        fragments = self._joined.reply.local_rule.knobs.get("fragments", 1)
+        self._reach = Reach(self.plan, int(fragments))
+        # Log index of the newest grant.
+        self._seen = 0
+        self._at_close: tuple[Callable[[], object], Callable[[], object]] | None = None
+
+    # The job
+
+    def local_work(self) -> LocalWork:
+        """Return the local rule, with an empty memory. Raises Refused for a rule that this release does not have."""
+        rule = self._joined.reply.local_rule
+        try:
+            made = build(rule.name, rule.knobs, [shard.trainable for shard in self.plan.shards], self.plan)
+        except LocalRuleError as error:
+            raise Refused(str(error)) from error
+        return LocalWork(made, self.membership)
+
+    @property
+    def stop(self) -> Stop | None:
+        """Set once the job is over."""
+        return self._stream.stop
+
+    @property
+    def transport(self) -> tuple[str, ...]:
+        """How payloads travel, by server: "grpc", "socket", "shared-memory", or "undecided" before the first one."""
+        return tuple(shard.transport.kind for shard in self._shards)
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The dtype of the weights that `psworker.loop` gives to a trainer: "float32" from shared memory and for a
+        local rule, else the wire dtype."""
+        float32 = self._strict or self.local_rule != PLAIN or not self._wire.same
+        return ("float32",) if float32 else (self._wire.down.name,)
+
+    def unit(self, grant: Grant) -> Unit:
+        """Return the work unit that the grant's part belongs to. Only after `connect(work=...)`."""
+        assert self.work is not None and grant.part is not None, "the job deals no work units"
+        return self.work.of(grant.part.epoch, grant.part.unit, self.seed)
+
+    # One step: grant, pull
+
+    def ready(self) -> Grant | None:
+        """Ask for the next unit of work and wait for its grant. None: the job is over (see `stop`)."""
+        self._watch.ask()
+        while (grant := self._stream.wait_grant()) is not None and grant.initialise:
+            self._initialise(grant)
+        if grant is not None:
+            self._watch.begin(grant)
+            self._seen = grant.index
+        return grant
+
+    @overload
+    def pull(self, grant: Grant) -> dict[str, Floats]: ...
+    @overload
+    def pull(
+        self, grant: Grant, rows: Mapping[str, ArrayLike]
+    ) -> tuple[dict[str, Floats], dict[str, Floats]]: ...
+    def pull(
+        self, grant: Grant, rows: Mapping[str, ArrayLike] | None = None
+    ) -> dict[str, Floats] | tuple[dict[str, Floats], dict[str, Floats]]:
+        """Return the granted version: arrays by variable name. Raises Voided, Refused, Unreachable.
+
+        `rows`: ids by table, in any order and shape, also several times; then the result is a pair, and its second part
+        has float32 rows by table, of the shape of the ids, with a last axis of dim.
+        """
+        if rows is None:
+            return self.plan.gather_by_name(self.pull_flat(grant))
+        found = {name: unique(ids) for name, ids in rows.items()}
+        keys = {name: each for name, (each, _) in found.items()}
+        self.want_rows(keys)
+        weights = self.plan.gather_by_name(self.pull_flat(grant))
+        values = self.pull_rows(grant, keys)
+        return weights, {
+            name: values[name][inverse].reshape(*np.shape(rows[name]), values[name].shape[1])
+            for name, (_, inverse) in found.items()
+        }
+
+    def want_rows(self, keys: KeysByName) -> None:
+        """Read these rows of tables together with every version that is pulled from now on, in the same message."""
+        self._reader.wanted = self._layout.wanted(keys) if keys else ()
+
+    def pull_rows(self, grant: Grant, keys: KeysByName) -> dict[str, Floats]:
+        """Return rows of tables at the granted version, in the order of keys: float32 of shape (n, dim).
+
+        Costs no message if they came with the version (`want_rows`, or `ahead` of `contribute`). Raises ValueError for
+        unknown tables and unsorted keys, Voided (also if the ticket has read other rows, and the version is gone),
+        Refused, Unreachable.
+        """
+        return self._layout.joined(keys, self._reader.rows(grant, self._layout.wanted(keys)))
+
+    def lookup(self, table: str, ids: ArrayLike) -> tuple[Floats, int]:
+        """Return rows at the newest version, of the shape of `ids` and a last axis of dim, and that version.
+
+        Makes no rows. Call it after the first `ready`.
+
+        Several servers may be at different versions; the oldest is returned. Raises ValueError for an unknown table,
+        Refused, Unreachable.
+        """
+        keys, inverse = unique(ids)
+        rows, version = self._newest({table: keys})
+        return rows[table][inverse].reshape(*np.shape(ids), rows[table].shape[1]), version
+
+    def newest_rows(self, keys: KeysByName) -> dict[str, Floats]:
+        """Look sorted unique keys of several tables up, as `lookup` does ids of one."""
+        return self._newest(keys)[0]
+
+    def _newest(self, keys: KeysByName) -> tuple[dict[str, Floats], int]:
+        wanted = self._layout.wanted(keys)
+        # The servers know this member by then, and after the stop they have the last version.
+        after = self._seen if self.stop is None else self.stop.index
+        read = self._servers.each(lambda shard: shard.pull_rows(0, 0, after, wanted[shard.server]))
+        asked = [each.version for each, own in zip(read, wanted, strict=True) if any(k.size for k in own)]
+        return self._layout.joined(keys, read), min(asked, default=0)
+
+    def pull_flat(self, grant: Grant) -> list[Floats]:
+        """Pull one float32 array per server: its trainable part, then its state part."""
+        return self._reader.copied(grant)
+
+    def view_flat(self, grant: Grant, *, narrow: bool = False) -> AbstractContextManager[list[NDArray[Any]]]:
+        """Hold what `pull_flat` returns for reading within the `with` block: shared memory is not copied.
+
+        The arrays are valid until the block ends or the ticket is committed, abandoned or cancelled. If the servers
+        hold too few versions for every worker to read one without blocking updates, they are copied after all.
+        `narrow`: what came over gRPC stays in the wire dtype (numpy's float16, ml_dtypes' bfloat16), for a caller that
+        widens it on a device.
+        """
+        return self._reader.view(grant, narrow and self._wire.same)
+
+    def prefetch(self, grant: Grant, rows: KeysByName = NO_ROWS) -> None:
+        """Ask for the next ticket while the loop computes on `grant`, which it has read, and fetch its version, with
+        the rows of tables that its batch needs.
+
+        If the policy grants no ticket ahead, both come with this one's commit, as without prefetch. If it does, the
+        next contribution is one version staler. Do not call it for the last unit of work. No-op without
+        `connect(prefetch=True)`.
+        """
+        self._reader.fetch_ahead(grant.ticket, self._layout.wanted(rows) if rows else ())
+
+    @property
+    def prefetches(self) -> bool:
+        """Whether `prefetch` fetches anything: connect(prefetch=True)."""
+        return self._reader.prefetch is not None
+
+    def slot_flat(self, grant: Grant) -> list[Floats]:
+        """Return arrays to write the payload of `grant` into, for `push_flat` or `contribute`.
+
+        Arrays in shared memory are pushed without a copy here; the server makes one. Each call may return the same
+        arrays again until they are pushed. Raises Voided.
+        """
+        self._require_valid(grant)
+        return [shard.slot() for shard in self._shards]
+
+    def push(
+        self,
+        grant: Grant,
+        gradients: Mapping[str, ArrayLike],
+        rows: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
+    ) -> None:
+        """Send gradients (and, for state variables, deltas) by name; absent ones are zero.
+
+        `rows`: ids and gradients by table, a row for each id; gradients of the same id are added in their order.
+
+        Raises ValueError for an unknown name or wrong shape, PayloadRefused for NaN and Inf, Voided when the ticket was
+        cancelled, Refused, Unreachable.
+        """
+        flats = self.plan.scatter_by_name(gradients)
+        self.push_flat(grant, flats, self._layout.summed(rows or {}))
+
+    def summed(self, rows: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> RowsByName:
+        """Return sums of gradients by key, of ids and gradients by table. Raises ValueError as `push`."""
+        return self._layout.summed(rows)
+
+    def push_flat(self, grant: Grant, flats: Sequence[Payload], rows: RowsByName = NO_ROWS) -> None:
+        """Push one flat payload per server: gradient, then state deltas; see `psworker.data.payloads`.
+
+        `rows`: sums of gradients by key.
+        """
+        self._push(grant, self._reach.watched(flats), rows)
+        self._tell_unreached()
+
+    def commit(
+        self,
+        grant: Grant,
+        *,
+        samples: int,
+        loss: float = math.nan,
+        batch: int = 0,
+        ready: bool = False,
+        learning_rate: float | None = None,
+        unit_ends: bool = False,
+    ) -> None:
+        """Make the pushed payload count, exactly once. Returns when server 0 has answered.
+
+        `samples`: how many it was averaged over. `batch`: its number in this worker's data. `ready`: ask for the next
+        grant, too. `learning_rate`: the optimizer's from this contribution on, as an entry of the log.
+        It replaces a number, not a schedule, and a job that began with 0 keeps it. `unit_ends`: the grant's work unit
+        has no part after this one. Raises as `push`.
+        """
+        commit = Commit(grant.ticket, batch, samples, loss, learning_rate=learning_rate, unit_ends=unit_ends)
+        self._commit(grant, commit)
+        self._joined.set_rate(learning_rate)
+        if ready:
+            self._stream.tell(lambda engine: engine.ready())
+
+    def contribute(
+        self,
+        grant: Grant,
+        flats: Sequence[Payload],
+        *,
+        samples: int,
+        loss: float = math.nan,
+        batch: int = 0,
+        ready: bool = False,
+        learning_rate: float | None = None,
+        unit_ends: bool = False,
+        rows: RowsByName = NO_ROWS,
+        ahead: KeysByName = NO_ROWS,
+    ) -> None:
+        """`push_flat` and `commit` together; with a single server in one round trip, which also brings the next grant
+        and its version, with the rows `ahead` of tables.
+
+        With several servers those are read with that version, as after `want_rows`. A single round trip saves most of a
+        small step's time. Raises as `push_flat`.
+        """
+        facts = (grant.ticket, batch, samples, loss, ready)
+        commit = Commit(*facts, learning_rate=learning_rate, unit_ends=unit_ends)
+        if ahead or self._reader.wanted:
+            self.want_rows(ahead)
+        if samples:
+            flats = self._reach.watched(flats)
+        try:
+            if len(self._shards) > 1:
+                self._push(grant, flats, rows)
+                self._commit(grant, commit)
+            else:
+                self._push_with_commit(grant, flats, commit, rows)
+        except Voided:
+            self._joined.contributed(batch, void=samples > 0)
+            raise
+        self._joined.contributed(batch, void=False)
+        self._joined.set_rate(learning_rate)
+        if samples:
+            self._tell_unreached()
+
+    def abandon(self, grant: Grant, reason: str, *, unit_ends: bool = False) -> None:
+        """Give the ticket back unused. `unit_ends`: its work unit ended before its part; else the part is dealt
+        again."""
+        self._stream.tell(lambda engine: engine.abandon(grant.ticket, reason, unit_ends=unit_ends))
+        self._watch.end()
+
+    def cancelled(self, grant: Grant) -> bool:
+        """Whether the coordinator voided this ticket: `abandon` it at the next chance."""
+        return self._stream.void(grant.ticket) is not None
+
+    def dispositions(self) -> list[Disposition]:
+        """Return what became of earlier contributions; each is returned once."""
+        return self._stream.dispositions()
+
+    def _initialise(self, grant: Grant) -> None:
+        try:
+            self._push(grant, self.plan.scatter(self._initial), raw=True)
+            self.commit(grant, samples=0)
+        except Voided as error:
+            self.abandon(grant, str(error))
+
+    def _push(
+        self, grant: Grant, flats: Sequence[Payload], rows: RowsByName = NO_ROWS, *, raw: bool = False
+    ) -> None:
+        """Send to all servers, and keep their receipts for the commit. `raw`: as of `ShardClient.push`."""
+        expected = len(self._shards)
+        if len(flats) != expected:
+            raise ValueError(f"expected {expected} payloads, one per server, got {len(flats)}")
+        divided = self._layout.rows(rows) if rows else [()] * expected
+        self._begin_push(grant)
+
+        def push(shard: ShardClient) -> bytes:
+            own = divided[shard.server]
+            return shard.push(
+                *(grant.ticket, flats[shard.server], grant.index), version=grant.version, raw=raw, rows=own
+            )
+
+        receipts = self._servers.each(push)
+        self._receipts = {grant.ticket: tuple(receipts)}
+
+    def _begin_push(self, grant: Grant) -> None:
+        self._require_valid(grant)
+        self._watch.push(grant.ticket)
+        if self._wire.up.remembers and self._encoded != grant.ticket:
+            # Before a payload is first encoded: the residual of a dropped payload does not count. A payload that is
+            # sent again has the bytes that the servers may hold already.
+            self._encoded, dropped = grant.ticket, self._stream.dropped
+            for shard in self._shards:
+                shard.encoder.take_back(dropped)
+
+    def _require_valid(self, grant: Grant) -> None:
+        reason = self._stream.void(grant.ticket)
+        if reason is not None:
+            raise Voided(f"ticket {grant.ticket} was cancelled: {reason}")
+
+    def _measured(self, commit: Commit, receipts: tuple[bytes, ...] = ()) -> Commit:
+        # Every server was sent payloads of the same tickets, so the residual's ticket is the same for all.
+        return commit.measured(self._watch.times(commit.ticket), receipts, self._shards[0].encoder.base)
+
+    def _commit(self, grant: Grant, commit: Commit) -> None:
+        """Commit what all servers hold."""
+        self._require_valid(grant)
+        measured = self._stream.commit(self._measured(commit, self._receipts.get(grant.ticket, ())))
+        hello = self._joined.hello
+        self._send(grant, lambda shard: shard.commit(grant.index, measured, hello))
+        self._receipts.pop(grant.ticket, None)
+
+    def _send(self, grant: Grant, send: Callable[[ShardClient], StepResult]) -> None:
+        """Send a commit to server 0 until it is answered, and take the answer. Raises Voided if the ticket came to
+        nothing."""
+        ticket = grant.ticket
+        try:
+            result = self._servers.first(send)
+        except BaseException as error:
+            if self._stream.take_back(ticket) or not isinstance(error, Voided):
+                raise
+            # This worker has joined again, and learned that the commit counted.
+            self._keep_residuals(ticket)
+            self._watch.end()
+            return
+        in_hand = self._stream.answered_commit(ticket, result.events)
+        self._watch.end(result.received)
+        if in_hand:
+            self._require_valid(grant)
+        self._keep_residuals(ticket)
+
+    def _keep_residuals(self, ticket: int) -> None:
+        if self._wire.up.remembers:
+            for shard in self._shards:
+                shard.encoder.keep(ticket)
+
+    def _push_with_commit(
+        self, grant: Grant, flats: Sequence[Payload], commit: Commit, rows: RowsByName
+    ) -> None:
+        """With one server: one exchange carries both, and may bring the next grant and its version."""
+        self._begin_push(grant)
+        measured = self._stream.commit(self._measured(commit))
+        hello = self._joined.hello
+        self._send(grant, lambda shard: self._step(shard, grant, flats[0], measured, hello, rows))
+
+    def _step(
+        self,
+        shard: ShardClient,
+        grant: Grant,
+        payload: Payload,
+        commit: Commit,
+        hello: pb.Hello,
+        rows: RowsByName,
+    ) -> StepResult:
+        own = self._layout.rows(rows)[0] if rows else ()
+        ahead = self._reader.wanted[0] if self._reader.wanted else ()
+        with shard.turn:
+            result = shard.step(
+                *(grant.ticket, payload, grant.index, commit, hello),
+                version=grant.version,
+                narrow=self._reader.narrow,
+                rows=own,
+                ahead=ahead,
+            )
+            if result.granted is not None and result.version is not None:
+                delay = running.system() - result.received
+                self._reader.store_ahead(result.granted, result.version, delay)
+        return result
+
+    # Epochs and progress
+
+    def gather_epoch(
+        self,
+        number: int,
+        layout: str,
+        sums: Sequence[float],
+        values: Mapping[str, float],
+        yields: Callable[[], object] | None = None,
+    ) -> "EpochTotals | None":
+        """Wait until all workers have sent their sums of this epoch, and return the totals. None: the job is over.
+
+        `number`: of this worker's epochs, from 0. `layout`: names what `sums` (at most 65,536) are, in at most 128
+        letters and digits, the same for all workers; only sums of one layout are added. `values`: what one worker
+        measures for all. Does not wait for workers that leave or have no more data, nor for those who wait for a ticket
+        that this worker holds: `EpochTotals.workers` says how many are in the sums. `yields`: called when others wait
+        for such a ticket under a policy that counts samples; it commits a contribution of no samples and takes the next
+        ticket. A job of work units is gathered after its stop, too, until all workers have left.
+        Raises Refused, Unreachable.
+        """
+        after_stop = self.work is not None and self.stop is not None
+        facts = (number, layout, sums, values, yields)
+        return gather(self._stream, self._epoch_backoff, *facts, after_stop=after_stop)
+
+    def tell_extent(self, epochs: int, batches: int) -> None:
+        """Tell the servers how many batches, as `commit` numbers them, this worker has in all its epochs.
+
+        `ps-lab status` then shows the job's progress, and an estimate of the time left.
+        """
+        self._stream.announce("extent", pb.SessionRequest(extent=pb.Extent(epochs=epochs, batches=batches)))
+
+    def _tell_unreached(self, *, ends: bool = False) -> None:
+        """Say once, here and to the servers, which variables the first contributions did not reach."""
+        if self._reach.counts(ends=ends):
+            self._warn_of_unreached()
+            numbers = pb.UnreachedVariables(variables=self._reach.numbers)
+            self._stream.announce("unreached", pb.SessionRequest(unreached=numbers))
+
+    def _warn_of_unreached(self) -> None:
+        said = unreached_here(self._joined.reply.worker, self._reach.names, self._reach.looked)
+        log.warning("%s", said, extra=event("unreached"))
+
+    def report(self, metrics: Mapping[str, float], version: int | None = None) -> None:
+        """Report metrics of the final version, after the stop, for the run's summary.
+
+        With a granted `version`: while the job goes on, for metrics.jsonl. Those are accepted from worker 0, with
+        rising versions.
+        """
+        if version is None:
+            version = self._last("report without a version").version
+        self._stream.report(version, metrics)
+
+    # The end
+
+    def done(self, ends: str = "") -> Stop:
+        """Say that there is no more data here, and wait until the whole job is over.
+
+        `ends`: a reason to end the job at once for all workers, as a success, with its present version. Under a policy
+        that tolerates bad workers, more of them must ask than it tolerates.
+        """
+        self._tell_unreached(ends=True)
+        self._stream.tell(lambda engine: engine.done(ends))
+        return self._stream.wait_stop()
+
+    def pull_final(self) -> list[Floats]:
+        """Return the job's last version as one flat array per server. Only after `stop`.
+
+        Raises Unreachable, and JobStopped if the servers went back to before that version: a new session continues
+        there.
+        """
+        stop = self._last("pull_final")
+        try:
+            return self._reader.final(stop)
+        except Voided as error:
+            raise JobStopped(
+                f"version {stop.version} was the last one, and is not there any more: {error}"
+            ) from error
+
+    def pull_slots(self, slots: int, grant: Grant | None = None) -> list[list[Floats]]:
+        """Return the state of the servers' optimizer: for each of its `slots`, in the rule's order, an array for each
+        variable; zeros for variables that are not trained.
+
+        At the job's last version, or at that of `grant` while it is held; if others make versions meanwhile, possibly
+        at a later one, which may differ between servers. Raises Refused (an optimizer with state for each worker, no
+        room for a copy), Unreachable.
+        """
+        at = grant or self._last("pull_slots without a grant")
+        found = self._servers.each(lambda shard: shard.pull_slots(slots, at.version, at.index))
+        return [self.plan.gather_trained(rows) for rows in zip(*found, strict=True)]
+
+    def pull_table(self, table: str, grant: Grant | None = None) -> tuple[NDArray[np.int64], Floats]:
+        """Return ids and rows, [n, dim], of a whole table, in the order of the keys of the ids.
+
+        At the job's last version, or at that of `grant` while it is held; if others make versions meanwhile, possibly
+        at a later one, which may differ between servers. Raises ValueError for an unknown table, Refused (no room for a
+        copy), Unreachable.
+        """
+        number = self._layout.number(table)
+        at = grant or self._last("pull_table without a grant")
+        parts = self._servers.each(lambda shard: shard.pull_table(number, at.version, at.index))
+        return joined_parts(self.plan.tables[number], parts)
+
+    def _last(self, call: str) -> Stop:
+        """Return how the job ended. Raises RuntimeError while it goes on."""
+        if self.stop is None:
+            raise RuntimeError(f"{call}: the job goes on: expected it after the stop")
+        return self.stop
+
+    def at_close(self, over: Callable[[], object], unfinished: Callable[[], object]) -> None:
+        """Call `over` at the end of `close` if the job is over by then, else `unfinished`."""
+        self._at_close = over, unfinished
+
+    def close(self, reason: str = "finished") -> None:
+        """Leave the job. Open tickets become void, commits stay valid. Safe to call twice."""
+        if not self._servers.closing.is_set():
+            over = self.stop is not None
+            if self._reach.earlier:
+                self._warn_of_unreached()
+            self._tell_unreached(ends=True)
+            self._stream.leave(reason)
+            self._reader.close()
+            self._servers.close()
+            if self._at_close is not None:
+                self._at_close[not over]()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        name, message = "finished" if kind is None else kind.__name__, "" if error is None else str(error)
+        self.close(f"{name}: {message}" if message else name)
