@@ -13,10 +13,11 @@ from psworker.errors import (
 
 if TYPE_CHECKING:
     from psworker.connecting import connect
+    from psworker.control.joining import JobInfo
     from psworker.engine import Stop
     from psworker.job import Job, JobError
     from psworker.loop import Outcome
-    from psworker.session import JobInfo, LoopTurn, Session, train
+    from psworker.session import LoopTurn, Session, train
     from psworker.work import Unit, WorkUnits
 
 __all__ = [
@@ -49,7 +50,7 @@ _LATE = {
     "Unit": "work",
     "WorkUnits": "work",
     "Outcome": "loop",
-    "JobInfo": "session",
+    "JobInfo": "control.joining",
     "LoopTurn": "session",
     "train": "session",
 }

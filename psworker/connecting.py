@@ -112,7 +112,7 @@ def open_link(
         raise
     if server is not None:
         link.at_close(server.close, server.end)
-    rule = link.local_rule
+    rule = link.info.local_rule
     if rule != PLAIN and not local_rules:
         link.close(f"does not know the local rule {rule}")
         raise Refused(

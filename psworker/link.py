@@ -25,7 +25,7 @@ from pswire.v1 import coordinator_pb2 as pb
 from psworker.connection import Connection
 from psworker.control.backoff import Backoff, Contact
 from psworker.control.epochs import EpochTotals, gather
-from psworker.control.joining import FIRST, Facts, Phase, Registration
+from psworker.control.joining import FIRST, JobInfo, Phase, Registration
 from psworker.control.stream import SessionStream
 from psworker.data.payloads import Floats, Payload
 from psworker.data.reach import Reach
@@ -41,7 +41,7 @@ from psworker.work import Unit, WorkUnits
 log = logging.getLogger("ps-worker")
 
 
-class Link(Facts):
+class Link:
     """An open link. Not thread-safe: one training loop uses it. Close it, or use `with`.
 
     `opened`: how many sessions this process has opened so far.
@@ -128,6 +128,19 @@ class Link(Facts):
 
     # The job
 
+    @property
+    def info(self) -> JobInfo:
+        """The job and this worker's place in it, as of the newest Join."""
+        return self._joined.info
+
+    def goes_back(self) -> None:
+        """Declare that this loop can go back in its data.
+
+        `ready` and `done` then raise RolledBack when the servers went back to a checkpoint and undid commits of this
+        session. Without it a warning says how many.
+        """
+        self._joined.goes_back = True
+
     def local_work(self) -> LocalWork:
         """Return the local rule, with an empty memory. Raises Refused for a rule that this release does not have."""
         rule = self._joined.reply.local_rule
@@ -135,7 +148,7 @@ class Link(Facts):
             made = build(rule.name, rule.knobs, [shard.trainable for shard in self.plan.shards], self.plan)
         except LocalRuleError as error:
             raise Refused(str(error)) from error
-        return LocalWork(made, self.membership)
+        return LocalWork(made, self.info.membership)
 
     @property
     def stop(self) -> Stop | None:
@@ -151,13 +164,13 @@ class Link(Facts):
     def dtypes(self) -> tuple[str, ...]:
         """The dtype of the weights that `psworker.loop` gives to a trainer: "float32" from shared memory and for a
         local rule, else the wire dtype."""
-        float32 = self._strict or self.local_rule != PLAIN or not self._wire.same
+        float32 = self._strict or self.info.local_rule != PLAIN or not self._wire.same
         return ("float32",) if float32 else (self._wire.down.name,)
 
     def unit(self, grant: Grant) -> Unit:
         """Return the work unit that the grant's part belongs to. Only after `connect(work=...)`."""
         assert self.work is not None and grant.part is not None, "the job deals no work units"
-        return self.work.of(grant.part.epoch, grant.part.unit, self.seed)
+        return self.work.of(grant.part.epoch, grant.part.unit, self.info.seed)
 
     # One step: grant, pull
 

@@ -66,7 +66,7 @@ def train(
             outcome.stop = link.stop or (link.done(ends) if ends else link.done())
             break
         except RolledBack as back:
-            log.warning("%s", back, extra=event("rolled_back", batch=link.next_batch))
+            log.warning("%s", back, extra=event("rolled_back", batch=link.info.next_batch))
             if evaluations is not None:
                 evaluations.rolled_back()
     if outcome.stop.evaluate:
@@ -106,16 +106,16 @@ def _pass(
     if outcome.empty:
         log.warning(
             "the data of worker %d of %d has no batch",
-            *(link.worker_index, link.worker_count),
-            extra=event("no_batches", index=link.worker_index),
+            *(link.info.rank, link.info.size),
+            extra=event("no_batches", index=link.info.rank),
         )
 
 
 def _own(tickets: TicketLoop, epochs: int, outcome: Outcome) -> Iterable[None]:
     """Work through this worker's own data, ticket by ticket."""
     link, trainer = tickets.link, tickets.trainer
-    batches = trainer.batches(link.worker_index, link.worker_count, link.seed, epochs, link.next_batch)
-    outcome.empty = link.next_batch == 0
+    batches = trainer.batches(link.info.rank, link.info.size, link.info.seed, epochs, link.info.next_batch)
+    outcome.empty = link.info.next_batch == 0
     extent = 0
     for ticket in by_ticket(batches, tickets.work.steps):
         outcome.empty = False
@@ -134,14 +134,14 @@ def _dealt(tickets: TicketLoop) -> Iterable[None]:
     link, trainer, work = tickets.link, tickets.trainer, tickets.work
     if work.steps_before_pull or work.overlap:
         raise Refused(
-            f"the local rule {link.local_rule!r} takes steps before it has a ticket, and work units are dealt with "
-            "the tickets: expected another policy, or a job without `work`"
+            f"the local rule {link.info.local_rule!r} takes steps before it has a ticket, and work units are dealt "
+            "with the tickets: expected another policy, or a job without `work`"
         )
     if not isinstance(trainer, UnitTrainer):
         raise TypeError("the session deals work units: expected a trainer with `work` and `unit_batches`")
     assert link.work is not None
-    opened = trainer.unit_batches(link.worker_index, link.seed)
-    source = UnitSource(link.work, opened, work.steps, link.seed)
+    opened = trainer.unit_batches(link.info.rank, link.info.seed)
+    source = UnitSource(link.work, opened, work.steps, link.info.seed)
     while (turn := tickets.turns.next()) is not None:
         assert turn.grant.part is not None
         batches = source.of(turn.grant.part)

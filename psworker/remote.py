@@ -54,7 +54,7 @@ class Remote:
             computes=computes(model.backend, model.device),
             function="" if connection.own is not None else function_of(self._compared(model)),
         )
-        log_backend(self.link.worker, model)
+        log_backend(self.link.info.worker, model)
         self._model, self._rate_of = model, rate
         self._dtype = wire_named(self.link.dtypes[0]).array_dtype
         plan = self.link.plan
@@ -97,7 +97,7 @@ class Remote:
             raise ValueError(f"samples: expected a number from 0, got {samples}")
         turn = self._pulled()
         flats = payloads(self.link.plan, self._model, [*gradients, *self._model.changes()], self._dtype)
-        rate = None if self.link.worker_index else self._rate_of(self.version)
+        rate = None if self.link.info.rank else self._rate_of(self.version)
         self.turn = None
         return turn.send(flats, samples=samples, loss=float(loss), rate=rate)
 

@@ -79,13 +79,13 @@ class Reporter:
 
     def joined(self, link: Link, device: str) -> None:
         fields = {
-            "worker": link.worker,
-            "index": link.worker_index,
+            "worker": link.info.worker,
+            "index": link.info.rank,
             "device": device,
-            "job": link.job,
+            "job": link.info.job,
         }
-        start = f", going on at batch {link.next_batch}" if link.next_batch else ""
-        self._say("joined", fields, f"{link.worker} joined job {link.job} on {device}{start}")
+        start = f", going on at batch {link.info.next_batch}" if link.info.next_batch else ""
+        self._say("joined", fields, f"{link.info.worker} joined job {link.info.job} on {device}{start}")
 
     def progress(self, steps: int, loss: float, fates: Mapping[str, int]) -> None:
         now = running.system()
@@ -210,20 +210,20 @@ def _train(
         if optimizer is not None:
             from psworker.keras.translate import warn_of_clipping
 
-            warn_of_clipping(trainer.optimizer, optimizer, link.worker_count)
+            warn_of_clipping(trainer.optimizer, optimizer, link.info.size)
         own = experiment.run.seed
-        if own != link.seed and not experiment.job.initial:
+        if own != link.info.seed and not experiment.job.initial:
             log.warning(
                 "this worker drew the model's initial values with seed %d, and the servers' seed is %d: expected "
                 "--set run.seed=%d",
-                *(own, link.seed, link.seed),
-                extra=event("another_seed", seed=link.seed),
+                *(own, link.info.seed, link.info.seed),
+                extra=event("another_seed", seed=link.info.seed),
             )
-        if link.next_batch:
+        if link.info.next_batch:
             trainer.goes_on()
         trainer.attach(link.plan, link.dtypes)
         report.joined(link, trainer.device)
-        pause = injected_delay(experiment, link.worker_index, link.seed)
+        pause = injected_delay(experiment, link.info.rank, link.info.seed)
         evaluations = _evaluations(experiment, link, trainer, report, options.save_best)
         outcome = train(link, trainer, experiment.job.epochs, report.progress, pause, evaluations)
         save = options.save
@@ -244,7 +244,7 @@ def _evaluations(
         return None
     watched = Watched(section.monitor, section.patience)
     _check_before_the_first_step(experiment, link, trainer, watched)
-    if link.worker_index:
+    if link.info.rank:
         return None
 
     def report_metrics(version: int, metrics: Mapping[str, float]) -> None:
@@ -266,7 +266,7 @@ def _evaluations(
         report_metrics,
         save if save_best is not None else None,
         plateau=plateau if section.plateau else None,
-        rate=lambda: link.learning_rate,
+        rate=lambda: link.info.learning_rate,
         lowered=report.lowered,
     )
 
@@ -276,7 +276,7 @@ def _check_before_the_first_step(experiment: Experiment, link: Link, trainer: An
     names = trainer.measures()
     if names is not None:
         watched.check(names)
-    if experiment.job.plateau and link.learning_rate is None:
+    if experiment.job.plateau and link.info.learning_rate is None:
         raise MonitorError(
             "plateau: no worker sets the learning rate of this job: it follows a schedule, or began with 0, or the "
             "policy tolerates bad workers, of which one could spoil the job with it; expected 0, or another optimizer "

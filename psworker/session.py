@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import chain, count, islice, repeat
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from pswire.logs.events import event
 from psworker import loop
+from psworker.control.joining import JobInfo
 from psworker.data.payloads import Floats
 from psworker.engine import Stop
 from psworker.errors import RolledBack
@@ -31,28 +31,6 @@ log = logging.getLogger("ps-worker")
 
 IdsOf = Callable[[Any], Mapping[str, ArrayLike]]
 """Returns, for a batch, the ids to read by table."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobInfo:
-    """The job and this worker's place in it, as of the newest Join.
-
-    `job`, `worker`: their names. `rank`, `size`: as of `Session`. `seed`: the job's, the same on every worker.
-    `incarnation`: how often a worker of this name joined before. `next_batch`: the first batch that none of them has
-    committed. `learning_rate`: the job's present one; None if no worker sets it. `local_rule`: what the policy wants
-    done between pull and push, "gradient" or a rule of `psworker.local`. `transport`: how payloads travel, by server.
-    """
-
-    job: str
-    worker: str
-    rank: int
-    size: int
-    seed: int
-    incarnation: int
-    next_batch: int
-    learning_rate: float | None
-    local_rule: str
-    transport: tuple[str, ...]
 
 
 class LoopTurn:
@@ -162,29 +140,17 @@ class Session:
     @property
     def rank(self) -> int:
         """This worker's number, and part of the data: 0 to `size` - 1, higher for workers that join later."""
-        return self._link.worker_index
+        return self._link.info.rank
 
     @property
     def size(self) -> int:
         """The number of workers that the job was started for."""
-        return self._link.worker_count
+        return self._link.info.size
 
     @property
     def info(self) -> JobInfo:
         """The job and this worker's place in it."""
-        link = self._link
-        return JobInfo(
-            link.job,
-            link.worker,
-            link.worker_index,
-            link.worker_count,
-            link.seed,
-            link.incarnation,
-            link.next_batch,
-            link.learning_rate,
-            link.local_rule,
-            link.transport,
-        )
+        return self._link.info
 
     @property
     def over(self) -> Stop | None:
@@ -248,11 +214,11 @@ class Session:
                     link.done()
                 return
             except RolledBack as back:
-                log.warning("%s", back, extra=event("rolled_back", batch=link.next_batch))
+                log.warning("%s", back, extra=event("rolled_back", batch=link.info.next_batch))
 
     def _numbered(self, data: Any, epochs: int, rows: IdsOf | None) -> Generator[LoopTurn]:
         """Yield the turns of this worker's own batches, from the first that is not committed."""
-        link, first = self._link, self._link.next_batch
+        link, first = self._link, self._link.info.next_batch
         if hasattr(data, "__len__"):
             link.tell_extent(epochs, epochs * len(data))
         batches = repeat(None) if data is None else chain.from_iterable(repeat(data, epochs))
@@ -271,7 +237,7 @@ class Session:
     def _dealt(self, data: Any, rows: IdsOf | None) -> Generator[LoopTurn]:
         link = self._link
         assert link.work is not None
-        source = UnitSource(link.work, data, 1, link.seed)
+        source = UnitSource(link.work, data, 1, link.info.seed)
         while (ticket := self._turns.next()) is not None:
             assert ticket.grant.part is not None
             batches = source.of(ticket.grant.part)
@@ -340,7 +306,7 @@ class Session:
             try:
                 return self._link.done(reason)
             except RolledBack as back:
-                log.warning("%s", back, extra=event("rolled_back", batch=self._link.next_batch))
+                log.warning("%s", back, extra=event("rolled_back", batch=self._link.info.next_batch))
         return stop
 
     def weights(self) -> dict[str, Floats]:

@@ -133,7 +133,7 @@ class TicketLoop:
     def _payload(self, batches: TicketBatches, turn: Turn) -> Result:
         """Pull, and compute what to push. Raises Voided."""
         work, (_, here), self._arrived = self.work, self._arrived or (None, None), None
-        work.renew(self.link.membership)
+        work.renew(self.link.info.membership)
         if not work.can_use(batches):
             raise Voided(f"{_named(batches)} used up by a ticket of another incarnation")
         if tables_of(self.trainer):
@@ -157,7 +157,7 @@ class TicketLoop:
         """
         link = self.link
         if self.work.steps == 1 or self.work.steps_taken:
-            return link.view_flat(grant, narrow=self.trainer.narrow and link.local_rule == PLAIN)
+            return link.view_flat(grant, narrow=self.trainer.narrow and link.info.local_rule == PLAIN)
         return nullcontext(link.pull_flat(grant) if here is None else here)
 
     def _go_on(self, batches: TicketBatches) -> InnerSteps | None:

@@ -69,7 +69,7 @@ class Turns:
         """`put`: takes the version of each turn, one array per server, float32 or the wire dtype, valid during the
         call. `unit`: what a contribution is made of, for the error when too many are not finite."""
         self.link = link
-        self.batch, self.bad, self.rate = link.next_batch, 0, rate
+        self.batch, self.bad, self.rate = link.info.next_batch, 0, rate
         self._put, self._counts, self._unit = put, counts or FateCounts(), unit
 
     def next(self) -> Turn | None:

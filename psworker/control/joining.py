@@ -129,6 +129,36 @@ def _work_units(work: WorkUnits, epochs: int) -> pb.WorkUnits:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class JobInfo:
+    """The job and this worker's place in it, as of the newest Join.
+
+    `job`, `worker`: their names. `rank`: this worker's number and part of the data, 0 to `size` - 1, higher for workers
+    that join later. `size`: the number of workers that the job was started for. `seed`: the job's, the same on every
+    worker. `next_batch`: the first batch that no incarnation of this worker has committed. `learning_rate`: the job's
+    present one; None if no worker can set it, because it follows a schedule or began with 0, or because the policy
+    tolerates bad workers. `local_rule`: what the policy wants done between pull and push, "gradient" or a rule of
+    `psworker.local`. `incarnation`: how often a worker of this name joined before; it rises when the servers had given
+    this worker up. `membership`: how often this session has become another member. `chief`: the worker that validates
+    and writes files for all; empty: worker 0. `phases_over`: phases of the job that are over. `phase_batch`: the first
+    batch of this worker's data in the present phase.
+    """
+
+    job: str
+    worker: str
+    rank: int
+    size: int
+    seed: int
+    next_batch: int
+    learning_rate: float | None
+    local_rule: str
+    incarnation: int
+    membership: int
+    chief: str
+    phases_over: int
+    phase_batch: int
+
+
 class Joined:
     """The member that the session is since the newest Join. The session's thread updates it; any thread may read it.
 
@@ -156,6 +186,26 @@ class Joined:
         self.learning_rate = reply.learning_rate if reply.HasField("learning_rate") else None
         self.hello = pb.Hello(
             job=reply.job, worker=reply.worker, incarnation=reply.incarnation, session=self._session
+        )
+
+    @property
+    def info(self) -> JobInfo:
+        """The job and this worker's place in it."""
+        reply = self.reply
+        return JobInfo(
+            job=reply.job,
+            worker=reply.worker,
+            rank=reply.worker_index,
+            size=reply.worker_count,
+            seed=reply.seed,
+            next_batch=reply.next_batch,
+            learning_rate=self.learning_rate,
+            local_rule=reply.local_rule.name or PLAIN,
+            incarnation=reply.incarnation,
+            membership=self.renewals,
+            chief=reply.chief,
+            phases_over=reply.phase,
+            phase_batch=reply.phase_batch,
         )
 
     def set_rate(self, rate: float | None) -> None:
@@ -213,86 +263,3 @@ class Joined:
                 extra=event("commits_undone", batches=undone),
             )
             self._warned = True
-
-
-class Facts:
-    """Facts on the job and this worker, as of the newest Join."""
-
-    _joined: Joined
-
-    @property
-    def job(self) -> str:
-        """The job's name."""
-        return self._joined.reply.job
-
-    @property
-    def worker(self) -> str:
-        """This worker's name."""
-        return self._joined.reply.worker
-
-    @property
-    def worker_index(self) -> int:
-        """This worker's part of the data: 0 to `worker_count` - 1, higher for workers that join later."""
-        return self._joined.reply.worker_index
-
-    @property
-    def worker_count(self) -> int:
-        """The number of workers that the job was started for."""
-        return self._joined.reply.worker_count
-
-    @property
-    def seed(self) -> int:
-        """The job's seed, the same on every worker."""
-        return self._joined.reply.seed
-
-    @property
-    def chief(self) -> str:
-        """The name of the worker that validates and writes files for all, as of Join; empty: worker 0."""
-        return self._joined.reply.chief
-
-    @property
-    def learning_rate(self) -> float | None:
-        """The job's present learning rate: as of Join, and as this session's commits have set it since.
-
-        None if no commit may set one: the rate follows a schedule or began with 0, or the policy tolerates bad workers.
-        """
-        return self._joined.learning_rate
-
-    @property
-    def incarnation(self) -> int:
-        """How often a worker of this name joined before. It rises when the servers had given this worker up."""
-        return self._joined.reply.incarnation
-
-    @property
-    def membership(self) -> int:
-        """How often this session has become another member. A local rule's memory of the former one is void."""
-        return self._joined.renewals
-
-    @property
-    def local_rule(self) -> str:
-        """The policy's rule between pull and push: "gradient", or a rule of `psworker.local`."""
-        return self._joined.reply.local_rule.name or PLAIN
-
-    @property
-    def next_batch(self) -> int:
-        """The first batch that no incarnation of this worker has committed, as of the newest Join: where a restarted
-        worker continues."""
-        return self._joined.reply.next_batch
-
-    @property
-    def phases_over(self) -> int:
-        """How many phases of the job were over at the newest Join."""
-        return self._joined.reply.phase
-
-    @property
-    def phase_batch(self) -> int:
-        """The first batch of this worker's data in the phase of the newest Join."""
-        return self._joined.reply.phase_batch
-
-    def goes_back(self) -> None:
-        """Declare that this loop can go back in its data.
-
-        `ready` and `done` then raise RolledBack when the servers went back to a checkpoint and undid commits of this
-        session. Without it a warning says how many.
-        """
-        self._joined.goes_back = True

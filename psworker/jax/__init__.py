@@ -69,7 +69,7 @@ class Job:
         self._before = made[0].before
         for link in self._before:
             if link.name.startswith("clip"):
-                warn_of_own_clipping(link.name, self.remote.link.worker_count)
+                warn_of_own_clipping(link.name, self.remote.link.info.size)
 
     @property
     def session(self) -> Session:

@@ -51,7 +51,7 @@ class Remote(psworker.remote.Remote):
             **where,
         )
         self._clips = worker_clips(self._optimizer, self.config)
-        warn_of_clipping(self._optimizer, self.config, self.link.worker_count)
+        warn_of_clipping(self._optimizer, self.config, self.link.info.size)
 
     def _compared(self, model: Model) -> Any:
         return self.model

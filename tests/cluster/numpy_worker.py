@@ -234,7 +234,7 @@ def main() -> int:
             epochs=options.epochs,
         ) as session:
             hold.install(session)
-            say("joined", worker=session.worker, next_batch=session.next_batch)
+            say("joined", worker=session.info.worker, next_batch=session.info.next_batch)
             outcome = loop.train(session, trainer, 1, lambda *_: None)
     except SessionError as error:
         say("failed", error=type(error).__name__, message=str(error))

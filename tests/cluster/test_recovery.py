@@ -159,7 +159,7 @@ def test_a_server_that_is_lost_in_a_later_job_of_a_script_comes_back_to_that_one
     for _ in range(5):
         step(first)
     assert first.done().success
-    second = connect(Phase(stays=True, job=first.job, begins_next=True))
+    second = connect(Phase(stays=True, job=first.info.job, begins_next=True))
     first.close()
     ended = (cluster.out / "decisions.jsonl").read_bytes()
     for _ in range(5):
@@ -173,5 +173,7 @@ def test_a_server_that_is_lost_in_a_later_job_of_a_script_comes_back_to_that_one
     second.close()
     assert [server.wait_exit() for server in cluster.servers] == [0, 0]
     assert (cluster.out / "decisions.jsonl").read_bytes() == ended
-    assert [entry["job"] for entry in entries_of(Run(later), "restore")] == [f"{second.job.split('.')[0]}.1"]
+    assert [entry["job"] for entry in entries_of(Run(later), "restore")] == [
+        f"{second.info.job.split('.')[0]}.1"
+    ]
     assert check_run(Run(later)).ok

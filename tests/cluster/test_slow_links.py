@@ -72,7 +72,7 @@ def test_a_large_model_trains_over_500_kb_per_second(timeout: float, monkeypatch
             session.push_flat(grant, [np.ones(weights.size, np.float32)])
             session.commit(grant, samples=1)
         assert session.done().version == steps
-        assert session.incarnation == 0
+        assert session.info.incarnation == 0
         # Nothing travelled twice: one initial push, then a pull and a push of each step.
         up, down = relay.passed
         assert up < 1.05 * nbytes * (1 + steps) + 1e6

@@ -236,7 +236,7 @@ def test_a_number_that_is_not_finite_behind_pieces_that_are_sent_changes_nothing
                 session.contribute(grant, flats, samples=1)
             session.done()
             finals.append(session.pull_final()[0].tobytes())
-            assert session.incarnation == 0
+            assert session.info.incarnation == 0
     assert finals[0] == finals[1]
 
 

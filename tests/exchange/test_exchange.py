@@ -130,8 +130,8 @@ def test_generated_code_speaks_exchange(server: str) -> None:
         grant = granted(session)
         size = session.plan.shards[0].elements
         header = shard_pb2.PushHeader(
-            job=session.job,
-            worker=session.worker,
+            job=session.info.job,
+            worker=session.info.worker,
             ticket=grant.ticket,
             plan=session.plan.fingerprint,
             dtype=FLOAT32.number,
@@ -145,13 +145,13 @@ def test_generated_code_speaks_exchange(server: str) -> None:
             shard_pb2.ExchangeRequest(chunk=data[400:]),
             shard_pb2.ExchangeRequest(
                 pull=shard_pb2.PullRequest(
-                    job=session.job,
+                    job=session.info.job,
                     ticket=grant.ticket,
                     version=grant.version,
                     plan=session.plan.fingerprint,
                     dtype=FLOAT32.number,
                     after=grant.index,
-                    worker=session.worker,
+                    worker=session.info.worker,
                     **proof(session),
                 )
             ),
@@ -171,7 +171,7 @@ def test_a_commit_without_its_session_is_refused(server: str, sentences: Recorde
     with connected(server) as session:
         grant = granted(session)
         flats = session.plan.scatter(list(gradients(0).values()))
-        unknown = pb.Hello(job=session.job, worker=session.worker, incarnation=0, session="guessed")
+        unknown = pb.Hello(job=session.info.job, worker=session.info.worker, incarnation=0, session="guessed")
         commit = Commit(grant.ticket, samples=1)
         shard = SessionProbe(session).shard()
         with pytest.raises(psworker.Refused) as refused:

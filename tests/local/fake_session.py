@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pswire.model.rows import NO_ROWS, KeysByName
+from psworker.control.joining import JobInfo
 from psworker.engine import Disposition, Grant, Stop
 from psworker.errors import Voided
 from psworker.local import LocalWork, build
@@ -45,9 +46,6 @@ class FakeSession:
     held: int | None = None
     asked: bool = False
     asks: int = 0
-    worker_index: int = 0
-    worker_count: int = 1
-    seed: int = 0
     ended_for: str = ""
     work: None = None
 
@@ -68,8 +66,11 @@ class FakeSession:
         return Grant(self.held, 0, 0)
 
     @property
-    def local_rule(self) -> tuple[str, dict[str, float]]:
-        return self.rule, self.knobs
+    def info(self) -> JobInfo:
+        facts = {"learning_rate": None, "incarnation": 0, "chief": "", "phases_over": 0, "phase_batch": 0}
+        return JobInfo(
+            "job", "w0", 0, 1, 0, self.next_batch, local_rule=self.rule, membership=self.membership, **facts
+        )
 
     @contextmanager
     def view_flat(self, grant: Grant, *, narrow: bool = False) -> Iterator[list[Any]]:

@@ -93,7 +93,7 @@ def secrets_of_a_step(hosts: str, security: SecurityOptions, transport: str) -> 
         session.contribute(grant, [np.copy(flat) for flat in flats], samples=1)
         granted(session)
         assert session.transport == (transport, transport)
-        return {"weights": PATTERN, "the job's name": session.job.encode(), "a variable's": b"hidden"}
+        return {"weights": PATTERN, "the job's name": session.info.job.encode(), "a variable's": b"hidden"}
 
 
 @pytest.mark.parametrize("transport", ["grpc", "socket"])

@@ -57,7 +57,7 @@ def test_a_worker_joins_under_the_name_in_its_certificate(
     ) as cluster:
         w7 = identities.credentials(Role.WORKER, "w7")
         with join(cluster, w7) as session:
-            assert session.worker == "w7"
+            assert session.info.worker == "w7"
             before = cluster.picture()
             for name in ("w0", "another"):
                 with pytest.raises(psworker.Untrusted) as refused:
@@ -69,4 +69,4 @@ def test_a_worker_joins_under_the_name_in_its_certificate(
             sentences.check(refused)
             assert cluster.picture() == before
         with join(cluster, shared) as session:
-            assert session.worker.startswith("w")
+            assert session.info.worker.startswith("w")

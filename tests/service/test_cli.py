@@ -58,7 +58,7 @@ def test_tf_config_says_where_and_how_many(start: Start) -> None:
     server = start("server", "-m", "psserver", "--json", TF_CONFIG=tf_config(type="ps", index=0))
     address = server.wait_event("ready")["address"]
     with connect_link(f"{address},127.0.0.1:1", {"w": np.zeros(4)}) as session:
-        assert session.worker_count == 3
+        assert session.info.size == 3
     server.send(signal.SIGTERM)
     assert server.wait_exit() == ExitCode.TERMINATED
     alone = start("alone", "-m", "psserver", *ALONE, TF_CONFIG=tf_config(type="worker", index=0))

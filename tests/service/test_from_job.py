@@ -59,15 +59,15 @@ def test_a_later_worker_is_told_the_rate_that_was_set_and_may_have_any() -> None
     """A backup, or a callback of a later epoch, has another than the one that the job began with."""
     with serving(overrides=["optimizer={name='from-job'}", "cluster.worker_timeout=3"]) as cluster:
         with connect_link(cluster.hosts, START, optimizer=ADAM) as session:
-            assert session.learning_rate == 0.25
+            assert session.info.learning_rate == 0.25
             grant = granted(session)
             session.push(grant, {"w": np.ones(3)})
             session.commit(grant, samples=1, ready=True, learning_rate=0.125)
-            assert session.learning_rate == 0.125
+            assert session.info.learning_rate == 0.125
             assert session.ready() is not None
             for rate in (0.125, 0.0625, 0.25):
                 with connect_link(cluster.hosts, START, optimizer=ADAM | {"learning_rate": rate}) as later:
-                    assert later.learning_rate == 0.125
+                    assert later.info.learning_rate == 0.125
             for other, words in (({"beta_1": 0.5}, "beta_1 is"), ({"name": "sgd"}, "name is")):
                 with pytest.raises(Refused, match=words):
                     connect_link(cluster.hosts, START, optimizer=ADAM | other)

@@ -123,7 +123,7 @@ def test_a_job_that_began_again_has_no_last_version_for_who_heard_its_end(
     with serving() as cluster, connect(cluster.hosts, transport) as session:
         step(session, 0)
         session.done()
-        cluster.servers[0].probe.host.state.job = f"{session.job}.1"
+        cluster.servers[0].probe.host.state.job = f"{session.info.job}.1"
         with sentences.raises(JobStopped):
             session.pull_final()
 

@@ -46,7 +46,7 @@ def test_an_owner_that_answers_keeps_its_name(
                 connect_link(cluster.hosts, ONES, name="w")
             assert f"process {os.getpid()} on host " in str(found.value)
             assert script._code(found.value) == ExitCode.REFUSED
-        assert owner.incarnation == 0 and owner.stop is None
+        assert owner.info.incarnation == 0 and owner.stop is None
     waits = [record.getMessage() for record in caplog.records if "asks to wait" in record.getMessage()]
     assert len(waits) == 3 and "whether it is alive, for up to " in waits[0], waits
 

@@ -77,13 +77,13 @@ def joined(
 def train(cluster: Cluster, variables: dict[str, np.ndarray], until: int, phase: Phase = FIRST) -> str:
     """One worker that pushes ones up to batch `until`, and measures the last version. Return its job."""
     with joined(cluster.hosts, variables, phase=phase) as session:
-        for batch in range(session.next_batch, until):
+        for batch in range(session.info.next_batch, until):
             grant = granted(session)
             session.push(grant, {name: np.ones_like(value) for name, value in variables.items()})
             session.commit(grant, samples=1, batch=batch)
         assert session.done().success
         session.report({"last": float(session.pull_final()[0][0])})
-        return session.job
+        return session.info.job
 
 
 def weights(folder: Path) -> dict[str, np.ndarray]:
@@ -155,10 +155,10 @@ def test_a_try_that_failed_in_a_later_job_makes_room_for_workers_of_the_same_scr
         first.push(grant, {name: np.ones_like(value) for name, value in MODEL.items()})
         first.commit(grant, samples=1)
         assert first.done().success
-        begins = Phase(job=first.job, begins_next=True)
+        begins = Phase(job=first.info.job, begins_next=True)
         second = joined(cluster.hosts, MODEL, phase=begins, name="w0")
         first.close()
-        job = second.job
+        job = second.info.job
         assert second.ready() is not None
         second.close()
         with sentences.raises(psworker.Refused):
@@ -176,9 +176,9 @@ def test_who_cannot_take_part_begins_no_job(sentences: Recorder) -> None:
         first.commit(grant, samples=1)
         assert first.done().success
         with sentences.raises(psworker.Refused):
-            phase = Phase(job=first.job, begins_next=True)
+            phase = Phase(job=first.info.job, begins_next=True)
             joined(cluster.hosts, OTHER, optimizer={"name": "adam"}, phase=phase, name="w0")
-        assert cluster.status().job == first.job
+        assert cluster.status().job == first.info.job
         first.close()
     assert cluster.servers[0].code == ExitCode.OK
 
@@ -208,7 +208,7 @@ def test_no_job_follows_where_something_was_lost_or_a_signal_came(
 
         monkeypatch.setattr(next_job, "make_room", made_room)
         with pytest.raises((psworker.Refused, psworker.Unreachable)):
-            phase = Phase(job=session.job, begins_next=True)
+            phase = Phase(job=session.info.job, begins_next=True)
             joined(cluster.hosts, OTHER, phase=phase, name="w0", server_timeout=6)
         session.close()
         expected = {"a server": ExitCode.UNREACHABLE, "the log": ExitCode.STORAGE, "a signal": ExitCode.OK}
@@ -265,7 +265,7 @@ def test_a_script_that_is_started_again_does_not_join_a_later_job_with_its_first
         first = session(Phase(stays=True))
         trained(first)
         assert first.done().success
-        second = session(Phase(stays=True, job=first.job, begins_next=True))
+        second = session(Phase(stays=True, job=first.info.job, begins_next=True))
         first.close()
         trained(second)
         for phase in (Phase(), Phase(stays=True), Phase(job="another", begins_next=True)):

@@ -41,7 +41,7 @@ def connect(
 
 def gradient(session: Link, number: int) -> Flats:
     """The same for the same worker and number, whatever the transport."""
-    generator = np.random.default_rng([session.worker_index, number])
+    generator = np.random.default_rng([session.info.rank, number])
     return session.plan.scatter([generator.normal(size=s.shape).astype(np.float32) for s in VARIABLES])
 
 

@@ -150,8 +150,8 @@ def test_a_worker_without_membership_is_given_nothing(
 def introduction(session: Link, grant: Grant) -> shard_pb2.Attach:
     joined = SessionProbe(session).joined()
     return shard_pb2.Attach(
-        job=session.job,
-        worker=session.worker,
+        job=session.info.job,
+        worker=session.info.worker,
         incarnation=joined.incarnation,
         membership_token=joined.membership_token,
         plan=session.plan.fingerprint,

@@ -130,13 +130,13 @@ def connected(cluster: Cluster, name: str) -> Link:
 
 def asked(session: Link, grant: Grant) -> bytes:
     pull = shard_pb2.PullRequest(
-        job=session.job,
+        job=session.info.job,
         ticket=grant.ticket,
         version=grant.version,
         plan=session.plan.fingerprint,
         dtype=FLOAT32.number,
         after=grant.index,
-        worker=session.worker,
+        worker=session.info.worker,
         **proof(session),
     )
     return shard_pb2.ExchangeRequest(pull=pull).SerializeToString()

@@ -250,7 +250,7 @@ class Backups:
             self._refuse(1)
         index = 0 if membership.alone else membership.connection.task_index
         for backup in self._callbacks:
-            if not (index if link is None else link.worker_index):
+            if not (index if link is None else link.info.rank):
                 backup.on_train_begin()
         if not self._restored:
             return
@@ -264,8 +264,8 @@ class Backups:
 
     def check(self, link: Link, grant: Grant) -> None:
         """Refuse a backup of another job: a worker that comes back to a running job never starts at version 0."""
-        if self._restored and grant.version == 0 and (self._late or link.worker_count > 1):
-            self._refuse(link.worker_count)
+        if self._restored and grant.version == 0 and (self._late or link.info.size > 1):
+            self._refuse(link.info.size)
         self._restored = ""
 
     def _refuse(self, workers: int) -> None:

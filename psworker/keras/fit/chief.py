@@ -31,10 +31,10 @@ class Duties:
 
     def join(self, link: Link) -> None:
         """Learn who is the chief of the job; where another has taken over, worker 0 is one like all others."""
-        self._worker = link.worker
-        self.mine = link.chief == link.worker if link.chief else link.worker_index == 0
+        self._worker = link.info.worker
+        self.mine = link.info.chief == link.info.worker if link.info.chief else link.info.rank == 0
         # The name of worker 0 is not known before the first end of an epoch.
-        self._chief = link.chief or (link.worker if self.mine else "")
+        self._chief = link.info.chief or (link.info.worker if self.mine else "")
 
     def end_epoch(self, chief: str) -> None:
         """Take the name that the coordinator gave; empty: the same as before."""

@@ -60,7 +60,7 @@ class DealtEpochs:
 
     def _count_once(self, epoch: int) -> None:
         """Reset the metrics where the job has gone back to a checkpoint: batches that they counted are dealt again."""
-        counting = (self._steps.link.job, epoch)
+        counting = (self._steps.link.info.job, epoch)
         if counting != self._counting:
             self._counting = counting
             self._steps.model.reset_metrics()

@@ -192,7 +192,7 @@ class Distributed:
         self._deal(bound.arguments)
         if self._cuts:
             link = self._steps.link
-            cut(bound.arguments, link.worker_index % link.worker_count, link.worker_count)
+            cut(bound.arguments, link.info.rank % link.info.size, link.info.size)
         given = bound.arguments.get("callbacks")
         check_callbacks(self.model, listed(given))
         self._steps.guard.begin_fit(given)
@@ -355,10 +355,10 @@ class Distributed:
         params = self._first.params or {}
         epochs = (params.get("epochs") or 0) - self._first_epoch
         link = self._steps.link
-        committed = (link.next_batch - link.phase_batch) * every
+        committed = (link.info.next_batch - link.info.phase_batch) * every
         if committed:
             warn_of_lost(self.model)
-        self._resumption.place(committed, params.get("steps"), epochs, link.phases_over)
+        self._resumption.place(committed, params.get("steps"), epochs, link.info.phases_over)
 
     def _begin_epochs(self) -> None:
         """Choose the first epoch, before Keras does."""
@@ -403,7 +403,7 @@ class Distributed:
     def _tell_alone(self, logs: Mapping[str, Any]) -> None:
         """As the only worker of a job on servers, tell what it validated."""
         link, steps = self._membership.link, self._steps
-        if link is None or self._membership.alone or link.worker_count > 1:
+        if link is None or self._membership.alone or link.info.size > 1:
             return
         # Work units end the job before the validation of their last epoch.
         if steps.dealt is not None or not steps.finished:
@@ -412,7 +412,7 @@ class Distributed:
     def _meet(self) -> None:
         """Wait for all workers at the end of an epoch's batches, before validation."""
         link, steps = self._membership.link, self._steps
-        if self._metrics.met or not self._shares or link is None or link.worker_count == 1:
+        if self._metrics.met or not self._shares or link is None or link.info.size == 1:
             return
         if steps.dealt is None:
             # A worker without a batch has no metrics, and is done as soon as Keras is through its epochs.

@@ -57,8 +57,8 @@ class Membership:
         specs = list(zip(variables.specs, self.given, strict=True))
         phase = Phase(stays=True)
         if before is not None and before.stop is not None:
-            phase = Phase(stays=True, job=before.job, begins_next=not goes_on)
-            connection = replace(connection, name=before.worker, task_index=before.worker_index)
+            phase = Phase(stays=True, job=before.info.job, begins_next=not goes_on)
+            connection = replace(connection, name=before.info.worker, task_index=before.info.rank)
         model = KerasModel(variables, backend().framework)
         self.link = link = open_link(
             connection,
@@ -69,7 +69,7 @@ class Membership:
             **more,
         )
         _NEWEST[self._key] = link
-        log_backend(link.worker, model)
+        log_backend(link.info.worker, model)
         if before is not None:
             before.close("begins another phase")
         return link

@@ -163,22 +163,22 @@ class Steps:
             more["function"] = function_of(model)
         link = self.membership.open(variables, self.optimizer, more, goes_on=self._goes_on)
         read_rows(model, link.lookup)
-        if self._deals and link.phases_over and not self._goes_on:
+        if self._deals and link.info.phases_over and not self._goes_on:
             raise FitError(
-                f'the job has ended {link.phases_over} phases without this process: with sharding="units" a script '
-                "that is started again cannot tell which of its fits that is; the other workers train its units"
+                f'the job has ended {link.info.phases_over} phases without this process: with sharding="units" a '
+                "script that is started again cannot tell which of its fits that is; the other workers train its units"
             )
         if not self.membership.alone and not self._goes_on:
             # Whichever worker gets a unit draws the same numbers for it.
-            self._draws.begin(variables, 0 if self._deals else link.worker_index)
+            self._draws.begin(variables, 0 if self._deals else link.info.rank)
         self._step = self._traced(variables, link)
         self.lookups = Lookups(self._step.find) if tables else None
         if not self._goes_on:
-            self._rate = begin_rate(model.optimizer, link.learning_rate)
-            warn_of_clipping(model.optimizer, self.optimizer, link.worker_count)
+            self._rate = begin_rate(model.optimizer, link.info.learning_rate)
+            warn_of_clipping(model.optimizer, self.optimizer, link.info.size)
         self.turns = Turns(link, self._put, rate=self._rate, counts=self._counts)
         self.duties.join(link)
-        if link.worker_count > 1:
+        if link.info.size > 1:
             warn_of_reduction(model.loss, model)
 
     def _translated(self, trained: Sequence[tuple[Any, str]]) -> dict[str, Any]:
@@ -187,7 +187,7 @@ class Steps:
         return translate(self.model.optimizer, trained, servers=servers)
 
     def _traced(self, variables: KerasVariables, link: Link) -> GradientStep:
-        sums = self.sums if link.worker_count > 1 else None
+        sums = self.sums if link.info.size > 1 else None
         return GradientStep(
             self.model,
             variables,
@@ -255,7 +255,7 @@ class Steps:
         self.backups.restore(self.model, self.membership, self._variables, self._joins_as_first)
 
     def _joins_as_first(self) -> bool:
-        return self.link.worker_index == 0
+        return self.link.info.rank == 0
 
     # One batch
 
@@ -296,7 +296,7 @@ class Steps:
         if self.turn is None:
             self._next()
         assert self.turns is not None
-        self.guard.check(self._step, self.link.worker_count)
+        self.guard.check(self._step, self.link.info.size)
         if number is None:
             number = self._step.number(self.turns.batch)
         after, lookups = None, self.lookups
