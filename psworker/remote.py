@@ -1,4 +1,4 @@
-"""A model on parameter servers in the user's own training loop: `pull`, gradients, `contribute`, and again.
+"""A model on parameter servers in the user's own training loop: a version, gradients, `contribute`, and again.
 
 No framework is used here: `psworker.keras`, `psworker.torch` and `psworker.jax` provide a `psworker.backends.Model`.
 """
@@ -24,17 +24,13 @@ from psworker.turn import Turn, Turns
 
 
 class RemoteError(Unsupported, RuntimeError):
-    """A call out of the order `pull`, gradients, `pull`, gradients; nothing was sent."""
+    """A call out of order, or with other variables; nothing was sent."""
 
 
 class Remote:
-    """One worker's loop. Close it, or use `with`. Not thread-safe.
+    """What every framework's loop on parameter servers is: it takes versions up, and contributes. Not thread-safe.
 
-    `optimizer`: returns the [optimizer] for a number of servers. `rate`: returns the learning rate of the update from a
-    version on, or None if the servers know it; worker 0 sets it for all. `hosts` and `where`: as in
-    `psworker.connect`; without servers this starts one.
-
-    Raises what `psworker.connect` raises.
+    Close it, or use `with`.
     """
 
     def __init__(
@@ -43,8 +39,20 @@ class Remote:
         optimizer: Callable[[int], Mapping[str, Any]],
         rate: Callable[[int], float | None],
         hosts: Hosts = None,
+        *,
+        compared: Any = None,
+        follows: bool = True,
         **where: Unpack[Where],
     ) -> None:
+        """Join the job, and start a server if there is none.
+
+        `optimizer`: returns the [optimizer] for a number of servers. `rate`: returns the learning rate of the update
+        from a version on, or None if the servers know it; worker 0 sets it for all. `hosts` and `where`: as in
+        `psworker.connect`. `compared`: what is compared with the other workers' models, by default `model`. `follows`:
+        load the job's first version now, which is the same on all workers; the end of the process then closes this.
+
+        Raises what `psworker.connect` raises.
+        """
         connection = Connection.resolve(hosts, **where)
         self.config = optimizer(connection.parts)
         self.link: Link = open_link(
@@ -52,7 +60,7 @@ class Remote:
             list(zip(model.specs, model.values(), strict=True)),
             optimizer=self.config,
             computes=computes(model.backend, model.device),
-            function="" if connection.own is not None else function_of(self._compared(model)),
+            function="" if connection.own is not None else function_of(compared or model),
         )
         log_backend(self.link.info.worker, model)
         self._model, self._rate_of = model, rate
@@ -60,19 +68,29 @@ class Remote:
         plan = self.link.plan
         self._turns = Turns(self.link, lambda flats, _: model.put(cut(plan, flats)), rate=rate(0))
         self.turn: Turn | None = None
+        #: The version of the weights in the model.
         self.version = 0
         self._closed = False
-
-    def _compared(self, model: Model) -> Any:
-        """Return what is compared with the other workers' models."""
-        return model
+        if follows:
+            atexit.register(self._at_exit)
+            try:
+                self.follow()
+            except BaseException as error:
+                # The caller gets no object to close.
+                self.__exit__(type(error), error, None)
+                raise
 
     @property
     def session(self) -> Session:
         """The session with the servers."""
         return Session(self.link, self._turns)
 
-    def pull(self) -> int | None:
+    @property
+    def fates(self) -> dict[str, int]:
+        """How many contributions had each fate so far."""
+        return self._turns.fates
+
+    def load(self) -> int | None:
         """Load the granted version into the model and return its number; None when the job is over.
 
         A second call before a contribution loads the same version again, which undoes changes of the model.
@@ -85,106 +103,44 @@ class Remote:
         self.version = self.turn.grant.version
         return self.version
 
-    def contribute(self, gradients: Sequence[Any], *, samples: int = 1, loss: float = math.nan) -> bool:
-        """Contribute gradients of the pulled version, one for each trained variable in order, averaged over `samples`.
+    def follow(self) -> None:
+        """Load the next version, or the last if the job has ended."""
+        if self.load() is None:
+            self.close()
 
-        Includes the changes of state (BatchNorm's averages) since `pull`. Returns False if they did not count, because
-        the ticket was cancelled or a number is not finite. Raises RemoteError without a `pull` before, ValueError for
-        `samples` below 0, ModelError for another shape, and Diverged (a SessionError) for the tenth failure in a row to
-        be finite, as `fit` does.
+    def contribute(self, gradients: Sequence[Any], *, samples: int = 1, loss: float = math.nan) -> bool:
+        """Contribute gradients of the loaded version, one for each trained variable in order, averaged over `samples`.
+
+        Includes the changes of state (BatchNorm's averages) since `load`. Returns False if they did not count, because
+        the turn was cancelled or a number is not finite. Raises RemoteError without a version, JobOver if the job is
+        over, ValueError for `samples` below 0, ModelError for another shape, and Diverged (a SessionError) for the
+        tenth failure in a row to be finite, as `fit` does.
         """
         if samples < 0:
             raise ValueError(f"samples: expected a number from 0, got {samples}")
-        turn = self._pulled()
+        turn = self.pulled()
         flats = payloads(self.link.plan, self._model, [*gradients, *self._model.changes()], self._dtype)
         rate = None if self.link.info.rank else self._rate_of(self.version)
         self.turn = None
         return turn.send(flats, samples=samples, loss=float(loss), rate=rate)
 
-    def _pulled(self) -> Turn:
+    def pulled(self) -> Turn:
+        """Return the turn whose version is in the model. Raises as `contribute`."""
+        stop = self.link.stop
+        if self.turn is None and stop is not None:
+            raise JobOver(f"the job is over at version {stop.version}: {stop.reason}")
         if self.turn is None:
             raise RemoteError(
                 "gradients without pull(): they are computed from a version, which pull() brings"
             )
         return self.turn
 
-    @property
-    def fates(self) -> dict[str, int]:
-        """How many contributions had each fate so far."""
-        return self._turns.fates
-
     def close(self) -> None:
         """Say that this worker has no more data, wait for the others, and load the job's last version into the model.
 
         Safe to call twice.
         """
-        link = self.link
-        self.turn = None
-        if self._closed:
-            return
-        self._closed = True
-        try:
-            stop = link.stop or link.done()
-            if stop.success:
-                self._model.put(link.plan.gather(link.pull_final()))
-        finally:
-            link.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            # Other workers must not wait for a contribution that will not come.
-            self.link.close(kind.__name__)
-
-
-class Following:
-    """Takes the place of an optimizer: after every contribution to `remote` the model holds the next version.
-
-    Opening it waits for the job's first version, which is the same on all workers. `close` it, or use `with`; at the
-    latest the end of the process closes it. The model holds the job's last version after that.
-    """
-
-    def __init__(self, remote: Remote) -> None:
-        self.remote = remote
-        self._closed = False
-        atexit.register(self._at_exit)
-        try:
-            self._pull()
-        except BaseException as error:
-            # The caller gets no object to close.
-            self.__exit__(type(error), error, None)
-            raise
-
-    @property
-    def version(self) -> int:
-        """The version of the weights in the model."""
-        return self.remote.version
-
-    @property
-    def session(self) -> Session:
-        """The session with the servers."""
-        return self.remote.session
-
-    def close(self) -> None:
-        """Close, as `Remote.close` does."""
         self.__exit__(None, None, None)
-
-    def _check_running(self) -> None:
-        """Raise JobOver if the job is over."""
-        stop = self.remote.link.stop
-        if stop is not None:
-            raise JobOver(f"the job is over at version {stop.version}: {stop.reason}")
-
-    def _pull(self) -> None:
-        """Load the next version, or the last if the job has ended."""
-        if self.remote.pull() is None:
-            self.close()
 
     def _at_exit(self) -> None:
         """Close. A process that ends by an exception has data left: it leaves, and the others do not wait for it."""
@@ -198,6 +154,16 @@ class Following:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         atexit.unregister(self._at_exit)
-        if not self._closed:
-            self._closed = True
-            self.remote.__exit__(kind, error, trace)
+        if self._closed:
+            return
+        self._closed, self.turn, link = True, None, self.link
+        if kind is not None:
+            # Other workers must not wait for a contribution that will not come.
+            link.close(kind.__name__)
+            return
+        try:
+            stop = link.stop or link.done()
+            if stop.success:
+                self._model.put(link.plan.gather(link.pull_final()))
+        finally:
+            link.close()

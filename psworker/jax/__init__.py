@@ -10,8 +10,7 @@ See docs/guides/loop.md. Importing this package loads JAX; Optax is loaded by wh
 from __future__ import annotations
 
 import math
-from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 from psworker.backends import ModelError
 from psworker.backends.jax import JaxModel
@@ -19,7 +18,6 @@ from psworker.connection import Hosts, Where
 from psworker.jax.translate import Translated, translate
 from psworker.optimizers import TranslationError, warn_of_own_clipping
 from psworker.remote import Remote, RemoteError
-from psworker.session import Session
 
 __all__ = ["Job", "ModelError", "RemoteError", "TranslationError", "distribute", "translate"]
 
@@ -44,56 +42,41 @@ def distribute(
     return Job(params, optimizer, hosts, state, where)
 
 
-class Job:
+class Job(Remote):
     """The loop: `while (params := job.pull()) is not None: ...; job.push(gradients)`. Made by `distribute`.
 
     Close it, or use `with`. Not thread-safe.
     """
 
-    def __init__(
-        self,
-        params: Any,
-        optimizer: Any,
-        hosts: Hosts,
-        state: Any,
-        where: Where,
-    ) -> None:
-        self._model = model = JaxModel(params, state)
+    def __init__(self, params: Any, optimizer: Any, hosts: Hosts, state: Any, where: Where) -> None:
+        self._tree = model = JaxModel(params, state)
         made: list[Translated] = []
 
         def translated(servers: int) -> dict[str, Any]:
             made.append(translate(optimizer, params, model.names, servers))
             return made[0].config
 
-        self.remote = Remote(model, translated, lambda version: made[0].rate(version), hosts, **where)
+        super().__init__(
+            model, translated, lambda version: made[0].rate(version), hosts, follows=False, **where
+        )
         self._before = made[0].before
         for link in self._before:
             if link.name.startswith("clip"):
-                warn_of_own_clipping(link.name, self.remote.link.info.size)
-
-    @property
-    def session(self) -> Session:
-        """The session with the servers."""
-        return self.remote.session
-
-    @property
-    def version(self) -> int:
-        """The version of `params`."""
-        return self.remote.version
+                warn_of_own_clipping(link.name, self.link.info.size)
 
     @property
     def params(self) -> Any:
         """The parameters of the version that was pulled last; after `close` the job's last."""
-        return self._model.params
+        return self._tree.params
 
     @property
     def state(self) -> Any:
         """The state that belongs to `params`."""
-        return self._model.state
+        return self._tree.state
 
     def pull(self) -> Any:
         """`params` of the granted version; `state` then has what belongs to them. None when the job is over."""
-        if self.remote.pull() is None:
+        if self.load() is None:
             self.close()
             return None
         return self.params
@@ -103,32 +86,15 @@ class Job:
 
         `samples`, over how many they were averaged, and `loss` are for the log, and for policies that weigh by samples.
         False where they did not count: the ticket was cancelled, or a number is not finite. Raises ModelError for
-        another tree, RemoteError without a `pull` before, and as `Remote.contribute`.
+        another tree, RemoteError without a `pull` before, and as `contribute`.
         """
-        self._model.check(gradients, "gradients")
+        self._tree.check(gradients, "gradients")
         if state is not None:
-            self._model.check(state, "state")
-            self._model.state = state
-        self._model.check_kept(
-            self.state, "state", "expected push(gradients, state=...), as the step made it"
-        )
+            self._tree.check(state, "state")
+            self._tree.state = state
+        self._tree.check_kept(self.state, "state", "expected push(gradients, state=...), as the step made it")
         for link in self._before:
             if link.name == "add_decayed_weights":
-                self._model.check_kept(
-                    self.params, "params", "a chain that decays before its rule reads them"
-                )
+                self._tree.check_kept(self.params, "params", "a chain that decays before its rule reads them")
             gradients = link(gradients, self.params)
-        return self.remote.contribute(self._model.leaves(gradients), samples=samples, loss=float(loss))
-
-    def close(self) -> None:
-        """Leave, as this worker has no more data, and wait for the others. `params` are those of the job's last version
-        then. Safe to call twice."""
-        self.remote.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.remote.__exit__(kind, error, trace)
+        return self.contribute(self._tree.leaves(gradients), samples=samples, loss=float(loss))

@@ -19,7 +19,6 @@ from psworker.keras.embedding import RemoteEmbedding, read_rows
 from psworker.keras.exporting import export
 from psworker.keras.fit.distributed import Distributed
 from psworker.keras.optimizer import RemoteOptimizer
-from psworker.keras.remote import Remote
 from psworker.keras.translate import translate
 from psworker.optimizers import TranslationError
 from psworker.remote import RemoteError
@@ -29,7 +28,6 @@ __all__ = [
     "Distributed",
     "EmbeddedServerError",
     "FitError",
-    "Remote",
     "RemoteEmbedding",
     "RemoteError",
     "RemoteOptimizer",

@@ -10,33 +10,54 @@ for x, y in batches:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
 import keras
 
-from psworker.backends.keras import backend
+from psworker.backends.keras import KerasModel, backend, collect
+from psworker.backends.lookups import tables_of
 from psworker.connection import Hosts, Where
-from psworker.keras.remote import Remote
-from psworker.remote import Following, RemoteError
+from psworker.keras.translate import translate, warn_of_clipping, worker_clips
+from psworker.optimizers import TranslationError
+from psworker.remote import Remote, RemoteError
 
 
-class RemoteOptimizer(Following):
+class RemoteOptimizer(Remote):
     """Takes the place of a Keras optimizer in a loop; nothing else of the loop changes.
 
-    The servers run `optimizer`, one of Keras' or its name. `apply` contributes gradients, and loads the next version
-    into the variables of `model`, a built Keras model or a layer. The constructor joins the job and waits for its first
-    version, the same for all workers. `hosts`, `where`: as in `psworker.connect`. `close` it, or use `with`; the end of
-    the process does so, too, and loads the job's last version only then. Two optimizers, of a GAN say, are two jobs,
-    each with servers of its own.
+    The servers run `optimizer`, one of Keras' that `distribute` takes, or its name. `apply` contributes gradients, and
+    loads the next version into the variables of `model`, a built Keras model or a layer. The constructor joins the job
+    and waits for its first version, the same for all workers. `hosts`, `where`: as in `psworker.connect`; without any
+    servers one is started here. `close` it, or use `with`; the end of the process does so, too, and loads the job's
+    last version only then. Two optimizers, of a GAN say, are two jobs, each with servers of its own.
 
-    Raises what `Remote` raises. Not thread-safe.
+    Raises TranslationError, RemoteError for a model with tables, and what `psworker.connect` raises. Not thread-safe.
     """
 
     def __init__(self, model: Any, optimizer: Any, hosts: Hosts = None, **where: Unpack[Where]) -> None:
-        self.optimizer = keras.optimizers.get(optimizer)
-        self.remote: Remote
-        super().__init__(Remote(model, self.optimizer, hosts, **where))
+        tables = tables_of(model._flatten_layers())
+        if tables:
+            raise RemoteError(
+                f"the rows of {', '.join(table.name for table in tables)} are pulled for each batch, which a loop of "
+                "your own does by hand: expected distribute(), a Job, or psworker.connect(tables=...) with plain arrays"
+            )
+        self.model, self.optimizer = model, keras.optimizers.get(optimizer)
+        _check(self.optimizer)
+        variables = KerasModel(collect(model), backend().framework)
+        self._trained = variables.found.trained
+        names = zip(model.trainable_variables, variables.specs, strict=False)
+        trained = [(variable, spec.name) for variable, spec in names]
+        super().__init__(
+            variables,
+            lambda servers: translate(self.optimizer, trained, servers=servers),
+            lambda version: _rate(self.optimizer),
+            hosts,
+            compared=model,
+            **where,
+        )
+        self._clips = worker_clips(self.optimizer, self.config)
+        warn_of_clipping(self.optimizer, self.config, self.link.info.size)
 
     @property
     def learning_rate(self) -> Any:
@@ -54,22 +75,35 @@ class RemoteOptimizer(Following):
         *,
         samples: int = 1,
         loss: float = math.nan,
-    ) -> None:
+    ) -> bool:
         """Contribute gradients of all trainable variables of the model, in any order (None: in its own).
 
         `samples`, the number that the gradients were averaged over, and `loss` are for the log, and for policies that
-        weigh by samples. A gradient that is not finite, or comes too late, does not count; see `Remote.apply`. Raises
-        RemoteError for other variables and within a function that is traced, JobOver where the job has ended, and as
-        `Remote.apply`.
+        weigh by samples. Returns False for what does not count: a gradient that is not finite, or comes too late.
+        Raises RemoteError for other variables and within a function that is traced, JobOver where the job has ended,
+        and as `contribute`.
         """
         if backend().framework.traces(gradients):
             raise RemoteError(
                 "RemoteOptimizer.apply() within a tf.function, or one that JAX or PyTorch compiles: expected its "
                 "gradients, applied outside of it, because a graph cannot push them"
             )
-        self._check_running()
-        self.remote.apply(self._in_order(gradients, trainable_variables), samples=samples, loss=loss)
-        self._pull()
+        self.pulled()
+        gradients = self._in_order(gradients, trainable_variables)
+        if len(gradients) != len(self._trained):
+            raise RemoteError(
+                f"expected {len(self._trained)} gradients, one for each trainable variable, got {len(gradients)}"
+            )
+        ops = keras.ops
+        found = [
+            ops.zeros(variable.shape) if one is None else ops.cast(ops.convert_to_tensor(one), "float32")
+            for variable, one in zip(self._trained, gradients, strict=True)
+        ]
+        if self._clips:
+            found = self.optimizer._clip_gradients(found)
+        counts = self.contribute(found, samples=samples, loss=loss)
+        self.follow()
+        return counts
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> None:
         """Apply pairs, as `apply` does."""
@@ -77,13 +111,35 @@ class RemoteOptimizer(Following):
         self.apply(gradients, variables)
 
     def _in_order(self, gradients: Sequence[Any], variables: Sequence[Any] | None) -> Sequence[Any]:
-        mine = self.remote.model.trainable_variables
+        mine = self.model.trainable_variables
         if variables is None:
             return gradients
         given = {id(variable): gradient for variable, gradient in zip(variables, gradients, strict=True)}
         if given.keys() != {id(variable) for variable in mine}:
             raise RemoteError(
-                f"expected gradients for the {len(mine)} trainable variables of {self.remote.model.name!r}, got some "
+                f"expected gradients for the {len(mine)} trainable variables of {self.model.name!r}, got some "
                 f"for {len(given)} variables: a RemoteOptimizer is of one model, all of it"
             )
         return [given[id(variable)] for variable in mine]
+
+
+def _check(optimizer: Any) -> None:
+    refused: Mapping[str, object] = {
+        "gradient_accumulation_steps": optimizer.gradient_accumulation_steps,
+        "use_ema": optimizer.use_ema,
+        "loss_scale_factor": optimizer.loss_scale_factor,
+    }
+    for setting, value in refused.items():
+        if value:
+            raise TranslationError(
+                f"{setting} is what distribute() does within fit; in a loop of your own it is yours: leave it out"
+            )
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise TranslationError(
+            "LossScaleOptimizer: in a loop of your own unscale the gradients before apply()"
+        )
+
+
+def _rate(optimizer: Any) -> float | None:
+    rate = optimizer._learning_rate
+    return float(rate.value) if isinstance(rate, keras.Variable) else None

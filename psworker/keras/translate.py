@@ -151,7 +151,7 @@ _NEAREST = {
     ),
     "MultiOptimizer": (
         "has an optimizer for each group of variables, and the servers of a job run one for all",
-        "a psworker.keras.Remote for each group, or one optimizer",
+        "a psworker.keras.RemoteOptimizer for each group, or one optimizer",
     ),
 }
 

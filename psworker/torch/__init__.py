@@ -21,7 +21,7 @@ from psworker.backends import ModelError
 from psworker.backends.torch import TorchModel
 from psworker.connection import Hosts, Where
 from psworker.optimizers import TranslationError
-from psworker.remote import Following, Remote, RemoteError
+from psworker.remote import Remote, RemoteError
 from psworker.torch.translate import decoupled, rate, settings, torch_row, translate
 
 __all__ = [
@@ -62,7 +62,7 @@ def distribute(
     return DistributedOptimizer(optimizer, model, hosts, clip_norm, where)
 
 
-class DistributedOptimizer(Following, torch.optim.Optimizer):
+class DistributedOptimizer(Remote, torch.optim.Optimizer):
     """In the place of a torch.optim.Optimizer, with its parameter groups: `step` contributes the gradients and brings
     the next version into the model. Made by `distribute`.
 
@@ -83,7 +83,7 @@ class DistributedOptimizer(Following, torch.optim.Optimizer):
         trained = [each for group in optimizer.param_groups for each in group["params"]]
         # What torch.compile made of a model: workers may differ in that.
         model = getattr(model, "_orig_mod", model)
-        self._model = TorchModel(model, trained)
+        self._model: TorchModel = TorchModel(model, trained)
         self._names = {
             id(parameter): spec.name
             for parameter, spec in zip(self._model.parameters, self._model.specs, strict=False)
@@ -100,8 +100,7 @@ class DistributedOptimizer(Following, torch.optim.Optimizer):
         optimizer._opt_called = True
         for kind in _HOOKS:
             setattr(self, kind, getattr(optimizer, kind))
-        remote = Remote(self._model, lambda servers: config, lambda version: rate(self), hosts, **where)
-        Following.__init__(self, remote)
+        Remote.__init__(self, self._model, lambda servers: config, lambda version: rate(self), hosts, **where)
 
     def step(
         self, closure: Callable[[], Any] | None = None, *, samples: int = 1, loss: Any = math.nan
@@ -111,9 +110,9 @@ class DistributedOptimizer(Following, torch.optim.Optimizer):
         `samples`, over how many the gradients were averaged, and `loss` are for the log, and for policies that weigh by
         samples. A parameter without a gradient counts as one with zeros. What is not finite, or comes too late, does
         not count. Raises JobOver where the job has ended, ModelError for a gradient that is sparse and a parameter that
-        was changed, TranslationError for settings that were, and as `Remote.contribute`.
+        was changed, TranslationError for settings that were, and as `contribute`.
         """
-        self._check_running()
+        self.pulled()
         returned = None
         if closure is not None:
             with torch.enable_grad():
@@ -128,8 +127,8 @@ class DistributedOptimizer(Following, torch.optim.Optimizer):
         with torch.no_grad():
             gradients = [self._gradient(parameter) for parameter in self._model.parameters]
         number = float(torch.as_tensor(loss).detach())
-        self.remote.contribute(gradients, samples=samples, loss=number)
-        self._pull()
+        self.contribute(gradients, samples=samples, loss=number)
+        self.follow()
         return returned
 
     def _gradient(self, parameter: torch.Tensor) -> torch.Tensor:
@@ -150,11 +149,9 @@ class DistributedOptimizer(Following, torch.optim.Optimizer):
         """Return torch's dict, with what the servers remember at this version: a plain torch optimizer can load it."""
         self.state.clear()
         if self.version:
-            config, turn = self.remote.config, self.remote.turn
+            config, turn = self.config, self.turn
             names = self._row.slots(config)
-            slots = (
-                self.remote.link.pull_slots(len(names), None if turn is None else turn.grant) if names else []
-            )
+            slots = self.link.pull_slots(len(names), None if turn is None else turn.grant) if names else []
             for index, parameter in enumerate(self._model.parameters):
                 found = {
                     name: torch.from_numpy(arrays[index].copy()).to(parameter)
@@ -181,7 +178,7 @@ class DistributedOptimizer(Following, torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Raise RemoteError once the job has begun: its variables are those of the beginning."""
-        if hasattr(self, "remote"):
+        if hasattr(self, "link"):
             raise RemoteError(
                 "add_param_group(): a job's variables are those of its beginning; give the optimizer all groups before "
                 "distribute(), where parameters may still be frozen, and start a new job to train others"

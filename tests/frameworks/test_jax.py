@@ -106,15 +106,15 @@ def test_a_loop_is_the_loop_without_servers() -> None:
     )
     state = {"mean": np.zeros(6, np.float32), "steps": np.int32(0)}
     with servers() as hosts, pj.distribute(PARAMS, chain, hosts, state=state) as job:
-        assert job.remote.config["exclude_from_weight_decay"] == ["inner/b"]
-        assert job.remote.config["global_clipnorm"] == 0.5
+        assert job.config["exclude_from_weight_decay"] == ["inner/b"]
+        assert job.config["global_clipnorm"] == 0.5
         for k in range(8):
             params = job.pull()
             loss, gradients = at(params, k)
             mean = 0.9 * job.state["mean"] + 0.1 * X[8 * k : 8 * k + 8].mean(axis=0)
             moved = {"mean": mean, "steps": job.state["steps"] + 1}
             assert job.push(gradients, state=moved, samples=8, loss=loss)
-    assert (job.version, job.remote.fates, int(job.state["steps"])) == (7, {"applied": 8}, 8)
+    assert (job.version, job.fates, int(job.state["steps"])) == (7, {"applied": 8}, 8)
     assert_near(by_optax(chain, 8, 8), job.params, 2e-6)
     expected = np.zeros(6, np.float32)
     for k in range(8):
@@ -147,7 +147,7 @@ def test_several_servers_and_what_does_not_count(caplog: pytest.LogCaptureFixtur
     """The worker clips then; a gradient that is not finite, or of another tree, is not taken."""
     chain = optax.chain(optax.clip_by_global_norm(0.5), optax.add_decayed_weights(0.1), optax.sgd(0.1))
     with servers(2) as hosts, pj.distribute(PARAMS, chain, hosts, wire_dtype="float32") as job:
-        assert job.remote.config == {"name": "sgd", "learning_rate": 0.1}
+        assert job.config == {"name": "sgd", "learning_rate": 0.1}
         with pytest.raises(pj.RemoteError, match="without pull"):
             job.push(PARAMS)
         bad = jax.tree.map(lambda leaf: leaf * jnp.nan, PARAMS)

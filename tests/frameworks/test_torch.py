@@ -167,7 +167,7 @@ def test_a_loop_is_the_loop_without_servers() -> None:
     scheduler = optim.lr_scheduler.StepLR(inner, 2, 0.5)
     with servers() as hosts, pt.distribute(inner, ours, hosts) as optimizer:
         found = loop(ours, optimizer, scheduler)
-        assert (optimizer.version, optimizer.remote.fates) == (6, {"applied": 6})
+        assert (optimizer.version, optimizer.fates) == (6, {"applied": 6})
         again = optim.AdamW(made()[1].param_groups)
         again.load_state_dict(found)
         for key, slots in expected["state"].items():
@@ -281,7 +281,7 @@ def test_a_constant_with_infinities_stays_with_its_worker() -> None:
     alone = deepcopy(model)
     trained(alone, optim.SGD(alone.parameters(), 0.1))
     with servers() as hosts, pt.distribute(optim.SGD(model.parameters(), 0.1), model, hosts) as optimizer:
-        assert [spec.name for spec in optimizer.remote.link.plan.variables] == ["out.weight", "out.bias"]
+        assert [spec.name for spec in optimizer.link.plan.variables] == ["out.weight", "out.bias"]
         assert_near(alone, trained(model, optimizer))
     moving = Masked(moving=True)
     with servers() as hosts, pt.distribute(optim.SGD(moving.parameters(), 0.1), moving, hosts) as optimizer:
@@ -309,7 +309,7 @@ def test_half_precision_sharing_and_unused_parameters() -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     made = optim.SGD(model.parameters(), 2**-12)
     with servers() as hosts, pt.distribute(made, model, hosts) as optimizer:
-        names = [spec.name for spec in optimizer.remote.link.plan.variables]
+        names = [spec.name for spec in optimizer.link.plan.variables]
         assert names == ["embedding.weight", "narrow.weight", "narrow.bias", "unused.weight", "unused.bias"]
         for _ in range(64):
             optimizer.zero_grad()
@@ -337,7 +337,7 @@ def test_hooks_a_closure_without_a_loss_and_a_compiled_model() -> None:
         assert optimizer.step(lambda: None) is None
         optimizer.state_dict()
         assert (optimizer.version, called) == (1, ["before", "behind", "state"])
-        names = [spec.name for spec in optimizer.remote.link.plan.variables]
+        names = [spec.name for spec in optimizer.link.plan.variables]
         assert names == ["0.weight", "0.bias", "2.weight", "2.bias"]
 
 

@@ -375,7 +375,7 @@ def compiled(callbacks=(), **how):
 
 
 def in_a_loop():
-    psworker.keras.Remote(remote(), "sgd")
+    psworker.keras.RemoteOptimizer(remote(), "sgd")
 
 
 def early_export():

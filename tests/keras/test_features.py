@@ -362,7 +362,7 @@ def test_what_is_said_of_a_server_of_ones_own_is_refused_where_servers_run(
         pk.distribute(build(), "h:7070", **said)
     monkeypatch.setenv("PS_HOSTS", "h:7070")
     with pytest.raises(ValueError, match="servers run already"):
-        pk.Remote(build(), "sgd", **said)
+        pk.RemoteOptimizer(build(), "sgd", **said)
 
 
 def test_a_second_optimizer_is_refused_by_name() -> None:

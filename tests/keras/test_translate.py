@@ -103,7 +103,7 @@ REFUSED = [
     (lambda: o.ScheduleFreeAdamW(), "two sets of weights.* keras.optimizers.AdamW"),
     (
         lambda: o.MultiOptimizer(o.OptimizerMap(o.SGD())),
-        "run one for all; .* a psworker.keras.Remote for each",
+        "run one for all; .* a psworker.keras.RemoteOptimizer for each",
     ),
     (lambda: Mine(), r"of your own \(Mine\).* keras.optimizers.Adam, of which it is a subclass"),
     (lambda: o.Ftrl(learning_rate_power=-1.0), r"learning_rate_power=-1.0\): expected -0.5"),

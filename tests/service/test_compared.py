@@ -17,7 +17,7 @@ def test_a_model_that_is_not_of_keras(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), serving() as cluster:
         optimizer = {"name": "sgd", "learning_rate": 1.0}
         with Remote(model, lambda _: optimizer, lambda _: None, cluster.hosts, task_index=0) as remote:
-            assert remote.pull() is not None
+            assert remote.load() is not None
             remote.contribute([np.ones(3, np.float32)])
     (said,) = [each for each in caplog.records if getattr(each, "event", "") == "function_undecided"]
     assert "no Keras model" in said.getMessage()
