@@ -1,6 +1,6 @@
 """A worker's link to the parameter servers: the verbs of the protocol, from which `psworker.turn` makes turns.
 
-One step is `ready` -> `pull` -> compute -> `push` -> `commit`, or `contribute` for the last two. Only numpy is needed.
+One step is `ready` -> `pull` -> compute -> `contribute`. Only numpy is needed.
 """
 
 import json
@@ -276,66 +276,9 @@ class Link:
         """Whether `prefetch` fetches anything: connect(prefetch=True)."""
         return self._reader.prefetch is not None
 
-    def slot_flat(self, grant: Grant) -> list[Floats]:
-        """Return arrays to write the payload of `grant` into, for `push_flat` or `contribute`.
-
-        Arrays in shared memory are pushed without a copy here; the server makes one. Each call may return the same
-        arrays again until they are pushed. Raises Voided.
-        """
-        self._require_valid(grant)
-        return [shard.slot() for shard in self._shards]
-
-    def push(
-        self,
-        grant: Grant,
-        gradients: Mapping[str, ArrayLike],
-        rows: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
-    ) -> None:
-        """Send gradients (and, for state variables, deltas) by name; absent ones are zero.
-
-        `rows`: ids and gradients by table, a row for each id; gradients of the same id are added in their order.
-
-        Raises ValueError for an unknown name or wrong shape, PayloadRefused for NaN and Inf, Voided when the ticket was
-        cancelled, Refused, Unreachable.
-        """
-        flats = self.plan.scatter_by_name(gradients)
-        self.push_flat(grant, flats, self._layout.summed(rows or {}))
-
     def summed(self, rows: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> RowsByName:
-        """Return sums of gradients by key, of ids and gradients by table. Raises ValueError as `push`."""
+        """Return sums of gradients by key, of ids and gradients by table. Raises ValueError for an unknown table."""
         return self._layout.summed(rows)
-
-    def push_flat(self, grant: Grant, flats: Sequence[Payload], rows: RowsByName = NO_ROWS) -> None:
-        """Push one flat payload per server: gradient, then state deltas; see `psworker.data.payloads`.
-
-        `rows`: sums of gradients by key.
-        """
-        self._push(grant, self._reach.watched(flats), rows)
-        self._tell_unreached()
-
-    def commit(
-        self,
-        grant: Grant,
-        *,
-        samples: int,
-        loss: float = math.nan,
-        batch: int = 0,
-        ready: bool = False,
-        learning_rate: float | None = None,
-        unit_ends: bool = False,
-    ) -> None:
-        """Make the pushed payload count, exactly once. Returns when server 0 has answered.
-
-        `samples`: how many it was averaged over. `batch`: its number in this worker's data. `ready`: ask for the next
-        grant, too. `learning_rate`: the optimizer's from this contribution on, as an entry of the log.
-        It replaces a number, not a schedule, and a job that began with 0 keeps it. `unit_ends`: the grant's work unit
-        has no part after this one. Raises as `push`.
-        """
-        commit = Commit(grant.ticket, batch, samples, loss, learning_rate=learning_rate, unit_ends=unit_ends)
-        self._commit(grant, commit)
-        self._joined.set_rate(learning_rate)
-        if ready:
-            self._stream.tell(lambda engine: engine.ready())
 
     def contribute(
         self,
@@ -351,11 +294,17 @@ class Link:
         rows: RowsByName = NO_ROWS,
         ahead: KeysByName = NO_ROWS,
     ) -> None:
-        """`push_flat` and `commit` together; with a single server in one round trip, which also brings the next grant
-        and its version, with the rows `ahead` of tables.
+        """Push one flat payload per server (gradient, then state deltas; see `psworker.data.payloads`) and commit it,
+        exactly once. With a single server that is one round trip, which also brings the next grant and its version.
 
-        With several servers those are read with that version, as after `want_rows`. A single round trip saves most of a
-        small step's time. Raises as `push_flat`.
+        `samples`: how many the gradients were averaged over. `batch`: its number in this worker's data. `ready`: ask
+        for the next grant, too. `learning_rate`: the optimizer's from this contribution on, as an entry of the log. It
+        replaces a number, not a schedule, and a job that began with 0 keeps it. `unit_ends`: the grant's work unit has
+        no part after this one. `rows`: sums of gradients by key. `ahead`: rows to read with the next version, as after
+        `want_rows`.
+
+        Raises ValueError for a wrong number of payloads, PayloadRefused for NaN and Inf, Voided when the ticket was
+        cancelled, Refused, Unreachable.
         """
         facts = (grant.ticket, batch, samples, loss, ready)
         commit = Commit(*facts, learning_rate=learning_rate, unit_ends=unit_ends)
@@ -394,7 +343,7 @@ class Link:
     def _initialise(self, grant: Grant) -> None:
         try:
             self._push(grant, self.plan.scatter(self._initial), raw=True)
-            self.commit(grant, samples=0)
+            self._commit(grant, Commit(grant.ticket, 0, 0))
         except Voided as error:
             self.abandon(grant, str(error))
 

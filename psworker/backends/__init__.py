@@ -1,6 +1,6 @@
 """The seam to a framework: what a loop on parameter servers needs of a model, whoever computes its gradients.
 
-`Model` is the protocol. `psworker.backends.torch`, `.jax` and `.numpy` implement it, and `psworker.keras.optimizer` does
+`Model` is the protocol. `psworker.backends.torch`, `.jax`, `.numpy` and `.keras` implement it, the last
 for Keras models on TensorFlow; `psworker.remote` uses it. Nothing here loads a framework.
 """
 

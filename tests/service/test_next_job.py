@@ -29,6 +29,7 @@ from psworker.connecting import open_link, specified
 from psworker.connection import Connection, Where
 from psworker.control.joining import FIRST, Phase
 from psworker.link import Link
+from tests.links import stepwise
 from tests.sentences import Recorder
 from tests.service.serving import Cluster, Served, granted
 
@@ -71,7 +72,8 @@ def joined(
 ) -> Link:
     """A session as `fit` opens it: of one phase of a process."""
     connection = Connection.resolve(hosts, **where)
-    return open_link(connection, specified(variables, None), optimizer=optimizer, phase=phase)
+    link = open_link(connection, specified(variables, None), optimizer=optimizer, phase=phase)
+    return stepwise(link)
 
 
 def train(cluster: Cluster, variables: dict[str, np.ndarray], until: int, phase: Phase = FIRST) -> str:
