@@ -99,10 +99,13 @@ def _pass(
         progress(outcome.steps, loss, turns.fates)
 
     tickets = TicketLoop(link, trainer, work, turns, pause, committed, evaluations)
-    for _ in _dealt(tickets) if link.work is not None else _own(tickets, epochs, outcome):
-        if evaluations is not None and evaluations.watched.ends:
-            break
-    tickets.land()
+    try:
+        for _ in _dealt(tickets) if link.work is not None else _own(tickets, epochs, outcome):
+            if evaluations is not None and evaluations.watched.ends:
+                break
+        tickets.land()
+    finally:
+        tickets.close()
     if outcome.empty:
         log.warning(
             "the data of worker %d of %d has no batch",

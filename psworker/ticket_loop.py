@@ -1,15 +1,17 @@
 """The turns of `train`: for the batches of each ticket the version, gradients by the local rule, and the contribution.
 
-Where the local rule goes on while a contribution travels, that is done in a thread (`psworker.turn.Ahead`).
+Where the local rule goes on while a contribution travels, a thread sends it (`psworker.ahead`).
 """
 
 import math
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from psworker.ahead import Ahead
 from psworker.data.payloads import payloads_of
 from psworker.engine import Grant
 from psworker.errors import Voided
@@ -27,9 +29,10 @@ from psworker.local import (
 )
 from psworker.local.inner import InnerSteps
 from psworker.local.rule import Flats
-from psworker.turn import Ahead, Turn, Turns
+from psworker.turn import Turn, Turns
 from psworker.work import UnitSource
 
+Arrived = tuple[Turn | None, Flats | None]
 # An injected delay, called after a gradient is computed and before it is pushed.
 Pause = Callable[[], None]
 
@@ -45,9 +48,11 @@ class TicketLoop:
     pause: Pause
     committed: Callable[[float], None]
     evaluations: Evaluations | None = None
-    # Under a rule with `overlap`: the contribution that travels, with its loss, and the next turn with its version.
-    _ahead: tuple[Ahead, float] | None = None
-    _arrived: tuple[Turn | None, Flats | None] | None = None
+    # Under a rule with `overlap`: whether the contribution that travels was sent, then the next turn with its version;
+    # and its loss.
+    _ahead: Ahead | None = None
+    _travelling: tuple["Future[bool]", "Future[Arrived | None]", float] | None = None
+    _arrived: Arrived | None = None
 
     def step(self, batches: TicketBatches) -> None:
         """Contribute the batches of one ticket, in another turn after each cancel."""
@@ -61,14 +66,20 @@ class TicketLoop:
 
     def land(self, batches: TicketBatches | None = None) -> None:
         """Wait for the contribution that travels, if one does, after the first steps of the next `batches`."""
-        travelling, self._ahead = self._ahead, None
+        travelling, self._travelling = self._travelling, None
         if travelling is None:
             return
-        ahead, loss = travelling
+        sent, arrived, loss = travelling
         taken = None if batches is None else self._go_on(batches)
-        if ahead.wait():
+        if sent.result():
+            arrived.exception()  # waits: the link belongs to the thread until then
             self._kept(loss, taken)
-            self._arrived = ahead.result()
+            self._arrived = arrived.result()
+
+    def close(self) -> None:
+        """End the thread of a rule with `overlap`."""
+        if self._ahead is not None:
+            self._ahead.close()
 
     def attempt(self, batches: TicketBatches, turn: Turn, source: UnitSource | None = None) -> None:
         """Contribute the batches in one turn, unless it becomes void.
@@ -99,7 +110,10 @@ class TicketLoop:
                 **more_rows,
             )
             if self.work.overlap and ready and math.isfinite(result.norm):
-                self._ahead = Ahead(send, self._next), result.loss
+                self._ahead = self._ahead or Ahead()
+                sent = self._ahead.submit(send)
+                arrived = self._ahead.submit(lambda: self._next() if sent.result() else None)
+                self._travelling = sent, arrived, result.loss
             elif send():
                 self._kept(result.loss)
 
@@ -113,7 +127,7 @@ class TicketLoop:
     def _turn(self) -> Turn | None:
         return self.turns.next() if self._arrived is None else self._arrived[0]
 
-    def _next(self) -> tuple[Turn | None, Flats | None]:
+    def _next(self) -> Arrived:
         """Get the next turn, and its version unless the turn is void by then."""
         turn = self.turns.next()
         try:

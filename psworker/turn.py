@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -188,40 +187,3 @@ class Turn:
         self._turns.link.abandon(self.grant, "cancelled")
         self.void = True
         return True
-
-
-class Ahead:
-    """Sends a contribution, and then gets the next turn ready, in a thread while the training loop goes on.
-
-    The session and the turns belong to that thread until `wait` returns.
-    """
-
-    def __init__(self, send: Callable[[], bool], following: Callable[[], Any]) -> None:
-        """`send` returns whether the contribution was sent; only then `following` gets the next turn."""
-        self._send, self._following = send, following
-        self._sent, self._result = False, None
-        self._error: BaseException | None = None
-        # A daemon: a program that forgets to close its session ends all the same.
-        self._thread = threading.Thread(target=self._run, name="ahead", daemon=True)
-        self._thread.start()
-
-    def wait(self) -> bool:
-        """Wait for the thread. Return whether the contribution was sent, or raise why not."""
-        self._thread.join()
-        if self._error is not None and not self._sent:
-            raise self._error
-        return self._sent
-
-    def result(self) -> Any:
-        """Return what `following` returned, after `wait`, or raise what it raised."""
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-    def _run(self) -> None:
-        try:
-            self._sent = self._send()
-            if self._sent:
-                self._result = self._following()
-        except BaseException as error:
-            self._error = error

@@ -1,17 +1,18 @@
 """The versions that a worker was granted: pulled, fetched ahead, or received with the answer to a commit."""
 
-import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pswire.model.rows import ReceivedRows, WantedRows, same_keys
+from psworker.ahead import Ahead
 from psworker.control.stream import SessionStream
 from psworker.data.payloads import Floats, Received
 from psworker.data.shard_client import ShardClient
@@ -33,17 +34,12 @@ class Fetched:
     error: SessionError | None = None
 
 
-# Ticket, wire dtype, rows of tables by server, and where the result goes.
-_Wanted = tuple[int, bool, Sequence[WantedRows], Future[Fetched | None]]
-
-
 class Prefetch:
-    """A thread that waits for the next grant and pulls its version.
+    """Has a thread wait for the next grant and pull its version.
 
     `ask(ticket)` asks for the grant after that of `ticket`, and `wait_next_grant(ticket)` returns it, or None at the
     end. `pull(grant, narrow, rows)` returns its version, or None if that came in another way. The last two run in that
-    thread. The methods and attributes belong to the training loop's thread; the two threads share the queue and the
-    futures in it.
+    thread. The methods and attributes belong to the training loop's thread; the two threads share the results.
     """
 
     def __init__(
@@ -54,9 +50,7 @@ class Prefetch:
     ) -> None:
         self._ask, self._wait_next_grant = ask, wait_next_grant
         self._pull = pull
-        self._wanted: queue.SimpleQueue[_Wanted | None] = queue.SimpleQueue()
-        # A daemon, unlike an executor's thread: a program that forgets to close its session ends all the same.
-        threading.Thread(target=self._work, name="prefetch", daemon=True).start()
+        self._ahead = Ahead()
         self._under_way: Future[Fetched | None] | None = None
         # The ticket that is computed on meanwhile.
         self._during = 0
@@ -68,8 +62,7 @@ class Prefetch:
             # Before the ticket's commit, which then need not ask.
             self._ask(ticket)
             self._during = ticket
-            self._under_way = Future()
-            self._wanted.put((ticket, narrow, rows, self._under_way))
+            self._under_way = self._ahead.submit(partial(self._fetch, ticket, narrow, rows))
 
     @property
     def fetched(self) -> bool:
@@ -90,15 +83,7 @@ class Prefetch:
         return found.received
 
     def close(self) -> None:
-        self._wanted.put(None)
-
-    def _work(self) -> None:
-        while (wanted := self._wanted.get()) is not None:
-            ticket, narrow, rows, found = wanted
-            try:
-                found.set_result(self._fetch(ticket, narrow, rows))
-            except BaseException as error:
-                found.set_exception(error)
+        self._ahead.close()
 
     def _fetch(self, ticket: int, narrow: bool, rows: Sequence[WantedRows]) -> Fetched | None:
         grant = self._wait_next_grant(ticket)

@@ -23,10 +23,9 @@ SCRIPT = """
 import numpy as np
 import psworker
 
-with connect_link(None, {"w": np.zeros(4, np.float32)}, optimizer={"name": "sgd"}) as session:
-    while (grant := session.ready()) is not None:
-        session.pull_flat(grant)
-        session.contribute(grant, [np.ones(4, np.float32)], samples=1)
+with psworker.connect(None, {"w": np.zeros(4, np.float32)}, optimizer={"name": "sgd"}) as session:
+    for turn in session.turns():
+        turn.send({"w": np.ones(4, np.float32)}, samples=1)
 """
 
 

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow]
 
 SCRIPT = """
 import numpy as np, psworker
-connect_link(variables={"w": np.ones(3, np.float32)}, server_timeout=30.0)
+psworker.connect(variables={"w": np.ones(3, np.float32)}, server_timeout=30.0)
 """
 
 

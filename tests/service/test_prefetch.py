@@ -238,7 +238,7 @@ FORGETFUL = """
 import sys
 import numpy as np
 import psworker
-session = connect_link(sys.argv[1], {"w": np.ones(10, np.float32)}, prefetch=True)
+session = psworker.connect(sys.argv[1], {"w": np.ones(10, np.float32)}, prefetch=True)._link
 grant = session.ready()
 session.pull_flat(grant)
 session.prefetch(grant)
