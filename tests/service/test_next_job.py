@@ -232,7 +232,7 @@ def test_trials_of_a_script_one_behind_the_other(tmp_path: Path, caplog: pytest.
     trials, sessions = [MODEL, OTHER, OTHER, MODEL], list[Link]()
     with serving(tmp_path, 2) as cluster:
         for model in trials:
-            phase = Phase(True, sessions[-1].job, begins_next=True) if sessions else Phase(stays=True)
+            phase = Phase(True, sessions[-1].info.job, begins_next=True) if sessions else Phase(stays=True)
             sessions.append(joined(cluster.hosts, model, name="w0", phase=phase))
             for before in sessions[-2:-1]:
                 before.close("begins another phase")
