@@ -228,11 +228,13 @@ class Session:
             number, batch = source.take()
             again = True
             while again:
-                turn = self._next(batch, rows, lambda: False, number, more=source.following is not None)
-                if turn is None:
+                if (ticket := self._turns.next()) is None:
                     return
-                yield turn
-                again = self._give_back("skipped")
+                more = source.following is not None
+                turn = self._opened(ticket, batch, rows, lambda: False, number, more=more)
+                if turn is not None:
+                    yield turn
+                    again = self._give_back("skipped")
 
     def _dealt(self, data: Any, rows: IdsOf | None) -> Generator[LoopTurn]:
         link = self._link
@@ -249,16 +251,6 @@ class Session:
             if turn is not None:
                 yield turn
                 self._give_back("skipped")
-
-    def _next(
-        self, batch: Any, rows: IdsOf | None, ends: Callable[[], bool], number: int | None, *, more: bool
-    ) -> LoopTurn | None:
-        """Return the next turn with its version; None when the job is over."""
-        while (ticket := self._turns.next()) is not None:
-            turn = self._opened(ticket, batch, rows, ends, number, more=more)
-            if turn is not None:
-                return turn
-        return None
 
     def _opened(
         self,

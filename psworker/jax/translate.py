@@ -21,7 +21,7 @@ KNOWN = "sgd, adam, adamw, adamax, adamaxw, adagrad, adadelta, rmsprop, lion"
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class ChainLink:
     """One transformation of a chain: the name of the function of Optax that made it, its settings, and itself."""
 
     name: str
@@ -39,7 +39,7 @@ class Translated:
     update from a version on."""
 
     config: Config
-    before: Sequence[Link]
+    before: Sequence[ChainLink]
     rate: Callable[[int], float]
 
 
@@ -56,7 +56,7 @@ def translate(optimizer: Any, params: Any, names: Sequence[str], servers: int = 
         for each in links_of(optimizer.init, optimizer.update)
         if each.name != "identity" and each.settings.get("weight_decay", 1) != 0
     ]
-    before: list[Link] = []
+    before: list[ChainLink] = []
     while links and links[0].name in (*_LIMITS, "add_decayed_weights"):
         before.append(links.pop(0))
         _check_limit(before[-1])
@@ -85,11 +85,11 @@ def translate(optimizer: Any, params: Any, names: Sequence[str], servers: int = 
     return Translated(numbers, before, rate)
 
 
-def links_of(init: Any, update: Any) -> Iterator[Link]:
+def links_of(init: Any, update: Any) -> Iterator[ChainLink]:
     """Yield the transformations of a chain in order."""
     name = update.__qualname__.partition(".")[0] if inspect.isfunction(update) else type(update).__name__
     if not inspect.isfunction(update) or not str(update.__module__).startswith("optax."):
-        yield Link(getattr(update, "__qualname__", name), {}, init, update)
+        yield ChainLink(getattr(update, "__qualname__", name), {}, init, update)
         return
     settings, of_init = (inspect.getclosurevars(each).nonlocals for each in (update, init))
     if name == "chain":
@@ -98,14 +98,14 @@ def links_of(init: Any, update: Any) -> Iterator[Link]:
     elif name == "with_extra_args_support":
         yield from links_of(settings["tx"].init, settings["tx"].update)
     else:
-        yield Link(name, {**of_init, **settings}, init, update)
+        yield ChainLink(name, {**of_init, **settings}, init, update)
 
 
 def _list(optimizer: Any) -> str:
     return " -> ".join(link.name for link in links_of(optimizer.init, optimizer.update))
 
 
-def _unknown(link: Link, chain: str) -> TranslationError:
+def _unknown(link: ChainLink, chain: str) -> TranslationError:
     return TranslationError(
         f"the servers cannot do {link.name} at its place in {chain}: expected clip or clip_by_global_norm, then one of "
         f"optax.{KNOWN}, with a number or a schedule as its learning rate"
@@ -116,17 +116,17 @@ def _unknown(link: Link, chain: str) -> TranslationError:
 _LIMITS = {"clip": "max_delta", "clip_by_global_norm": "max_norm"}
 
 
-def _limit(link: Link) -> float:
+def _limit(link: ChainLink) -> float:
     return float(link.settings[_LIMITS[link.name]])
 
 
-def _check_limit(link: Link) -> None:
+def _check_limit(link: ChainLink) -> None:
     # For servers 0 means no limit; Optax makes all gradients 0 of it.
     if link.name in _LIMITS and not _limit(link) > 0:
         raise TranslationError(f"optax.{link.name}({_limit(link):g}): expected a number above 0")
 
 
-def _rate(link: Link, chain: str) -> Callable[[int], float]:
+def _rate(link: ChainLink, chain: str) -> Callable[[int], float]:
     if link.name == "scale_by_schedule":
         schedule = link.settings["step_size_fn"]
         return lambda version: _descends(-float(schedule(version)))
@@ -142,7 +142,7 @@ def _descends(rate: float) -> float:
     return rate
 
 
-def _decay(link: Link, params: Any, names: Sequence[str]) -> Config:
+def _decay(link: ChainLink, params: Any, names: Sequence[str]) -> Config:
     mask = None
     if link.name == "masked":
         mask, inner = link.settings["mask"], link.settings["inner"]
@@ -160,7 +160,7 @@ def _decay(link: Link, params: Any, names: Sequence[str]) -> Config:
     return config
 
 
-def _momentum(link: Link, *, rate_outside: bool) -> Config:
+def _momentum(link: ChainLink, *, rate_outside: bool) -> Config:
     row = row_of("optax", link.name, link.settings.get)
     if row is None or row.rule != "momentum":
         raise TranslationError("optax.trace(nesterov=True) beside a mean of squares: expected nesterov=False")
