@@ -157,7 +157,7 @@ def test_several_servers_and_what_does_not_count(caplog: pytest.LogCaptureFixtur
         assert not job.push(bad)
         for k in range(4):
             assert job.push(at(job.pull(), k)[1])
-        with pytest.raises(SessionError, match="10 gradients in a row were not finite"):
+        with pytest.raises(SessionError, match="10 batches in a row gave no finite gradient"):
             for _ in range(10):
                 job.pull()
                 job.push(bad)

@@ -249,7 +249,7 @@ def test_a_gradient_that_is_not_finite_does_not_count() -> None:
         backward(model, batch(0))
         optimizer.step()
         assert optimizer.version == 2
-        with pytest.raises(SessionError, match="10 gradients in a row were not finite"):
+        with pytest.raises(SessionError, match="10 batches in a row gave no finite gradient"):
             for _ in range(10):
                 backward(model, batch(0), float("inf"))
                 optimizer.step()
