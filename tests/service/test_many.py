@@ -48,7 +48,7 @@ def test_one_more_than_there_is_room_for_is_refused_with_the_numbers(
             Peer(cluster, "three")
         # Who is here may join again, and a place that is left is another's.
         Peer(cluster, "one")
-        assert one.info.worker == "one"
+        assert one.worker == "one"
         two.send(leave=pb.Leave(reason="test"))
         wait_until(lambda: [w.state for w in cluster.status().workers if w.name == "two"] == ["left"], "it")
         Peer(cluster, "three")
