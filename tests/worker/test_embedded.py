@@ -69,8 +69,3 @@ def test_the_environment_says_where_servers_are(monkeypatch: pytest.MonkeyPatch,
             train(session, 2)
             assert session.done().success
     assert not started
-
-
-def test_without_variables_it_says_what_is_missing() -> None:
-    with pytest.raises(TypeError, match=r"connect\(variables=model\)"):
-        connect_link("127.0.0.1:7070")
