@@ -44,7 +44,9 @@ class Worker:
         self._beside, self._waiting = ThreadPoolExecutor(1), deque[Future[Lookup]]()
         initial = load.weights()
         self._shapes = [values.shape for values in initial.values()]
-        self._session = psworker.connect(hosts, initial, state=[], task_index=worker, tables=self._tables)
+        self._session = psworker.connect(
+            hosts, initial, state=[], task_index=worker, tables=self._tables
+        )._link
         self.losses: list[float] = []
         self._call: Any = None
 

@@ -9,11 +9,11 @@ import grpc
 import numpy as np
 import pytest
 
-import psworker
 from psserver.service.guard.limits import JOIN
 from psserver.service.guard.pace import Pace
 from psserver.service.net import coordinator
 from pswire.v1 import coordinator_pb2 as pb
+from tests.links import connect_link
 from tests.service.peer import Peer, join_request
 from tests.service.serving import ONES, PATIENCE, granted, refused, serving
 
@@ -112,7 +112,7 @@ def test_a_session_that_breaks_faster_than_the_pace_comes_back(monkeypatch: pyte
     """A Join alone spends what its session needs, so the session waits, and the worker need not join again."""
     monkeypatch.setattr(coordinator, "BURST", JOIN)
     monkeypatch.setattr(coordinator, "PER_SECOND", 3.0 * JOIN)
-    with serving() as cluster, psworker.connect(cluster.hosts, ONES, name="anna") as anna:
+    with serving() as cluster, connect_link(cluster.hosts, ONES, name="anna") as anna:
         for _ in range(3):
             cluster.servers[0].probe.end_sessions()
             grant = granted(anna)
