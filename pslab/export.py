@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from pslab.experiment import Experiment
 from pslab.replay.execution import Replayed
+from pslab.replay.records import model_of
 from pslab.replay.run_folder import replay_of
-from pslab.replay.schedule import model_of
 from pslab.runs.checkpoints import next_complete
 from pslab.runs.folder import CHECKPOINTS, DECISIONS, EXPERIMENT, WEIGHTS, Run, RunError
 from psserver import weights_file

@@ -53,7 +53,7 @@ SYMPTOMS = (
 
 PICTURES = """The dashboard and [`ps-lab status`](../commands/ps-lab-status.md) show who waits for whom. To try a policy
 without a cluster, [sweep](../commands/ps-lab-sweep.md) a simulated experiment over policies, or ask
-[`ps-lab replay RUN --policy NAME`](../commands/ps-lab-replay.md) what it would have made of a run.
+[`ps-lab predict`](../commands/ps-lab-predict.md) how it would do at the pace of a run.
 
 **How to read the pictures.** Each shows the same five workers, simulated by the policy's own code at its usual knobs.
 The last worker takes three times as long for a step as the others. A blue bar computes a gradient; hatched, the worker

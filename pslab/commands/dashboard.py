@@ -106,7 +106,7 @@ def dashboard(
     try:
         check_installed()
         own = Own(own_policies, own_problems)
-        source = sources.find(target, overrides, credentials, trusted=trust, own=own)
+        source = sources.find(target, overrides, credentials, own=own)
         if source.pool.own != NOTHING and not is_loopback(bind):
             raise ExperimentError(
                 f"--bind {bind}: other machines reach this address, and the playground would run your own code for "

@@ -45,8 +45,8 @@ READABLE = (DelayError, ExperimentError, JobError, PolicyError, RunError, Simula
     "source",
     type=click.Path(path_type=Path),
     metavar="EXPERIMENT|RUN",
-    help="Where the durations of every RUN's steps come from: measured in another run folder, or declared by an "
-    "experiment file [default: each run's own].",
+    help="Where the durations of steps come from: measured in another run folder, or declared by another experiment "
+    "file [default: each one's own].",
 )
 @click.option(
     "--repeat",
@@ -80,7 +80,7 @@ def predict_command(
 
     \b
       ps-lab predict runs/digits-*
-      ps-lab predict runs/digits-ssp --pace runs/digits-async
+      ps-lab predict runs/digits/experiment.toml --vary policy.name=async,ssp --pace runs/digits
       ps-lab predict large.toml --vary cluster.wire_dtype=float32,int8/bfloat16,top-k/top-k
     """
     with failures(*READABLE):
@@ -90,13 +90,9 @@ def predict_command(
             raise RunError(
                 f"--{'set' if overrides else 'vary'}: expected an EXPERIMENT, got only run folders"
             )
-        if not runs and source is not None:
-            raise RunError(
-                "--pace: expected a RUN, got only experiments, which declare their steps themselves"
-            )
         say_unfinished(runs)
         pace = None if source is None else _pace(source, trust)
-        found = [*_of_runs(runs, pace, repeat, trust), *_of_files(files, overrides, varied, repeat)]
+        found = [*_of_runs(runs, pace, repeat, trust), *_of_files(files, overrides, varied, pace, repeat)]
     if as_json:
         for prediction in found:
             print_json(prediction_json(prediction))
@@ -138,10 +134,14 @@ def _of_runs(
 
 
 def _of_files(
-    files: Sequence[Path], overrides: Sequence[str], varied: Sequence[str], repeat: int
+    files: Sequence[Path],
+    overrides: Sequence[str],
+    varied: Sequence[str],
+    pace: Experiment | StepTimes | None,
+    repeat: int,
 ) -> Iterator[Prediction]:
     for path in files:
         for cell in cells(path, overrides, varied, 1):
             pairs = [setting.partition("=") for setting in cell.choice]
             choice = ", ".join(f"{key.rpartition('.')[2]}={value}" for key, _, value in pairs)
-            yield forecast(cell.experiment, choice or cell.experiment.run.name, repeat)
+            yield forecast(cell.experiment, choice or cell.experiment.run.name, pace, repeat)

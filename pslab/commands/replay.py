@@ -1,31 +1,20 @@
 """The command ``ps-lab replay``."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from pslab.commands.failure import EPILOG, Failure, console, say_unfinished
+from pslab.commands.failure import EPILOG, Failure, say_unfinished
 from pslab.display.progress import print_json
 from pslab.replay.execution import Replayed
 from pslab.replay.run_folder import export, prove, replay_of
-from pslab.replay.schedule import job_of, read_records
-from pslab.replay.view import (
-    alternative_json,
-    alternative_notes,
-    alternative_table,
-    replayed_json,
-    replayed_lines,
-)
-from pslab.replay.whatif import what_if
+from pslab.replay.view import replayed_json, replayed_lines
 from pslab.replay.worker_replica import DataError
 from pslab.runs.folder import Run, RunError
-from psserver.policies import PolicyError, names
-from pswire.command.options import completed_by
 from pswire.config.experiment import ExperimentError
-from pswire.config.toml import OverrideError, apply_overrides
 from pswire.exits import ExitCode
 from psworker.job.errors import JobError
 
@@ -47,19 +36,6 @@ EVERY = 500
     metavar="DIR",
     help="Folder to which --until writes weights.safetensors and metrics.json [default: RUN/version-VERSION].",
 )
-@click.option(
-    "--policy",
-    metavar="NAME",
-    shell_complete=completed_by(names),
-    help="Show what this policy would have decided on RUN's schedule.",
-)
-@click.option(
-    "--set",
-    "knobs",
-    multiple=True,
-    metavar="KNOB=VALUE",
-    help="A knob of --policy: max_staleness=2. Repeatable.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of sentences.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.pass_context
@@ -68,8 +44,6 @@ def replay(
     folder: Path,
     until: int | None,
     out: Path | None,
-    policy: str | None,
-    knobs: tuple[str, ...],
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -88,29 +62,19 @@ def replay(
 
     This imports and runs the job that RUN names: replay only folders whose author you trust.
 
-    With --policy nothing is computed: another policy receives the order in which workers finished.
-
     \b
       ps-lab replay runs/digits-async
       ps-lab replay runs/digits-async --until 100
-      ps-lab replay runs/digits-async --policy bounded --set max_staleness=1
     """
-    if policy is None and knobs:
-        raise Failure("--set: expected --policy, whose knobs it sets")
     if out is not None and until is None:
         raise Failure("--out: expected --until VERSION, which is written there")
-    if policy is not None and until is not None:
-        raise Failure("--until: expected no --policy, because another policy makes other versions")
     try:
         run = Run(folder)
         say_unfinished([run])
-        if policy is not None:
-            _what_if(run, policy, knobs, as_json)
-            return
         equal = _replay(run, until, out or folder / f"version-{until}", as_json, quiet or as_json)
     except JobError as error:
         raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
-    except (DataError, ExperimentError, RunError, PolicyError, OverrideError) as error:
+    except (DataError, ExperimentError, RunError) as error:
         raise Failure(f"{folder}: {error}" if isinstance(error, DataError) else error) from error
     context.exit(int(ExitCode.OK if equal else ExitCode.VIOLATIONS))
 
@@ -150,21 +114,3 @@ def _progress(versions: int) -> Callable[[Replayed], None]:
             screen.print(f"version {replayed.version} of {versions}")
 
     return show
-
-
-def _what_if(run: Run, policy: str, knobs: Sequence[str], as_json: bool) -> None:
-    steps = read_records(run)
-    recorded = job_of(steps).policy
-    # For the same policy, the run's own knobs are the defaults.
-    given = {k: v for k, v in recorded.items() if k != "name"} if policy == recorded["name"] else {}
-    document: dict[str, object] = {"policy": dict(given)}
-    apply_overrides(document, [knob if knob.startswith("policy.") else f"policy.{knob}" for knob in knobs])
-    section = document["policy"]
-    assert isinstance(section, dict)
-    found = what_if(steps, policy, section)
-    if as_json:
-        print_json(alternative_json(str(run.path), found))
-        return
-    console().print(alternative_table(found))
-    for note in alternative_notes(found):
-        click.echo(note)

@@ -1,4 +1,4 @@
-"""A run folder for the page: its log in parts, its waits, and the output of its processes."""
+"""A run folder for the page: its log in parts, and the output of its processes."""
 
 import json
 import math
@@ -11,18 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from pslab.dashboard.past import PART, Parts
-from pslab.dashboard.waits import waits_of
-from pslab.replay.schedule import read_records
 from pslab.runs.folder import LOGS, METRICS, Metric, Run, RunError
 from pslab.runs.growing import Seen
 from pslab.runs.log import Line, Malformed, read_log
-from psserver.policies import PolicyError
 from pswire.decisions.entries import Job
 from pswire.logs.events import spoken
 
-# Longest logs, in entries, whose waits are explained: asking the policy again takes 50 µs per entry. The limit is lower
-# for a running run, which is explained again at every poll.
-EXPLAINED, EXPLAINED_RUNNING = 200_000, 40_000
 # Bytes at the end of a process's output that are shown.
 PRINTED = 200_000
 
@@ -69,18 +63,14 @@ def end_of(run: Run) -> dict[str, Any]:
 class RunPages:
     """A run folder that is read incrementally. The constructor and all methods may raise RunError."""
 
-    def __init__(self, folder: Path, *, trusted: bool = False) -> None:
-        """Open a folder. `trusted`: policies given as code may run."""
+    def __init__(self, folder: Path) -> None:
         self.run = Run(folder)
-        self._trusted = trusted
         self._begin()
 
     def _begin(self) -> None:
         self._parts = Parts(PART)
         self._position, self._lines = Seen(), 0
         self._stopped = False
-        self._waits: list[list[Any]] = []
-        self._unexplained = ""
         self._evals: list[list[Any]] = []
 
     def parts(self) -> int:
@@ -108,8 +98,6 @@ class RunPages:
             "part": number,
             "begin": begin,
             "evals": [row for row in self._evals if last or row[0] < end],
-            "waits": [wait for wait in self._waits if wait[2] > begin and (last or wait[1] < end)],
-            "unexplained": self._unexplained,
             "going": not self._stopped,
             "ended": self._ended() if self._stopped else None,
         }
@@ -135,7 +123,7 @@ class RunPages:
             before = self._parts.count
             self._read_log(end)
             if before != self._parts.count or stopped != self._stopped:
-                self._explain(stopped)
+                self._read_evaluations(stopped)
         except RunError:
             self._begin()
             raise
@@ -158,15 +146,12 @@ class RunPages:
                 self._lines += 1
                 yield line.decode("utf-8", "replace")
 
-    def _explain(self, stopped: bool) -> None:
-        """Read what does not come entry by entry: evaluations and waits."""
+    def _read_evaluations(self, stopped: bool) -> None:
         self._evals = [
             [m.t, m.version, {k: v for k, v in m.metrics.items() if v == v and abs(v) != float("inf")}]
             for m in self._metrics(stopped)
             if m.kind == "eval"
         ]
-        limit = EXPLAINED if stopped else EXPLAINED_RUNNING
-        self._waits, self._unexplained = self._find_waits(self._parts.workers, self._parts.count, limit)
 
     def _metrics(self, stopped: bool) -> Iterator[Metric]:
         if not (self.run.path / METRICS).is_file():
@@ -177,21 +162,6 @@ class RunPages:
             # The last line may be incomplete while the run goes on.
             if stopped:
                 raise
-
-    def _find_waits(self, workers: list[str], count: int, limit: int) -> tuple[list[list[Any]], str]:
-        if count > limit:
-            return [], f"a log of {count} entries is too long to ask its policy again"
-        numbers = {name: number for number, name in enumerate(workers)}
-        try:
-            found = waits_of(read_records(self.run), trusted=self._trusted)
-        except (RunError, PolicyError) as error:
-            return [], str(error)
-        except Exception as error:  # A policy may be any code, and this is only an explanation.
-            return [], f"its policy cannot be asked again: {type(error).__name__}: {error}"
-        return [
-            [numbers[str(w)], begin, end, event, [numbers[name] for name in names if name in numbers]]  # type: ignore[attr-defined]
-            for w, begin, end, event, names in found
-        ], ""
 
     # Output of processes
 

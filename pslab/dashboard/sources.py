@@ -50,10 +50,9 @@ def find(
     overrides: Sequence[str] = (),
     credentials: Credentials = NO_TLS,
     *,
-    trusted: bool = False,
     own: Own = NOTHING,
 ) -> Source:
-    """Return the source for `target`. `trusted`: policies given as code may run. `own`: what the playground adds.
+    """Return the source for `target`. `own`: what the playground adds.
 
     Raises RunError, ExperimentError, AddressError, StatusError.
     """
@@ -67,7 +66,7 @@ def find(
     if path.is_dir() and own != NOTHING:
         raise ExperimentError(f"{target}: {NO_OWN}")
     if path.is_dir():
-        return _running(path, credentials) or Source("run", path.resolve().name, run=_read(path, trusted))
+        return _running(path, credentials) or Source("run", path.resolve().name, run=_read(path))
     if path.is_file() or path.suffix == ".toml":
         return _simulated(path, overrides, own)
     if own != NOTHING:
@@ -94,8 +93,8 @@ def _running(folder: Path, credentials: Credentials) -> Source | None:
         return None
 
 
-def _read(path: Path, trusted: bool) -> RunPages:
-    pages = RunPages(path, trusted=trusted)
+def _read(path: Path) -> RunPages:
+    pages = RunPages(path)
     pages.parts()
     return pages
 

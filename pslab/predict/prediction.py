@@ -117,8 +117,12 @@ def predict(group: Group, pace: Experiment | StepTimes | None, repeat: int) -> P
     return Prediction(group.label, first.summary.policy, paths, measured, plays, laws, straggler, unknown)
 
 
-def forecast(experiment: Experiment, label: str, repeat: int) -> Prediction:
-    """Predict an experiment before it is run. Loads its model, but trains nothing.
+def forecast(
+    experiment: Experiment, label: str, pace: Experiment | StepTimes | None, repeat: int
+) -> Prediction:
+    """Predict an experiment before it is run. `pace`: whose durations of steps; its own if None.
+
+    Loads its model, but trains nothing.
 
     Raises whatever a job's code raises, and SimulationError for an experiment without a model.
     """
@@ -129,7 +133,7 @@ def forecast(experiment: Experiment, label: str, repeat: int) -> Prediction:
         experiment = experiment.model_copy(update={"run": run})
     try:
         laws = link_laws(experiment, plan)
-        plays, straggler = play(experiment, experiment, repeat, plan)
+        plays, straggler = play(experiment, experiment if pace is None else pace, repeat, plan)
     except REFUSALS as error:
         return Prediction(label, policy, unknown=str(error))
     return Prediction(label, policy, plays=plays, laws=laws, straggler=straggler)

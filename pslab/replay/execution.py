@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from pslab.replay.schedule import job_of, model_of
+from pslab.replay.records import job_of, model_of
 from pslab.replay.worker_replica import DataError, DataPart, Remembering, WorkerReplica, memory_of
 from pslab.runs.fold import Fold
 from pslab.simulator.store import ShardStore

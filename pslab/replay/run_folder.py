@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pslab.experiment import Experiment
 from pslab.replay.execution import Replay
-from pslab.replay.schedule import job_of, model_of, read_records, servers_of
+from pslab.replay.records import job_of, model_of, read_records, servers_of
 from pslab.runs.folder import EXPERIMENT, SIMULATED, WEIGHTS, Run, RunError
 from pslab.simulator.problems import ProblemError, numpy_problem
 from psserver import weights_file

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from pslab.check.checker import check_run
 from pslab.replay.execution import Replay
+from pslab.replay.records import read_records
 from pslab.replay.run_folder import prove
-from pslab.replay.schedule import read_records
 from pslab.runs.folder import Run
 from pswire.decisions.entries import Lost, Stop
 from psworker.local import Trainer

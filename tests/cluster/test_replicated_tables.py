@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pslab.replay import Replay
-from pslab.replay.schedule import read_records
+from pslab.replay.records import read_records
 from pslab.runs.folder import Run
 from pslab.simulator.problems.problem import NumpyTrainer
 from pswire.model.tables import TableSpec

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from pslab.check.known import KNOWN
-from pslab.replay.whatif import Alternative, what_if
 from pslab.verify.harness import CoordinatorHarness, granted
-from psserver.coordinator import Record, inputs
+from psserver.coordinator import inputs
 from psserver.policies import build, names
 from pswire import protocol
 from pswire.decisions import entries
@@ -131,41 +130,6 @@ def test_the_checker_finds_what_is_not_permitted(policy: str, held: int, sentenc
             log.records[-1]["ahead"] = True
     found = [str(violation) for violation in verify(log.records).violations]
     assert any(sentence in violation for violation in found), found
-
-
-def retold(policy: str, harness: CoordinatorHarness) -> Alternative:
-    steps = [Record(record.index, round(record.t, 6), record.entry) for record in harness.log]
-    return what_if(steps, policy, {})
-
-
-def worked_ahead() -> CoordinatorHarness:
-    harness = CoordinatorHarness("async").starts()
-    for number in range(5):
-        for worker in ("w0", "w1"):
-            harness.now += 1.0
-            if number < 4:
-                ahead(harness, worker)
-            harness.now += 1.0
-            harness.commits(worker, batch=number, ready=False)
-    harness.done("w0")
-    harness.done("w1")
-    assert harness.stopped.startswith("done")
-    return harness
-
-
-def test_the_schedule_is_kept_when_it_is_told_again() -> None:
-    harness = worked_ahead()
-    found = retold("async", harness)
-    assert (found.held, found.never) == (0, 0)
-    recorded = [record.entry for record in harness.log if record.entry.kind != "stop"]
-    assert [step.entry for step in found.steps if step.entry.kind != "stop"] == recorded
-
-
-@pytest.mark.parametrize("policy", ["sync", "ssp"])
-def test_another_policy_may_hear_it_that_grants_nothing_ahead(policy: str) -> None:
-    found = retold(policy, worked_ahead())
-    assert found.never == 0 and not found.failure
-    assert found.other.committed == found.recorded.committed
 
 
 def test_the_checker_knows_who_never_permits_it() -> None:

@@ -1,6 +1,5 @@
 """A learning rate that a worker sets with a commit: an entry of the log, which every later update obeys."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,16 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslab.replay.schedule import read_records
-from pslab.replay.whatif import what_if
-from pslab.runs.folder import Run
 from pslab.verify.harness import CoordinatorHarness, refusals
 from psserver.coordinator import Coordinator, JobState
 from psserver.optimizers import build
 from psserver.policies import build as build_policy
 from pswire.decisions import entries
 from pswire.records import StateError
-from tests.lab.logs import changed, inserted, verify, without, write_run
+from tests.lab.logs import changed, inserted, verify, without
 from tests.promises import promise
 from tests.sentences import Recorder
 
@@ -106,17 +102,6 @@ def test_a_saved_job_goes_on_with_the_rate(sentences: Recorder) -> None:
     assert again.saved() == saved and saved["lr_scale"] == 2.0 and again.settable_rate == 0.2
 
 
-def test_the_same_moves_under_the_same_policy_set_the_same_rates(tmp_path: Path) -> None:
-    harness = trained()
-    harness.done("w0")
-    harness.done("w1")
-    steps = read_records(Run(write_run(tmp_path / "run", records(harness))))
-    again = what_if(steps, "sync", {})
-    assert [step.entry.kind for step in again.steps].count("rate") == 2
-    told = [(step.t, step.entry) for step in steps]
-    assert [(step.t, step.entry) for step in again.steps][:-1] == told[:-1]  # but for the reason of the stop
-
-
 def test_the_check_holds_updates_and_factors_to_the_rates() -> None:
     assert verify(records(trained())).ok
     for edit, words in (
@@ -159,13 +144,3 @@ def test_a_worker_may_end_the_job_for_all(sentences: Recorder) -> None:
     sentences.check(harness.stopped)
     assert harness.coordinator.state.stopped is not None and harness.coordinator.state.stopped.success
     assert harness.coordinator.state.version == 1
-
-
-def test_the_same_moves_under_a_policy_that_tolerates_bad_workers_set_none(tmp_path: Path) -> None:
-    """They are contributions all the same: what a worker may not say is left out."""
-    harness = trained()
-    harness.done("w0")
-    harness.done("w1")
-    again = what_if(read_records(Run(write_run(tmp_path / "run", records(harness)))), "median", {})
-    kinds = [step.entry.kind for step in again.steps]
-    assert (kinds.count("rate"), kinds.count("commit"), kinds.count("apply")) == (0, 8, 4)

@@ -21,10 +21,8 @@ from pslab.dashboard.playground.settings import (
 )
 from pslab.dashboard.recording import recorded
 from pslab.dashboard.sources import flat
-from pslab.dashboard.waits import waits_of
 from pslab.experiment import Experiment
 from pslab.launch.simulated import run_simulated
-from pslab.replay.schedule import read_records
 from pslab.runs.folder import Run
 from psserver import policies
 from tests.comparing import same
@@ -78,38 +76,6 @@ def test_the_experiment_file_plays_the_same(tmp_path: Path) -> None:
     for name in ("workers", "stretches", "tickets", "grants", "fates", "updates", "marks", "log", "seconds"):
         assert same(json.loads(json.dumps(again[name])), found[name]), name
     assert found["ended"]["success"] and found["updates"]
-
-
-@pytest.mark.parametrize(
-    "policy",
-    [
-        {"policy.name": "sync"},
-        {"policy.name": "sync", "policy.backup": 1},
-        {"policy.name": "ssp", "policy.slack": 1},
-        {"policy.name": "k-sync", "policy.aggregate": 2},
-    ],
-    ids=lambda policy: "-".join(str(value) for value in policy.values()),
-)
-def test_waits_of_a_recording_are_those_of_the_run(policy: Mapping[str, Any], tmp_path: Path) -> None:
-    """Asked while it is simulated, and asked again on the schedule of the log; without links at the same moments."""
-    settings = {k: v for k, v in SETTINGS.items() if not k.startswith(("faults", "links"))}
-    found = told({**settings, **policy})
-    run = run_of(found["experiment"], tmp_path)
-    found_again = waits_of(read_records(run), trusted=False)
-    again = {(w, round(b, 4), round(e, 4), event, tuple(of)) for w, b, e, event, of in found_again}  # type: ignore[arg-type]
-    names = found["workers"]
-    live = {
-        (names[w], round(b, 4), round(e, 4), event, tuple(names[n] for n in of))
-        for w, b, e, event, of in found["waits"]
-    }
-    assert len(live) > 10
-    # The start (who joins when) is not in the schedule's detail; the last moment is the stop's.
-    steady = {
-        wait
-        for wait in live
-        if wait[3] not in ("the initial values of the variables",) and "to be ready" not in wait[3]
-    }
-    assert len(steady - again) <= len(steady) * 0.06, sorted(steady - again)[:5]
 
 
 # What if

@@ -11,8 +11,8 @@ from safetensors.numpy import load_file
 from pslab.check.checker import check_run
 from pslab.launch.experiments import load
 from pslab.replay.execution import Replay
+from pslab.replay.records import read_records
 from pslab.replay.run_folder import prove, replay_of
-from pslab.replay.schedule import read_records
 from pslab.simulator.problems import NumpyTrainer
 from pslab.simulator.problems.digits import Mlp
 from pslab.simulator.store import ShardStore

@@ -15,8 +15,8 @@ from pslab.launch.simulated import run_simulated
 from pslab.predict.prediction import predict
 from pslab.predict.steps import step_times_of
 from pslab.replay.execution import Replay
+from pslab.replay.records import read_records
 from pslab.replay.run_folder import prove, replay_of
-from pslab.replay.schedule import read_records
 from pslab.runs.folder import Run
 from pslab.simulator.problems import NumpyTrainer
 from pslab.simulator.problems.digits import Mlp

@@ -67,7 +67,6 @@ def test_help_lists_every_command_by_what_it_is_for_and_the_exit_codes(
         ([], "pol", ["policy"]),
         (["list", "policies"], "ssp", ["ssp"]),
         (["verify-policy"], "k-a", ["k-async"]),
-        (["replay", "run", "--policy"], "boun", ["bounded"]),
         (["run", "a.toml", "--policy"], "k-s", ["k-sync"]),
         (["list", "optimizers"], "adamw", ["adamw"]),
     ],

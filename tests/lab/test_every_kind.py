@@ -11,7 +11,7 @@ import pslab.runs
 from pslab.check.checker import check_log
 from pslab.dashboard.recording import recorded
 from pslab.observe.trace import Tracer
-from pslab.replay.schedule import read_records
+from pslab.replay.records import read_records
 from pslab.runs.folder import Run, RunError
 from pslab.runs.work import WorkFold
 from pswire.decisions.entries import KINDS
@@ -31,7 +31,6 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "predict": ("predict", "RUN", "--pace", "RUN", "--repeat", "2"),
     "replay": ("replay", "RUN"),
     "replay to a version": ("replay", "RUN", "--until", "2", "--out", "OUT"),
-    "replay under another policy": ("replay", "RUN", "--policy", "async"),
     "charts of compare": (
         "compare",
         "RUN",

@@ -14,7 +14,6 @@ from pslab.cli import cli
 from pslab.commands import dashboard, live
 from pslab.commands.failure import Failure
 from pslab.commands.live import observer_credentials
-from pslab.dashboard import sources
 from pslab.experiment import Experiment
 from pslab.launch.security import OwnFiles, observable
 from pslab.runs.folder import Run
@@ -74,15 +73,6 @@ def test_predictions_are_made_with_policies_that_are_built_in(
         else:
             assert said.code == ExitCode.USAGE and "others_policy:Mine is code" in said.err
         assert marker.exists() == bool(trust)
-
-
-@pytest.mark.parametrize("trusted", [False, True])
-def test_the_page_asks_policies_that_are_built_in(tmp_path: Path, marker: Path, trusted: bool) -> None:
-    run = folder_that_names("others_policy:Mine", tmp_path / "run")
-    pages = sources.find(str(run.path), trusted=trusted).run
-    assert pages is not None
-    assert ("--trust" in json.loads(pages.part(-1))["unexplained"]) == (not trusted)
-    assert marker.exists() == trusted
 
 
 @pytest.mark.parametrize("trust", [(), ("--trust",)])

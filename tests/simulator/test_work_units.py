@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from pslab.replay.run_folder import prove, replay_of
-from pslab.replay.whatif import what_if
 from pslab.simulator import SimulationError, build
-from psserver.policies import PolicyError
 from pswire.decisions import entries
 from tests.replay.simulated import simulate as simulate_folder
 from tests.simulator.lab import Outcome, experiment, simulate
@@ -93,8 +91,6 @@ def test_a_problem_is_dealt_and_its_run_replayed_to_the_bit(tmp_path: Path, poli
     assert result.first is None, str(result.first)
     assert prove(run, replay).holds
     assert result.agreed == result.computed > 10
-    with pytest.raises(PolicyError, match="this run dealt its data as work units"):
-        what_if(replay.steps, "sync", {})
 
 
 def test_the_same_seed_gives_the_same_log() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from pslab.check.checker import check_run
 from pslab.replay import Replay
+from pslab.replay.records import read_records
 from pslab.replay.run_folder import prove, replay_of
-from pslab.replay.schedule import read_records
 from pslab.runs.folder import Run
 from pslab.simulator.problems import ProblemError, numpy_problem
 from pslab.simulator.problems.clicks import Clicks, auc

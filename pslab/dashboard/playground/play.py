@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from pslab.dashboard.playground.settings import NOTHING, Own, Play, SettingsError, experiment_of
+from pslab.dashboard.playground.waits import WaitLog
 from pslab.dashboard.recording import Recorder
-from pslab.dashboard.waits import WaitLog
 from pslab.experiment import Experiment
 from pslab.runs.folder import Metric
 from pslab.runs.log import Line, read_log

@@ -105,9 +105,8 @@ export class Recording {
       tickets: past.tickets,
     });
     for (const info of held) {
-      const { past: _, evals: __, waits, ...rest } = info;
-      // A wait that spans two parts is in both.
-      model.add({ ...rest, waits: info === first ? waits : waits.filter(([, begin]) => begin >= info.begin) });
+      const { past: _, evals: __, ...rest } = info;
+      model.add(rest);
     }
     model.add({ evals: last.evals });
     model.begin = 0;

@@ -234,7 +234,7 @@ function jobAndServers() {
     const at = status ? null : model.figures(clock.t);
     // Without values that change with each frame, so that the page is redrawn only if something else changes.
     const steady = status && { ...status, seconds: 0, workers: 0 };
-    const shown = JSON.stringify([model.job, info.unexplained, info.going, steady, at]);
+    const shown = JSON.stringify([model.job, info.going, steady, at]);
     if (shown === key) return;
     key = shown;
     facts(job, jobRows(model.job, info, status, at));
@@ -273,7 +273,6 @@ function jobRows(job, info, status, at) {
     ["samples", count(status?.samples ?? at?.samples)],
     ["largest staleness", number(status?.max_staleness ?? at?.most)],
     ["workers not listed", status?.unlisted || null],
-    ["explanations", info.unexplained ? `none: ${info.unexplained}` : null],
     ["the run", info.going ? going : null],
   ];
 }
