@@ -1,1 +1,1 @@
-"""Advice on which policy to run: candidate policies are simulated, and ranked by their time to a goal."""
+"""Advice on which policy to run: what is swept on the simulator, and which of it is the first choice."""

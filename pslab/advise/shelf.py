@@ -1,16 +1,23 @@
-"""The candidates of the advisor: policies with knobs that fit the cluster, each with several learning rates."""
+"""The candidates: policies with knobs that fit the cluster, each with several learning rates; and the first choice."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
+from pslab.compare.halving import Result
+from pslab.compare.sweep import Cell, cell_name
 from pslab.experiment import Experiment
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
 
 # Multiples of the experiment's own learning rate.
 RATES = (0.3, 1.0, 3.0)
+# Contributions between two evaluations of a play.
+CONTRIBUTIONS = 10
+# How much longer than the fastest a candidate may take and count as equally fast: the error of a simulated pace.
+PACE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +35,23 @@ class Candidate:
         knobs = ", ".join(f"{name}={value}" for name, value in self.knobs.items())
         return f"{self.policy}{f' ({knobs})' if knobs else ''}, rate {self.rate:g}"
 
-    @property
-    def baseline(self) -> bool:
-        """Whether it is plain `sync`, which everything is held against."""
-        return self.policy == "sync" and not self.knobs
-
     def experiment(self, base: Experiment) -> Experiment:
         """Return `base` with this policy and rate."""
         tables = base.model_dump()
         tables["policy"] = {"name": self.policy, **self.knobs}
         tables["optimizer"] = {**base.optimizer.config, "learning_rate": self.rate}
         return Experiment.model_validate(tables)
+
+    def cell(self, base: Experiment, seed: int) -> Cell:
+        """Return the play under a seed, of the delays and batches that every candidate draws under it."""
+        workers = base.cluster.workers
+        parts = self.knobs.get("aggregate", workers if self.policy in ("sync", "softsync") else 1)
+        played = self.experiment(base)
+        simulation = played.simulation.model_copy(update={"evaluate": max(1, CONTRIBUTIONS // int(parts))})
+        run = played.run.model_copy(update={"seed": seed})
+        settings = [f"{name}={value}" for name, value in self.knobs.items()]
+        name = cell_name([f"policy={self.policy}", *settings, f"rate={self.rate:g}", f"run.seed={seed}"])
+        return Cell(name, (self.label,), played.model_copy(update={"simulation": simulation, "run": run}))
 
 
 def settings(workers: int) -> list[tuple[str, dict[str, Any]]]:
@@ -87,3 +100,20 @@ def candidates(experiment: Experiment, rates: Sequence[float] = RATES) -> Iterat
 def rounded(rate: float) -> float:
     """Round a learning rate to three digits, so that its name is short."""
     return float(f"{rate:.3g}")
+
+
+def first_choice(results: Mapping[Candidate, Sequence[Result]]) -> list[Candidate]:
+    """Return the first choice, then those that are as fast: the simplest of those that miss the goal least often, and
+    take at most `PACE` longer than the fastest. Empty where no play reached the goal."""
+    missed = {each: sum(math.isinf(one.seconds) for one in own) / len(own) for each, own in results.items()}
+    able = [each for each in results if missed[each] == min(missed.values()) < 1]
+    seconds = {each: seconds_of(results[each]) for each in able}
+    return sorted(
+        (each for each in able if seconds[each] <= (1 + PACE) * min(seconds.values())),
+        key=lambda each: (each.rank, seconds[each]),
+    )
+
+
+def seconds_of(results: Sequence[Result]) -> float:
+    """Return the mean seconds of the plays that reached the goal. There must be one."""
+    return fmean(each.seconds for each in results if math.isfinite(each.seconds))

@@ -15,7 +15,7 @@ from pslab.compare.sweep import Cell, Outcome, SweepError, cells, left_out_text,
 from pslab.display.progress import print_json
 from pslab.experiment import Experiment
 from pslab.launch.engines.launcher import EngineError
-from pslab.launch.engines.registry import Options
+from pslab.launch.simulated import SharedTrainers
 from pslab.runs.folder import Run, RunError
 from pswire.command.options import number_option, overrides_option
 from pswire.config.experiment import ExperimentError
@@ -80,7 +80,7 @@ def sweep_command(
             overrides = (*overrides, f"run.engine={json.dumps(engine)}")
         base = Experiment.load(experiment, overrides)
         folder = out or Path("runs") / f"{base.run.name}-sweep"
-        running = _Sweep(experiment, folder, how)
+        running = Sweeping(experiment, folder, how)
         if halve is None:
             runs = running.run(cells(experiment, overrides, varied, repeat))
         else:
@@ -93,11 +93,14 @@ def sweep_command(
     context.exit(running.code)
 
 
-class _Sweep:
+class Sweeping:
     """Runs that are made and reported one after the other."""
 
-    def __init__(self, experiment: Path, folder: Path, how: Comparison) -> None:
-        self._experiment, self._folder, self._how = experiment, folder, how
+    def __init__(
+        self, experiment: Path, folder: Path, how: Comparison, trainers: SharedTrainers | None = None
+    ) -> None:
+        """`trainers`: of simulated runs of one job."""
+        self._experiment, self._folder, self._how, self._trainers = experiment, folder, how, trainers
         self._codes: list[int] = []
         self._left_out = ""
 
@@ -123,7 +126,7 @@ class _Sweep:
             self._codes.append(outcome.code)
             _print_outcome(outcome, count, len(grid), self._how)
 
-        return sweep(self._experiment, grid, self._folder, Options(), report)
+        return sweep(self._experiment, grid, self._folder, report, self._trainers)
 
     def halve(self, grid_of: Callable[[str], Sequence[Cell]], rungs: Sequence[str]) -> list[Run]:
         """Return the runs of the last rung. A single remaining setting skips to it."""

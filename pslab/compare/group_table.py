@@ -75,35 +75,31 @@ def compare_table(
     Cells are means, with ± the standard deviation if there are several runs.
     """
     shown = list(columns)
-    stacked = _least_width(groups, shown, False, screen) > screen.width
-    while len(shown) > 1 and _least_width(groups, shown, stacked, screen) > screen.width:
+    while len(shown) > 1 and _width(groups, shown, screen) > screen.width:
         shown.pop()
-    return _table(groups, shown, stacked), [column.title for column in columns[len(shown) :]]
+    return _table(groups, shown), [column.title for column in columns[len(shown) :]]
 
 
-def _least_width(groups: Sequence[Group], columns: Sequence[Column], stacked: bool, screen: Console) -> int:
+def _width(groups: Sequence[Group], columns: Sequence[Column], screen: Console) -> int:
+    """Return the least width of the table, in which only labels are folded."""
     unlimited = screen.options.update(width=10**6)
-    return screen.measure(_table(groups, columns, stacked, LABEL), options=unlimited).minimum
+    return screen.measure(_table(groups, columns, LABEL), options=unlimited).maximum
 
 
-def _table(
-    groups: Sequence[Group], columns: Sequence[Column], stacked: bool, label: int | None = None
-) -> Table:
-    """Return the table. `stacked`: cells have two lines, which need less room. `label`: width limit of the labels."""
+def _table(groups: Sequence[Group], columns: Sequence[Column], label: int | None = None) -> Table:
+    """Return the table. `label`: width limit of the labels."""
     table = Table(
         title="Policies", title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
     )
     table.add_column("policy", overflow="fold", max_width=label)
     for title in ("runs", *(column.title for column in columns)):
-        heading = title.replace(" ", "\n").replace("/", "\n/") if stacked else title
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(title, justify="right", no_wrap=True)
     for group in groups:
         states = states_of(group)
         exceptions = ", ".join(f"{count} {state}" for state, count in states.items() if count)
         cells = [f"{len(group.runs)} ({exceptions})" if exceptions else str(len(group.runs))]
         cells += [measure_text(group, column) for column in columns]
-        lines = [cell.replace(" ", "\n", 1) if stacked else cell for cell in cells]
-        table.add_row(Text(group.label, style="red" if states[FAILED] else ""), *lines)
+        table.add_row(Text(group.label, style="red" if states[FAILED] else ""), *cells)
     return table
 
 

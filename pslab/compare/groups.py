@@ -102,8 +102,8 @@ def _times(run: Run, goals: Goals) -> dict[str, float]:
     return {name: reached.get(name, math.nan) for name in ("seconds_to_training_loss", "seconds_to_accuracy")}
 
 
-# Settings that do not distinguish experiments.
-_INCIDENTAL = ("run.seed", "run.name", "cluster.idle_timeout")
+# Settings that do not distinguish experiments. Evaluating takes no virtual time.
+_INCIDENTAL = ("run.seed", "run.name", "cluster.idle_timeout", "simulation.evaluate")
 
 # Runs that differ in more settings than this are labelled by their folders' names.
 LABEL_SETTINGS = 3

@@ -52,19 +52,16 @@ def halving(
     rungs: Iterable[Rung],
     rank: Callable[[Setting], Any],
     least: int = 1,
-    always: Callable[[Setting], bool] = lambda setting: False,
 ) -> Iterator[tuple[Rung, list[Setting]]]:
     """Yield each rung with the settings that are left for it. Whoever runs them may stop at any time.
 
-    Between two rungs the better half stays, rounded up, but at least `least`; and the best of those that are `always`
-    kept. The lower the `rank`, the better; ties stay in their order.
+    Between two rungs the better half stays, rounded up, but at least `least`. The lower the `rank`, the better; ties
+    stay in their order.
     """
     left = list(settings)
     for rung in rungs:
         yield rung, left
-        ranked = sorted(left, key=rank)
-        left = ranked[: max(least, math.ceil(len(ranked) / 2))]
-        left += [each for each in ranked if always(each)][:1] if not any(map(always, left)) else []
+        left = sorted(left, key=rank)[: max(least, math.ceil(len(left) / 2))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pslab.experiment import Experiment
 from pslab.launch.engines.registry import Options, engine_named, launcher_for
 from pslab.launch.experiments import FinishedRun, checked, run_real
 from pslab.launch.job_place import with_job
-from pslab.launch.simulated import run_simulated
+from pslab.launch.simulated import SharedTrainers, run_simulated
 from pslab.runs.folder import EXPERIMENT, SUMMARY, Run, RunError
 from psserver.optimizers.registry import describe
 from psserver.optimizers.registry import names as optimizers
@@ -99,7 +99,7 @@ def cells(path: Path, overrides: Sequence[str], varied: Sequence[str], repeat: i
         for number in range(repeat):
             seed = base.run.seed + number
             all_overrides = (*overrides, *chosen, f"run.seed={seed}")
-            name = _name([*chosen, f"run.seed={seed}"])
+            name = cell_name([*chosen, f"run.seed={seed}"])
             experiment, left_out = _fitted(Experiment.load(path, all_overrides), chosen, all_overrides)
             _check_policy(experiment)
             found.append(Cell(name, chosen, experiment, left_out))
@@ -164,7 +164,7 @@ def _check_policy(experiment: Experiment) -> None:
         raise ExperimentError(str(error)) from error
 
 
-def _name(settings: Sequence[str]) -> str:
+def cell_name(settings: Sequence[str]) -> str:
     """Return ``max_staleness=2,seed=1``, with only characters that every file system accepts."""
     pairs = (setting.partition("=") for setting in settings)
     text = ",".join(_part(key.rpartition(".")[2], parse_value(value), value) for key, _, value in pairs)
@@ -191,17 +191,21 @@ class Outcome:
 
 
 def sweep(
-    path: Path, cells: Sequence[Cell], out: Path, options: Options, report: Callable[[Outcome], None]
+    path: Path,
+    cells: Sequence[Cell],
+    out: Path,
+    report: Callable[[Outcome], None],
+    trainers: SharedTrainers | None = None,
 ) -> list[Run]:
     """Run the cells, and return the runs with a summary, in order. `report` is called after each cell.
 
     A complete run folder of the same experiment is kept; a partial one is made again. An interruption ends the sweep.
-    `options`: for the engine. Raises RunError if a finished folder holds another experiment, and EngineError if the
-    engine is not available.
+    `trainers`: of simulated cells that have the same job. Raises RunError if a finished folder holds another
+    experiment, and EngineError if the engine is not available.
     """
     runs = []
     for cell in cells:
-        outcome = _one(path, cell, out / cell.name, options)
+        outcome = _one(path, cell, out / cell.name, trainers)
         report(outcome)
         if outcome.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
             break
@@ -210,15 +214,15 @@ def sweep(
     return runs
 
 
-def _one(path: Path, cell: Cell, folder: Path, options: Options) -> Outcome:
+def _one(path: Path, cell: Cell, folder: Path, trainers: SharedTrainers | None) -> Outcome:
     if finished(folder, cell):
         return Outcome(cell, folder, True, ExitCode.OK)
     experiment = cell.experiment
     if engine_named(experiment.run.engine).make is None:
-        done: FinishedRun = run_simulated(experiment, out=folder, force=True, quiet=True)
+        done: FinishedRun = run_simulated(experiment, out=folder, force=True, quiet=True, trainers=trainers)
     else:
         experiment = checked(with_job(experiment, path), path)
-        launcher = launcher_for(experiment, options, Path.cwd())
+        launcher = launcher_for(experiment, Options(), Path.cwd())
         done = run_real(experiment, Quiet(), launcher, out=folder, force=True)
     verdict = done.result.verdict
     return Outcome(cell, folder, False, int(verdict.code), verdict.reason)
