@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 
 from pslab.commands.failure import EPILOG, console, failures, say_unfinished
-from pslab.compare.charts import MAP, PLOTS, check_target, write_picture
+from pslab.compare.charts import PLOTS, check_target, write_picture
 from pslab.compare.group_table import columns_for, compare_csv, compare_json, compare_table, drops, starving
 from pslab.compare.groups import MEASURES, Goals, Group, best_of_each, goal_of, grouped
 from pslab.display.progress import print_json
@@ -55,10 +55,7 @@ def _pictures(
     for value in values:
         plot, equals, file = value.partition("=")
         if not equals or not file or plot not in PLOTS:
-            known = ", ".join(name for name in PLOTS if not name.startswith(MAP))
-            raise click.BadParameter(
-                f"expected PLOT=FILE with PLOT one of {known}, or {MAP}MEASURE, got {value!r}"
-            )
+            raise click.BadParameter(f"expected PLOT=FILE with PLOT one of {', '.join(PLOTS)}, got {value!r}")
         if Path(file) in (other for _, other in found):
             raise click.BadParameter(f"expected a file for each chart, got {file} twice")
         found.append((plot, Path(file)))
@@ -86,7 +83,7 @@ _OPTIONS = (
         callback=_pictures,
         help="Write one chart as .svg or .png: training_loss (with its spread over seeds), timeline, staleness, "
         "shares, bound, a measure over the varied key (held_out_loss, seconds_per_version, mean_staleness, "
-        "dropped_share, ...), or map:MEASURE over two varied keys. Repeatable.",
+        "dropped_share, ...). Repeatable.",
     ),
     click.option(
         "--columns",

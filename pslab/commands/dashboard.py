@@ -12,7 +12,7 @@ from pslab.commands.failure import EPILOG, Failure, trust_option
 from pslab.commands.live import observer_credentials, status_client
 from pslab.dashboard import sources
 from pslab.dashboard.access import is_loopback
-from pslab.dashboard.playground.settings import NOTHING, Own
+from pslab.dashboard.playground.settings import NOTHING
 from pslab.dashboard.serve import PORT, ServeError, check_installed, link, listening, serve, token_for
 from pslab.launch.policy_change import change_policy
 from pslab.launch.status_client import StatusError
@@ -46,20 +46,6 @@ from pswire.security.settings import SecurityOptions
 @insecure_option
 @overrides_option("Override a key of EXPERIMENT: policy.name=async. Repeatable.")
 @click.option(
-    "--own-policy",
-    "own_policies",
-    multiple=True,
-    metavar="MODULE:CLASS",
-    help="A policy of your own among the playground's choices; on the loopback only. Repeatable.",
-)
-@click.option(
-    "--own-problem",
-    "own_problems",
-    multiple=True,
-    metavar="MODULE:CLASS",
-    help="The same for a problem of your own.",
-)
-@click.option(
     "--change-policy",
     "changes",
     is_flag=True,
@@ -73,8 +59,6 @@ def dashboard(
     port: int,
     bind: str,
     overrides: tuple[str, ...],
-    own_policies: tuple[str, ...],
-    own_problems: tuple[str, ...],
     changes: bool,
     trust: bool,
     security: SecurityOptions,
@@ -85,7 +69,7 @@ def dashboard(
     HOST:PORT   a live cluster; the server with task index 0
     RUN         a run folder: live while the run goes on, afterwards with a time slider
     EXPERIMENT  an experiment file, simulated as its [simulation] says, without its [job]; a policy or problem of your
-                own in it runs in this page's processes, and is marked as such
+                own in it runs in this page's processes, and is among the playground's choices
     nothing     the playground alone
 
     The page shows who waits, why and for whom; the servers; a lane for each worker and the decision log;
@@ -105,8 +89,7 @@ def dashboard(
         credentials = observer_credentials(security, Path(target), trusted=trust)
     try:
         check_installed()
-        own = Own(own_policies, own_problems)
-        source = sources.find(target, overrides, credentials, own=own)
+        source = sources.find(target, overrides, credentials)
         if source.pool.own != NOTHING and not is_loopback(bind):
             raise ExperimentError(
                 f"--bind {bind}: other machines reach this address, and the playground would run your own code for "

@@ -5,19 +5,18 @@ They identify themselves as an observer, or as an admin for notes.
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import click
-from rich.live import Live
+from rich.text import Text
 
 from pslab.commands.failure import EPILOG, Failure, console, trust_option
-from pslab.display.progress import print_json
-from pslab.display.status import SampleRate, status_json, status_line, status_view
+from pslab.display.progress import Display, choose, print_json
+from pslab.display.status import status_json, status_view
 from pslab.display.tables import figures_of, tables_view
-from pslab.display.watch import History, watch_view
 from pslab.experiment import Experiment
 from pslab.launch.security import options_for
 from pslab.launch.status_client import INTERVAL, StatusClient, StatusError
@@ -118,8 +117,7 @@ def _section_of(run: Path, trusted: bool) -> SecuritySection | None:
 @click.option(
     "--watch",
     is_flag=True,
-    help="Fill the terminal with the last minute until the server is gone, or Ctrl-C; with --json, print a status "
-    "after the other.",
+    help="Show it again and again, as ps-lab run does, until the server is gone, or Ctrl-C.",
 )
 @trust_option
 @security_options
@@ -129,10 +127,6 @@ def status(target: str, as_json: bool, watch: bool, trust: bool, security: Secur
     HOST:PORT is the server with task index 0, or any server of a job with replicas; RUN is the folder of a
     running run. For every waiting worker, a sentence says since when it has waited and what would release it.
     With replicas the status says which server leads, and what one more loss would mean.
-
-    --watch shows curves of the last minute (samples, versions, loss, staleness of applied contributions), a lane for
-    each worker with the times when it computed, waited or was lost, and who waits for whom. If standard output is not
-    a terminal, it prints a line every two seconds.
 
     Sparse tables, if the job has some, follow in a table. Numbers are of all servers together.
 
@@ -145,11 +139,8 @@ def status(target: str, as_json: bool, watch: bool, trust: bool, security: Secur
     client = status_client(target, security, trusted=trust)
     try:
         first = client.ask()
-        if watch and as_json:
-            for reply in _statuses(first, client.ask):
-                print_json(status_json(reply))
-        elif watch:
-            show(first, client.ask)
+        if watch:
+            show(first, client.ask, choose(as_json=as_json))
         elif as_json:
             print_json(status_json(first))
         else:
@@ -162,39 +153,18 @@ def status(target: str, as_json: bool, watch: bool, trust: bool, security: Secur
         client.close()
 
 
-def _statuses(first: pb.StatusReply, ask: Callable[[], pb.StatusReply]) -> Iterator[pb.StatusReply]:
-    """Yield `first` and then a new status every `INTERVAL` seconds, until the server is gone."""
-    reply = first
-    while True:
-        yield reply
-        time.sleep(INTERVAL)
-        try:
-            reply = ask()
-        except StatusError as error:
-            click.echo(f"the server is gone: {error}", err=True)
-            return
-
-
-def show(first: pb.StatusReply, ask: Callable[[], pb.StatusReply]) -> None:
+def show(first: pb.StatusReply, ask: Callable[[], pb.StatusReply], display: Display) -> None:
     """Show the status until `ask` raises StatusError."""
-    screen = console()
-    with Live(console=screen, auto_refresh=False, screen=screen.is_terminal) as live:
-        history, rate, reply, printed = History(), SampleRate(), first, float("-inf")
-        try:
-            while True:
-                now = time.monotonic()
-                history.add(now, reply)
-                rate.add(now, reply.samples)
-                if screen.is_terminal:
-                    live.update(watch_view(history, screen.height, screen.width), refresh=True)
-                elif now - printed >= 2.0:
-                    screen.print(status_line(reply, rate.rate), markup=False)
-                    printed = now
-                time.sleep(INTERVAL)
+    reply = first
+    with display:
+        while True:
+            display.status(reply, time.monotonic())
+            time.sleep(INTERVAL)
+            try:
                 reply = ask()
-        except StatusError as error:
-            gone = f"the server is gone: {error}"
-    screen.print(status_line(reply, rate.rate), markup=False)
+            except StatusError as error:
+                gone = f"the server is gone: {error}"
+                break
     click.echo(gone, err=True)
 
 

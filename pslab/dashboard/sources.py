@@ -9,7 +9,7 @@ from typing import Any
 from pslab.dashboard.access import is_loopback
 from pslab.dashboard.observer import Observer
 from pslab.dashboard.playground.pool import Pool
-from pslab.dashboard.playground.settings import NOTHING, Own, SettingsError, experiment_of
+from pslab.dashboard.playground.settings import Own, experiment_of
 from pslab.dashboard.runs import RunPages
 from pslab.experiment import Experiment
 from pslab.launch.status_client import StatusClient, StatusError, StatusUntrusted
@@ -24,7 +24,6 @@ NOTE = (
 )
 
 NO_SETTINGS = "--set: expected an experiment file to override"
-NO_OWN = "--own-policy and --own-problem are for the playground: expected no target, or an experiment file"
 
 
 @dataclass
@@ -49,28 +48,19 @@ def find(
     target: str | None,
     overrides: Sequence[str] = (),
     credentials: Credentials = NO_TLS,
-    *,
-    own: Own = NOTHING,
 ) -> Source:
-    """Return the source for `target`. `own`: what the playground adds.
-
-    Raises RunError, ExperimentError, AddressError, StatusError.
-    """
+    """Return the source for `target`. Raises RunError, ExperimentError, AddressError, StatusError."""
     if target is None:
         if overrides:
             raise ExperimentError(NO_SETTINGS)
-        return Source("playground", "", pool=Pool(own=_checked(own)))
+        return Source("playground", "")
     path = Path(target)
     if overrides and not (path.is_file() or path.suffix == ".toml"):
         raise ExperimentError(NO_SETTINGS)
-    if path.is_dir() and own != NOTHING:
-        raise ExperimentError(f"{target}: {NO_OWN}")
     if path.is_dir():
         return _running(path, credentials) or Source("run", path.resolve().name, run=_read(path))
     if path.is_file() or path.suffix == ".toml":
-        return _simulated(path, overrides, own)
-    if own != NOTHING:
-        raise ExperimentError(f"{target}: {NO_OWN}")
+        return _simulated(path, overrides)
     return _live(target, credentials)
 
 
@@ -110,21 +100,10 @@ def _live(target: str, credentials: Credentials, job: Callable[[], str] = lambda
     return Source("live", client.address, observer=Observer(client.ask, local=local))
 
 
-def _checked(own: Own) -> Own:
-    try:
-        own.check()
-    except ValueError as error:
-        raise ExperimentError(str(error)) from error
-    return own
-
-
-def _simulated(path: Path, overrides: Sequence[str], own: Own) -> Source:
+def _simulated(path: Path, overrides: Sequence[str]) -> Source:
     experiment = Experiment.load(path, overrides)
     named = experiment.own_code
-    own = Own(
-        tuple(dict.fromkeys([*own.policies, *_named(named, "policy.name")])),
-        tuple(dict.fromkeys([*own.problems, *_named(named, "simulation.problem")])),
-    )
+    own = Own(_named(named, "policy.name"), _named(named, "simulation.problem"))
     document = read_toml(path.read_text(encoding="utf-8"))
     apply_overrides(document, overrides)
     left_out = document.pop("job", None)
@@ -135,14 +114,15 @@ def _simulated(path: Path, overrides: Sequence[str], own: Own) -> Source:
         settings["simulation.problem"] = "none"
         note = NOTE if left_out else ""
     try:
-        experiment_of(settings, _checked(own))
-    except SettingsError as error:
+        own.check()
+        experiment_of(settings, own)
+    except ValueError as error:
         raise ExperimentError(f"{path}: {error}") from error
     return Source("simulated", path.name, settings=settings, note=note, pool=Pool(own=own))
 
 
-def _named(code: Mapping[str, str], key: str) -> list[str]:
-    return [code[key]] if key in code else []
+def _named(code: Mapping[str, str], key: str) -> tuple[str, ...]:
+    return (code[key],) if key in code else ()
 
 
 def flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

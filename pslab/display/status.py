@@ -157,10 +157,10 @@ def status_view(status: pb.StatusReply, rate: float | None = None) -> Renderable
     return Group(*parts, *remarks(status, 0.0 if rate is None else 1.0))
 
 
-def remarks(status: pb.StatusReply, least: float, most: int | None = None) -> list[Text]:
-    """Return the coordinator's note, and up to `most` sentences about workers that have waited `least` seconds."""
+def remarks(status: pb.StatusReply, least: float) -> list[Text]:
+    """Return the coordinator's note, and sentences about workers that have waited `least` seconds."""
     note = [Text(line, style="yellow") for line in (status.change, status.note) if line]
-    return note + [Text(sentence) for sentence in waiting_sentences(status, least)[:most]]
+    return note + [Text(sentence) for sentence in waiting_sentences(status, least)]
 
 
 def troubled_servers(status: pb.StatusReply) -> list[pb.ServerStatus]:

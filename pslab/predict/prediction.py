@@ -122,17 +122,16 @@ def forecast(
 ) -> Prediction:
     """Predict an experiment before it is run. `pace`: whose durations of steps; its own if None.
 
-    Loads its model, but trains nothing.
-
-    Raises whatever a job's code raises, and SimulationError for an experiment without a model.
+    At its own pace its model is loaded, but not trained. Raises whatever a job's code raises, and SimulationError for an
+    experiment without a model.
     """
     policy = {"name": experiment.policy.name, **experiment.policy.knobs}
-    plan = model_plan(experiment)
+    plan = model_plan(experiment) if pace is None else _plan_of(experiment)
     if not experiment.run.versions and not experiment.simulation.seconds:
         run = experiment.run.model_copy(update={"versions": VERSIONS})
         experiment = experiment.model_copy(update={"run": run})
     try:
-        laws = link_laws(experiment, plan)
+        laws = link_laws(experiment, plan) if plan is not None else []
         plays, straggler = play(experiment, experiment if pace is None else pace, repeat, plan)
     except REFUSALS as error:
         return Prediction(label, policy, unknown=str(error))

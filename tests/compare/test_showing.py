@@ -12,7 +12,7 @@ from rich.table import Table
 pytest.importorskip("matplotlib")
 pytest.importorskip("pandas", reason="no pandas here (scripts/install examples)")
 
-from pslab.compare.charts import MAP, PLOTS, write_picture
+from pslab.compare.charts import PLOTS, write_picture
 from pslab.compare.charts.measures import bounded, measure_chart
 from pslab.compare.group_table import columns_for, compare_table
 from pslab.compare.groups import MEASURES, Goals, Group, best_of_each, grouped, measured
@@ -45,7 +45,7 @@ def k_sync_groups(tmp_path_factory: pytest.TempPathFactory) -> list[Group]:
     return grouped(runs)
 
 
-@pytest.mark.parametrize("plot", [plot for plot in PLOTS if not plot.startswith(MAP)])
+@pytest.mark.parametrize("plot", PLOTS)
 def test_every_plot_is_drawn(k_sync_groups: list[Group], plot: str, tmp_path: Path) -> None:
     write_picture(k_sync_groups, plot, tmp_path / "a.svg")
     ET.fromstring((tmp_path / "a.svg").read_text(encoding="utf-8"))
@@ -54,32 +54,6 @@ def test_every_plot_is_drawn(k_sync_groups: list[Group], plot: str, tmp_path: Pa
 def test_a_plot_may_be_a_picture_in_a_new_folder(k_sync_groups: list[Group], tmp_path: Path) -> None:
     write_picture(k_sync_groups, "training_loss", tmp_path / "new" / "b.png")
     assert (tmp_path / "new" / "b.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_map_has_a_field_for_each_pair_of_settings(tmp_path: Path) -> None:
-    """Each field shows its group's mean; a pair without a run stays empty."""
-    rates = {1: 0.1, 2: 0.1, 3: 0.2}
-    runs = [
-        simulate(
-            tmp_path / f"{n}",
-            "k-sync",
-            {"aggregate": n},
-            simulation=LEARNING,
-            optimizer={"name": "sgd", "learning_rate": rate},
-        )
-        for n, rate in rates.items()
-    ]
-    groups = grouped(runs)
-    write_picture(groups, f"{MAP}versions", tmp_path / "a.svg")
-    texts = [element.text for element in ET.parse(tmp_path / "a.svg").iter() if element.tag.endswith("text")]
-    for group in groups:
-        assert f"{group.spread('versions').mean:.3g}" in texts
-    assert {"aggregate", "learning rate", "versions"} <= set(texts)
-
-
-def test_a_map_needs_two_settings(k_sync_groups: list[Group], tmp_path: Path) -> None:
-    with pytest.raises(RunError):
-        write_picture(k_sync_groups, f"{MAP}versions", tmp_path / "a.svg")
 
 
 def test_a_measure_with_a_law_has_it_as_a_dashed_line(tmp_path: Path) -> None:
@@ -166,7 +140,7 @@ def test_tables_keep_what_identifies_a_row_and_name_what_they_leave_out(
     assert "on_stale=downweight" in text and "on_stale=compensate" in text
     shown = len(columns) - len(left_out)
     assert left_out == [column.title for column in columns[shown:]]
-    assert shown >= {50: 1, 80: 4, 120: 8, 300: len(columns)}[width]
+    assert shown >= {50: 1, 80: 3, 120: 6, 300: len(columns)}[width]
 
 
 def test_csv_has_every_measure_or_those_that_were_chosen(long_names: list[Path]) -> None:

@@ -255,10 +255,16 @@ def test_what_cannot_be_predicted(options: tuple[str, ...], message: str, tmp_pa
     assert said.code == ExitCode.USAGE and message in said.err
 
 
-def test_the_steps_of_an_experiment_come_from_no_run(tmp_path: Path) -> None:
+def test_another_policy_is_predicted_at_the_pace_of_a_run(tmp_path: Path) -> None:
+    """What its own policy makes of the steps again, and what a barrier would have made of them."""
     run = simulate(tmp_path / "run", "async", simulation=TIMING)
-    said = ps_lab("predict", run.path / "experiment.toml", "--pace", run.path)
-    assert said.code == ExitCode.USAGE and "--pace: expected a RUN" in said.err
+    file = run.path / "experiment.toml"
+    said = ps_lab("predict", file, "--vary", "policy.name=async,sync", "--pace", run.path, "--json")
+    assert said.code == ExitCode.OK, said.err
+    own, other = (each["rows"]["seconds per version"]["simulated"]["mean"] for each in said.lines)
+    assert own == pytest.approx(run.summary.seconds_per_version, rel=0.1) and other > 1.5 * own
+    again = ps_lab("predict", file, "--pace", file, "--json")
+    assert again.code == ExitCode.OK and again.lines[0]["rows"]["mean staleness"]["measured"]["mean"] is None
 
 
 @pytest.mark.parametrize("edit", [{"policy": {"aggregate": [[1]]}}, {"optimizer": {"learning_rate": True}}])

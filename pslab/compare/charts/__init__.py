@@ -17,13 +17,7 @@ from pslab.runs.folder import RunError
 
 # Beside these, every measure is a chart of its own.
 CHARTS = ("training_loss", "timeline", "staleness", "shares", "bound")
-# A measure over two settings.
-MAP = "map:"
-PLOTS = (
-    *CHARTS,
-    *(measure for measure in MEASURES if measure not in CHARTS),
-    *(f"{MAP}{measure}" for measure in MEASURES),
-)
+PLOTS = (*CHARTS, *(measure for measure in MEASURES if measure not in CHARTS))
 
 
 def check_target(path: Path) -> None:
@@ -64,6 +58,4 @@ def _figure(groups: Sequence[Group], plot: str) -> Any:
     }
     if plot in charts:
         return charts[plot](groups)
-    if plot.startswith(MAP):
-        return measures.map_chart(groups, plot.removeprefix(MAP))
     return measures.measure_chart(groups, plot)

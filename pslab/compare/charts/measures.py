@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from pslab.compare.charts.plotter import colour, dress, figure_of, heat, lines, theory
+from pslab.compare.charts.plotter import colour, dress, figure_of, lines, theory
 from pslab.compare.groups import Group, varied_settings
 from pslab.runs.folder import RunError
 from pslab.theory.measured import BoundedCurve, NoTheoryError, bounded_curve, claims_of
@@ -69,35 +69,6 @@ def measure_chart(groups: Sequence[Group], measure: str) -> Any:
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=8)
     return figure
-
-
-def map_chart(groups: Sequence[Group], measure: str) -> Any:
-    """Map one measure over two numeric settings that vary: the mean over seeds in each field, white where no run is.
-
-    Raises RunError unless two numeric settings vary, and where two groups have the same.
-    """
-    keys = _numeric(groups)
-    if len(keys) != 2:
-        raise RunError(
-            f"map of {measure}: expected two numeric settings that vary, got {', '.join(keys) or 'none'}"
-        )
-    across, along = keys
-    table = _measured(groups, measure).dropna(subset=keys)
-    if table.duplicated(keys).any():
-        raise RunError(
-            f"map of {measure}: several groups have the same {across} and {along}; compare runs that differ in these "
-            "two settings only"
-        )
-    fields = table.astype(dict.fromkeys(keys, float)).pivot(index=along, columns=across, values="mean")
-    figure, ((axes,),) = figure_of(1, 1, width=8, height=1.6 + 0.5 * len(fields))
-    named = fields.rename(index="{:g}".format, columns="{:g}".format)
-    heat(figure, axes, named, label=measure.replace("_", " "), numbers=True, cmap="viridis", origin="lower")
-    dress(axes, _words(across), _words(along), grid=False)
-    return figure
-
-
-def _words(key: str) -> str:
-    return key.rpartition(".")[2].replace("_", " ")
 
 
 def _measured(groups: Sequence[Group], measure: str) -> pd.DataFrame:

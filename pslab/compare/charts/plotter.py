@@ -63,17 +63,12 @@ def name_ticks(set_ticks: Any, places: Sequence[float], names: Sequence[str]) ->
     set_ticks(list(places)[::every], list(names)[::every])
 
 
-def heat(figure: Any, axes: Any, table: pd.DataFrame, *, label: str, numbers: bool, **look: Any) -> None:
-    """Map a table: a field for each cell, blank where it has no number. `numbers`: each field shows its own."""
+def heat(figure: Any, axes: Any, table: pd.DataFrame, *, label: str, **look: Any) -> None:
+    """Map a table: a field for each cell, blank where it has no number."""
     picture = axes.imshow(table, aspect="auto", interpolation="none", **look)
     figure.colorbar(picture, ax=axes, label=label)
     name_ticks(axes.set_xticks, range(len(table.columns)), table.columns)
     name_ticks(axes.set_yticks, range(len(table)), table.index)
-    middle = (table.min(axis=None) + table.max(axis=None)) / 2
-    for (row, column), value in np.ndenumerate(table if numbers else np.empty((0, 0))):
-        if np.isfinite(value):
-            ink = "white" if value < middle else "black"
-            axes.text(column, row, f"{value:.3g}", ha="center", va="center", color=ink, fontsize=8)
 
 
 def dress(axes: Any, x: str, y: str, *, grid: bool = True) -> None:

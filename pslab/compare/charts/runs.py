@@ -126,7 +126,7 @@ def _map(figure: Any, axes: Any, workers: Mapping[str, Mapping[int, int]]) -> No
         axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes)
         axes.set_axis_off()
         return
-    heat(figure, axes, 100 * histograms(workers), label="share %", numbers=False, cmap="Blues", vmin=0)
+    heat(figure, axes, 100 * histograms(workers), label="share %", cmap="Blues", vmin=0)
     dress(axes, "staleness", "", grid=False)
 
 
