@@ -89,7 +89,6 @@ from psworker.job.errors import JobError
     metavar="FILE",
     help="Also export the trained model at the end: model.keras, or another file that ps-lab export --to accepts.",
 )
-@click.option("--tensorboard", is_flag=True, help="Write event files into the run folder's tensorboard/.")
 @click.option(
     "--tracker",
     "trackers",
@@ -116,7 +115,6 @@ def run(
     resume: str | None,
     restarts: int | None,
     save: Path | None,
-    tensorboard: bool,
     trackers: tuple[str, ...],
     log_format: str,
     force: bool,
@@ -139,9 +137,9 @@ def run(
       ps-lab run --script train.py --workers 4 --servers 2 --policy bounded -- --epochs 3
 
     The run folder gets the resolved experiment.toml, decisions.jsonl, metrics.jsonl,
-    summary.json, weights.safetensors and logs/ with the output of each process. With --tensorboard
-    and --tracker (docs/observe.md), other tools receive the metrics: during a real run, and at the
-    end of a simulated one.
+    summary.json, weights.safetensors and logs/ with the output of each process. With --tracker
+    (docs/observe.md), other tools receive the metrics: during a real run, and at the end of a
+    simulated one.
     """
     try:
         overrides = chosen_keys(RUN, keys, overrides)
@@ -156,9 +154,7 @@ def run(
         raise Failure("--resume: expected --out RUN of an experiment's run, without --force")
     machines = tuple(part for part in (hosts or "").split(",") if part.strip())
     engine = Options(hosts=machines, address=address)
-    how = RunOptions(
-        out, force, resume, restarts, log_format, tensorboard, trackers, as_json, quiet, save, engine
-    )
+    how = RunOptions(out, force, resume, restarts, log_format, trackers, as_json, quiet, save, engine)
     with failures(EngineError, ExperimentError, OptimizerError, RunError, TrackerError, JobError):
         _check_save(save, script)
         if script is None:

@@ -12,8 +12,7 @@ from pslab.launch.engines.registry import Options, check, engine_named, launcher
 from pslab.launch.experiments import FinishedRun, run_real
 from pslab.launch.simulated import run_simulated
 from pslab.launch.tasks import Daemons
-from pslab.observe.tensorboard import EventSink
-from pslab.observe.trackers import Sink, TrackerSink, load_trackers
+from pslab.observe.trackers import Tracker, load_trackers
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import advice
 from pswire.config.experiment import FROM_JOB, ExperimentError
@@ -28,24 +27,20 @@ class RunOptions:
     resume_from: str | None
     restarts: int | None
     log_format: str
-    tensorboard: bool
     trackers: Sequence[str]
     as_json: bool
     quiet: bool
     save: Path | None
     options: Options
 
-    def sinks(self, experiment: Experiment) -> list[Sink]:
-        """Return the receivers of the run's metrics. Raises TrackerError, and RunError for a missing package."""
-        chosen = load_trackers([*experiment.trackers.classes, *self.trackers])
-        every = experiment.trackers.every
-        sinks: list[Sink] = [TrackerSink(name, tracker, every) for name, tracker in chosen]
-        return [EventSink(), *sinks] if self.tensorboard else sinks
+    def loaded(self, experiment: Experiment) -> list[tuple[str, Tracker]]:
+        """Return the trackers that receive the run's metrics. Raises TrackerError."""
+        return load_trackers([*experiment.trackers.classes, *self.trackers])
 
 
 def train(experiment: Experiment, how: RunOptions) -> FinishedRun:
     """Run as processes of the experiment's engine. Raises what `run_real` and `launcher_for` raise."""
-    sinks, display = how.sinks(experiment), choose(as_json=how.as_json, quiet=how.quiet)
+    trackers, display = how.loaded(experiment), choose(as_json=how.as_json, quiet=how.quiet)
     daemons = Daemons(log_format=how.log_format, restarts=how.restarts)
     return run_real(
         experiment,
@@ -54,7 +49,7 @@ def train(experiment: Experiment, how: RunOptions) -> FinishedRun:
         out=how.out,
         force=how.force,
         daemons=daemons,
-        sinks=sinks,
+        trackers=trackers,
         resume_from=how.resume_from,
     )
 
@@ -71,9 +66,9 @@ def simulate(experiment: Experiment, how: RunOptions) -> FinishedRun:
         )
     check(engine_named(experiment.run.engine), experiment, how.options)
     advise(experiment)
-    quiet, sinks = how.quiet or how.as_json, how.sinks(experiment)
+    quiet, trackers = how.quiet or how.as_json, how.loaded(experiment)
     return run_simulated(
-        experiment, out=how.out, force=how.force, quiet=quiet, sinks=sinks, resume_from=how.resume_from
+        experiment, out=how.out, force=how.force, quiet=quiet, trackers=trackers, resume_from=how.resume_from
     )
 
 

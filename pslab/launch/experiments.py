@@ -13,7 +13,7 @@ from pslab.launch.exits import RunResult, Verdict
 from pslab.launch.run import RealRun
 from pslab.launch.security import observable, security_of
 from pslab.launch.tasks import Daemons
-from pslab.observe.trackers import Observing, RunInfo, Sink
+from pslab.observe.trackers import Observing, RunInfo, Tracker
 from pslab.runs.folder import Run
 from pslab.runs.making import open_folder
 from psserver.checkpoint.resumption import AUTO
@@ -111,14 +111,14 @@ def run_real(
     out: Path | None = None,
     force: bool = False,
     daemons: Daemons | None = None,
-    sinks: Sequence[Sink] = (),
+    trackers: Sequence[tuple[str, Tracker]] = (),
     resume_from: str | None = None,
 ) -> FinishedRun:
     """Run an experiment as processes that `launcher` starts, into `out` or ``runs/<name>``.
 
-    `sinks` receive the run's metrics while it goes on. `resume_from`: a checkpoint of the run in `out`, "latest", or
+    `trackers` receive the run's metrics while it goes on. `resume_from`: a checkpoint of the run in `out`, "latest", or
     "auto", which does nothing if the job has succeeded. Raises RunError when the folder cannot be used, TrackerError
-    when a sink does not start, EngineError when the run cannot be protected.
+    when a tracker does not start, EngineError when the run cannot be protected.
     """
     security = security_of(experiment, launcher.remote)
     folder, resume_from = open_folder(out, experiment.run.name, force, resume_from)
@@ -128,7 +128,7 @@ def run_real(
     run = RealRun(experiment, folder, display, launcher, daemons, resume_from, security=security)
     info = RunInfo(experiment.run.name, folder, experiment.model_dump(), virtual=False)
     with display, observable(folder, security):
-        with Observing(info, sinks) as observing:
+        with Observing(info, trackers, every=experiment.trackers.every) as observing:
             result = run.run()
         for warning in observing.warnings:
             display.warning(warning, "")

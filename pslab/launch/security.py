@@ -2,25 +2,18 @@
 
 A run on several machines gets certificates of its own, or uses the user's. Certificates of its own come from an
 authority that lives in this process only; keys reach their processes through the keepers' standard input
-(`pslab.launch.remote`), and none is on a disk, in a command line or in the run folder.
+(`pslab.launch.remote`), and none of them is on a disk or in a command line.
 
-Commands that observe a run start in any shell of the same user. While the run goes on, the user's state folder has an
-entry for the path of the run folder: an observer's certificate, which may read the status and no more, or the paths of
-the user's own files. What the run folder itself says about keys is not trusted, because anybody may have made it. The
-run's process keeps a file of the entry locked. A killed run leaves its entry without a lock, and the next command that
-looks removes it (`remove_stale`).
+Commands that observe a run start in any shell of the same user. While a run with certificates of its own goes on, its
+folder has one more, which may read the status and no more; only this user can read its key. What is left of it in the
+folder of a killed run opens nothing: the authority died with the run.
 """
 
-import fcntl
-import hashlib
-import json
 import os
 import shutil
-import socket
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +21,7 @@ from pslab.authority import Authority
 from pslab.experiment import Experiment
 from pslab.launch.engines.launcher import EngineError, Task
 from pslab.launch.remote.spawn import file
+from pslab.runs.folder import OBSERVER_FILES
 from pswire.config.run_sections import SecuritySection
 from pswire.security.credentials import NO_TLS, Credentials, LiveIdentity
 from pswire.security.files import TlsFiles
@@ -50,10 +44,11 @@ ENVIRONMENT: Final = {variable: file(name) for variable, name in _FILES.items()}
 class Protection:
     """The identities of a run's processes. This class: none, for a run on this machine.
 
-    `credentials`: those of this process, which polls the status. `observer`: what other commands of this user present.
+    `credentials`: those of this process, which polls the status. `observer`: what other commands of this user present,
+    if it was made for this run.
     """
 
-    observer: Identity | SecurityOptions | None = None
+    observer: Identity | None = None
     credentials = NO_TLS
 
     def protected(self, task: Task, role: Role, name: str) -> Task:
@@ -99,7 +94,6 @@ class OwnFiles(Protection):
     def __init__(self, section: SecuritySection) -> None:
         """Read the experiment's files. Raises EngineError when this process cannot use its own."""
         self._section = section
-        self.observer = SecurityOptions().with_environment(os.environ).with_section(section).named(OBSERVER)
         try:
             self.credentials = credentials_for(
                 Role.OBSERVER, SecurityOptions(), os.environ, section, name=OBSERVER
@@ -123,99 +117,23 @@ def security_of(experiment: Experiment, remote: bool) -> Protection:
     return RunSecurity(experiment.run.name) if remote and not section.insecure else Protection()
 
 
-# Names in an entry: of the observer's certificate, and of the file with its options, which the run keeps locked.
-NAME = "observer"
-OPTIONS = "options.json"
-
-
-def entry_of(run: Path) -> Path:
-    """Return the entry for a run folder, below $XDG_STATE_HOME or ~/.local/state. It may not exist."""
-    digest = hashlib.sha256(os.fsencode(run.resolve())).hexdigest()[:32]
-    return _folder() / digest
-
-
 @contextmanager
 def observable(run: Path, security: Protection) -> Iterator[None]:
-    """Keep an entry for the run while the block lasts. If it cannot be written, print a note and go on."""
-    remove_stale()
-    with ExitStack() as stack:
-        if security.observer is not None:
-            entry = entry_of(run)
-            try:
-                stack.enter_context(_locked_entry(entry, security.observer))
-            except OSError as error:
-                why = f"{entry}: {error.strerror or error}"
-                print(f"note: no other ps-lab command can observe this run: {why}", file=sys.stderr)
+    """Keep the observer's certificate in the run's folder while the block lasts. Raises OSError."""
+    folder = run / OBSERVER_FILES
+    if security.observer is not None:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        TlsFiles.in_folder(folder, OBSERVER).write(security.observer, replace=True)
+    try:
         yield
+    finally:
+        if security.observer is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def options_for(run: Path) -> SecurityOptions:
-    """Return what to present to the run's servers: nothing if it has no TLS, is over, or is another user's."""
-    remove_stale()
-    try:
-        said = json.loads((entry_of(run) / OPTIONS).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
+    """Return what to present to the run's servers: nothing if its folder has no certificate for that."""
+    files = TlsFiles.in_folder(run / OBSERVER_FILES, OBSERVER)
+    if not files.key.is_file():
         return SecurityOptions()
-    return SecurityOptions(**said["options"])
-
-
-def remove_stale() -> None:
-    """Remove the entries of killed runs of this machine; leave what cannot be removed for the next time."""
-    if not _folder().is_dir():
-        return
-    with suppress(OSError), _exclusive():
-        for entry in _folder().iterdir():
-            if entry.is_dir():
-                with suppress(OSError, ValueError):
-                    _remove_if_stale(entry)
-
-
-def _folder() -> Path:
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "paramserver" / "runs"
-
-
-@contextmanager
-def _locked_entry(entry: Path, observer: Identity | SecurityOptions) -> Iterator[None]:
-    """Hold the entry's lock. Raises OSError, also when another running run has this entry."""
-    with ExitStack() as stack:
-        with _exclusive():
-            entry.mkdir(mode=0o700, exist_ok=True)
-            file = stack.enter_context((entry / OPTIONS).open("a", encoding="utf-8"))
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            stack.callback(_remove, entry)
-            options = observer if isinstance(observer, SecurityOptions) else _write(entry, observer)
-            file.truncate(0)
-            json.dump({"host": socket.gethostname(), "options": asdict(options.absolute())}, file)
-            file.flush()
-        yield
-
-
-def _write(entry: Path, observer: Identity) -> SecurityOptions:
-    files = TlsFiles.in_folder(entry, NAME)
-    files.write(observer, replace=True)
     return SecurityOptions(str(files.ca), str(files.cert), str(files.key))
-
-
-def _remove(entry: Path) -> None:
-    """Remove the entry of this process's run; what fails is left to `remove_stale`."""
-    with suppress(OSError), _exclusive():
-        shutil.rmtree(entry)
-
-
-def _remove_if_stale(entry: Path) -> None:
-    """Remove an entry whose run is over. Raises OSError, also if the run goes on."""
-    with (entry / OPTIONS).open("r+", encoding="utf-8") as file:
-        # On a shared file system the locks of other machines are not always visible.
-        if json.load(file)["host"] == socket.gethostname():
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(entry)
-
-
-@contextmanager
-def _exclusive() -> Iterator[None]:
-    """Keep other processes of this user from changing entries, for a few milliseconds. Raises OSError."""
-    _folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (_folder() / ".lock").open("w", encoding="utf-8") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
-        yield

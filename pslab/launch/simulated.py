@@ -17,7 +17,7 @@ from rich.console import Console
 from pslab.experiment import Experiment
 from pslab.launch.exits import RunResult, Verdict
 from pslab.launch.experiments import FinishedRun
-from pslab.observe.trackers import Observing, RunInfo, Sink
+from pslab.observe.trackers import Observing, RunInfo, Tracker
 from pslab.replay.worker_replica import memory_of
 from pslab.runs.folder import EXPERIMENT, RunError
 from pslab.runs.making import open_folder
@@ -52,11 +52,11 @@ def run_simulated(
     out: Path | None = None,
     force: bool = False,
     quiet: bool = False,
-    sinks: Sequence[Sink] = (),
+    trackers: Sequence[tuple[str, Tracker]] = (),
     resume_from: str | None = None,
     trainers: Callable[[Experiment], TrainerFactory] | None = None,
 ) -> FinishedRun:
-    """Simulate an experiment into `out` or ``runs/<name>``. `sinks` receive the metrics at the end.
+    """Simulate an experiment into `out` or ``runs/<name>``. `trackers` receive the metrics at the end.
 
     `trainers`: of a [job] that is computed for real; one of its own for each run where not given.
     `resume_from`: a checkpoint of the run in `out`, or "latest". Raises ExperimentError, RunError, TrackerError, and
@@ -78,7 +78,7 @@ def run_simulated(
     )
     mark, names = (None, None) if resumed is None else (resumed.mark, resumed.names)
     info = RunInfo(experiment.run.name, folder, experiment.model_dump(), virtual=True)
-    with Observing(info, sinks, live=False) as observing:
+    with Observing(info, trackers, every=experiment.trackers.every, live=False) as observing:
         write_file(folder / EXPERIMENT, experiment.to_toml())
         cluster.folder = Folder(folder, record=experiment.simulation.record, going_on=mark)
         saver = Saver(cluster, folder, experiment.run.keep, names=names)

@@ -2,15 +2,14 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pslab.observe.follow import Follower, Point
-from pslab.observe.trackers import RunInfo
-from pslab.runs.folder import DECISIONS, EXPERIMENT, SUMMARY, TENSORBOARD, RunError
+from pslab.runs.folder import DECISIONS, EXPERIMENT, SUMMARY, RunError
 from pswire.extras import how_to_install
 
 # Versions per histogram of staleness.
@@ -149,26 +148,3 @@ def _follow(run: Path, file: EventFile) -> None:
             file.add_all(follower.points())
             time.sleep(FOLLOW_EVERY)
     file.add_all(follower.rest())
-
-
-class EventSink:
-    """A sink that writes event files during a run, into `tensorboard/` of its folder."""
-
-    name = "TensorBoard"
-    every = 1
-
-    def __init__(self) -> None:
-        """Load tensorboardX. Raises RunError where it is not installed."""
-        check_installed()
-
-    def start(self, run: RunInfo) -> None:
-        self._file = EventFile(run.folder / TENSORBOARD, time.time())
-
-    def add(self, points: Sequence[Point]) -> None:
-        self._file.add_all(points)
-
-    def back(self, version: int) -> int:
-        return self._file.back(version)
-
-    def finish(self, summary: Mapping[str, Any]) -> None:
-        self._file.close()

@@ -1,11 +1,11 @@
-"""Experiment trackers: the interface for MLflow, Weights & Biases and others, and its use by TensorBoard.
+"""Experiment trackers: the interface for MLflow, Weights & Biases and others.
 
 During a run, one thread reads the run folder and calls them.
 """
 
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -79,79 +79,42 @@ def _load(target: str) -> Tracker:
     return tracker
 
 
-class TrackerSink:
-    """A tracker as a sink of `Observing`, with a point for every few versions."""
-
-    def __init__(self, name: str, tracker: Tracker, every: int) -> None:
-        self.name, self.every = f"tracker {name}", every
-        self._tracker = tracker
-
-    def start(self, run: RunInfo) -> None:
-        self._tracker.start(run)
-
-    def add(self, points: Sequence[Point]) -> None:
-        for point in points:
-            self._tracker.log(point.metrics, point.version, point.seconds)
-
-    def back(self, version: int) -> int:
-        return version
-
-    def finish(self, summary: Mapping[str, Any]) -> None:
-        self._tracker.finish(summary)
-
-
 # Seconds between two reads of the run folder.
 POLL = 0.5
-# Seconds that sinks have at the end for the remaining points.
+# Seconds that trackers have at the end for the remaining points.
 PATIENCE = 30.0
 
 
-class Sink(Protocol):
-    """A receiver of points. `every`: versions per point. A sink that raises is not called again."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def every(self) -> int: ...
-
-    def start(self, run: RunInfo) -> None: ...
-
-    def add(self, points: Sequence[Point]) -> None: ...
-
-    def back(self, version: int) -> int:
-        """Handle a recovery that took back everything after `version`.
-
-        Returns the version after which points are to be repeated: the same or an earlier one.
-        """
-        ...
-
-    def finish(self, summary: Mapping[str, Any]) -> None: ...
-
-
 class Observing:
-    """Context manager that passes a run to sinks: `with Observing(run, sinks) as observing: ...`.
+    """Context manager that passes a run to trackers: `with Observing(run, trackers) as observing: ...`.
 
-    Entering raises TrackerError when a sink does not start. Leaving waits until all sinks have the whole run, for at
-    most `patience` seconds. Read `warnings` after that. With `live` false, sinks receive everything at the end, so that
-    a simulation is not slowed down.
+    Entering raises TrackerError when a tracker does not start; one that raises later is not called again. Leaving waits
+    until all have the whole run, for at most `patience` seconds. Read `warnings` after that. With `live` false, they
+    receive everything at the end, so that a simulation is not slowed down.
 
-    Sinks and followers belong to the observing thread, which sets `_failure` before `_started`.
+    Trackers and follower belong to the observing thread, which sets `_failure` before `_started`.
     """
 
     def __init__(
-        self, run: RunInfo, sinks: Sequence[Sink], *, live: bool = True, patience: float = PATIENCE
+        self,
+        run: RunInfo,
+        trackers: Sequence[tuple[str, Tracker]],
+        *,
+        every: int = 1,
+        live: bool = True,
+        patience: float = PATIENCE,
     ) -> None:
+        """`trackers`: as `load_trackers` returns them. `every`: versions that make one point."""
         self.warnings: list[str] = []
         self._run, self._patience = run, patience
         self._poll = POLL if live else None
-        self._followers = [(sink, Follower(run.folder, sink.every, sink.back)) for sink in sinks]
+        self._trackers, self._follower = list(trackers), Follower(run.folder, every)
         self._failure: TrackerError | None = None
         self._started, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._observe, name="observing", daemon=True)
 
     def __enter__(self) -> Self:
-        if self._followers:
+        if self._trackers:
             self._thread.start()
             self._started.wait()
         if self._failure is not None:
@@ -162,46 +125,48 @@ class Observing:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._over.set()
-        if self._followers:
+        if self._thread.is_alive():
             self._thread.join(self._patience)
         if self._thread.is_alive():
-            names = ", ".join(sink.name for sink, _ in self._followers)
+            names = ", ".join(f"tracker {name}" for name, _ in self._trackers)
             self.warnings.append(f"{names}: did not process the whole run within {self._patience:g} s")
 
     def _observe(self) -> None:
         try:
-            for sink, _ in self._followers:
+            for name, tracker in self._trackers:
                 try:
-                    sink.start(self._run)
+                    tracker.start(self._run)
                 except Exception as error:
-                    self._failure = TrackerError(f"{sink.name}: start raised {_describe(error)}")
+                    self._failure = TrackerError(f"tracker {name}: start raised {_describe(error)}")
                     return
         finally:
             self._started.set()
-        while not self._over.wait(self._poll):
-            self._each(lambda sink, follower: self._add(sink, list(follower.points())))
-        summary = _summary(self._run.folder)
-        self._each(lambda sink, follower: self._add(sink, list(follower.rest())))
-        self._each(lambda sink, _: sink.finish(summary))
+        try:
+            while not self._over.wait(self._poll):
+                self._log(self._follower.points())
+            summary = _summary(self._run.folder)
+            self._log(self._follower.rest())
+        except RunError as error:
+            self.warnings += [f"tracker {name}: {error}" for name, _ in self._trackers]
+            return
+        self._each(lambda tracker: tracker.finish(summary))
 
-    def _add(self, sink: Sink, points: Sequence[Point]) -> None:
-        if points:
-            sink.add(points)
+    def _log(self, points: Iterable[Point]) -> None:
+        for point in points:
+            self._each(lambda tracker, point=point: tracker.log(point.metrics, point.version, point.seconds))
 
-    def _each(self, act: Callable[[Sink, Follower], None]) -> None:
-        """Call `act` with every sink and its follower, and drop sinks that raise."""
+    def _each(self, act: Callable[[Tracker], None]) -> None:
+        """Call `act` with every tracker, and drop those that raise."""
         going = []
-        for sink, follower in self._followers:
+        for name, tracker in self._trackers:
             try:
-                act(sink, follower)
-                going.append((sink, follower))
-            except RunError as error:
-                self.warnings.append(f"{sink.name}: {error}")
+                act(tracker)
+                going.append((name, tracker))
             except Exception as error:
                 self.warnings.append(
-                    f"{sink.name} raised {_describe(error)}; it receives no more of this run"
+                    f"tracker {name} raised {_describe(error)}; it receives no more of this run"
                 )
-        self._followers = going
+        self._trackers = going
 
 
 def _describe(error: Exception) -> str:

@@ -122,8 +122,8 @@ def forecast(
 ) -> Prediction:
     """Predict an experiment before it is run. `pace`: whose durations of steps; its own if None.
 
-    At its own pace its model is loaded, but not trained. Raises whatever a job's code raises, and SimulationError for an
-    experiment without a model.
+    At its own pace its model is loaded, but not trained. Raises whatever a job's code raises, and SimulationError for
+    an experiment without a model.
     """
     policy = {"name": experiment.policy.name, **experiment.policy.knobs}
     plan = model_plan(experiment) if pace is None else _plan_of(experiment)

@@ -10,9 +10,9 @@ job-2/, job-3/, ...  later jobs of the same servers, each a run folder
 logs/*.log           the output of each process
 address              the address of server 0, and the name of the job
 secret               the job's secret, while it runs, if it has one and no TLS
+observer/            a certificate for who looks at the run, while it runs, if it has made certificates
 saved                the name of the newest checkpoint
 metrics.prom         the last metrics of server 0, if it has any
-tensorboard/         event files, by ps-lab run --tensorboard
 """
 
 import math
@@ -47,10 +47,9 @@ CHECKPOINTS = "checkpoints"
 ADDRESS = "address"
 # The same, for this user's commands, while a job runs that has one; not under TLS.
 SECRET = FILE
+OBSERVER_FILES = "observer"
 SAVED = "saved"
 PROMETHEUS = "metrics.prom"
-# Made from the others.
-TENSORBOARD = "tensorboard"
 # The prefix of the job names of simulated clusters.
 SIMULATED = "simulated-"
 

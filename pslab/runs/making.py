@@ -1,5 +1,6 @@
 """The folder of a run that begins (a free name, or an empty folder) or goes on (the folder of a former run)."""
 
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,11 +11,11 @@ from pslab.runs.folder import (
     EXPERIMENT,
     LOGS,
     METRICS,
+    OBSERVER_FILES,
     PROMETHEUS,
     SAVED,
     SECRET,
     SUMMARY,
-    TENSORBOARD,
     WEIGHTS,
     Run,
     RunError,
@@ -82,7 +83,7 @@ def make_folder(path: Path, force: bool = False) -> Path:
 
 def _refuse_links(path: Path) -> None:
     """Raise RunError if a folder that is written to and cleared is a link."""
-    for name in (LOGS, TENSORBOARD):
+    for name in (LOGS, OBSERVER_FILES):
         if (path / name).is_symlink():
             raise RunError(f"{path / name}: expected a folder of the run itself, got a link: remove it")
 
@@ -108,7 +109,7 @@ def _clear(path: Path) -> None:
         # Files that former resumes have set aside, and files that a kill has left incomplete.
         for aside in path.glob(pattern):
             aside.unlink()
+    # Of a run that was killed.
+    shutil.rmtree(path / OBSERVER_FILES, ignore_errors=True)
     for log in (path / LOGS).glob("*.log"):
         log.unlink()
-    for events in (path / TENSORBOARD).glob("events.out.tfevents.*"):
-        events.unlink()

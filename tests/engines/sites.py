@@ -64,7 +64,7 @@ class Site:
 @contextmanager
 def site(engine: str, folder: Path) -> Iterator[Site]:
     """Until the end of the block."""
-    more = {MARK: str(folder), "XDG_STATE_HOME": f"{folder}-state"}
+    more = {MARK: str(folder)}
     if engine == "slurm":
         with slurm.serving(folder) as cluster:
             yield Site("slurm", cluster.lab_around(), (), cluster.environment | more, "slurmd")

@@ -14,7 +14,7 @@ from pslab.dashboard.sources import find
 from pslab.display.progress import Quiet
 from pslab.experiment import Experiment
 from pslab.launch.engines.launcher import EngineError
-from pslab.launch.security import RunSecurity, entry_of, observable, options_for
+from pslab.launch.security import RunSecurity, options_for
 from pslab.launch.status_client import StatusClient, StatusUntrusted
 from pslab.launch.tasks import Daemons
 from pslab.runs.folder import address_of
@@ -84,7 +84,7 @@ class Looking:
 
     def _ask(self, run: Path) -> None:
         self.found["words"] = words_of_all()
-        self.found["kept"] = entry_of(run).is_dir()
+        self.found["kept"] = (run / "observer").is_dir()
         address = address_of(run)
         for who, credentials in (
             ("observer", observer_credentials(SecurityOptions(), run)),
@@ -113,7 +113,7 @@ def test_only_who_has_a_certificate_is_heard_and_no_key_is_left(tmp_path: Path) 
     assert looking.found["observer"] in PHASES
     assert isinstance(looking.found["stranger"], StatusUntrusted)
     assert (looking.found["page"], page_of(tmp_path / "run")) == ("live", "run")
-    assert looking.found["kept"] and not entry_of(tmp_path / "run").exists()
+    assert looking.found["kept"] and not (tmp_path / "run" / "observer").exists()
     assert options_for(tmp_path / "run") == SecurityOptions()
     words = looking.found["words"]
     assert "psserver" in words and "PRIVATE" not in words and "secret" not in words.lower()
@@ -127,15 +127,6 @@ def test_a_run_may_say_that_it_needs_none(tmp_path: Path) -> None:
     looking = Looking(tmp_path)
     looking.run(security={"insecure": True})
     assert looking.found["stranger"] in PHASES and not looking.found["kept"]
-
-
-def test_a_user_who_can_write_nowhere_is_told(
-    tmp_path: Path, state_home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    state_home.touch()
-    with observable(tmp_path / "run", RunSecurity("run")):
-        assert "no other ps-lab command can observe" in capsys.readouterr().err
-        assert options_for(tmp_path / "run") == SecurityOptions()
 
 
 def test_certificates_that_cannot_be_made_are_an_engines_matter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,7 @@ def test_what_goes_on_in_a_folder_replaces_links(tmp_path: Path, plant: Callable
     assert (tmp_path / "mirrored").read_bytes() == b"data"
 
 
-@pytest.mark.parametrize("name", ["logs", "tensorboard"])
+@pytest.mark.parametrize("name", ["logs", "observer"])
 def test_a_folder_that_is_a_link_is_refused(
     tmp_path: Path, plant: Callable[[Path], None], name: str, sentences: Recorder
 ) -> None:

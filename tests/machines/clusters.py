@@ -80,7 +80,7 @@ def _holds(process: psutil.Process, fits: Callable[[psutil.Process], bool]) -> b
 def spread(engine: str, machines: Machines, folder: Path) -> Iterator[Spread]:
     """Until the end of the block. `machines`: COUNT of them."""
     hosts = [each.host for each in machines.machines]
-    more = {MARK: str(folder), "XDG_STATE_HOME": f"{folder}-state"}
+    more = {MARK: str(folder)}
     if engine == "slurm":
         with slurm.serving(folder, hosts[0], hosts[1:]) as cluster:
             yield Spread(engine, cluster.lab_around(), (), cluster.environment | more, "slurmd", machines)

@@ -17,7 +17,7 @@ from pslab.launch.engines.local import LocalLauncher
 from pslab.launch.experiments import run_real
 from pslab.launch.tasks import Daemons
 from pslab.observe.follow import Follower, LineTail, Point, Points, evaluation
-from pslab.observe.trackers import Observing, RunInfo, TrackerError, TrackerSink, load_trackers
+from pslab.observe.trackers import Observing, RunInfo, TrackerError, load_trackers
 from pslab.runs.folder import Run, RunError
 from tests.compare.test_timeline import three_commits
 from tests.lab.drive import FAKE
@@ -197,7 +197,7 @@ def info(folder: Path) -> RunInfo:
 def test_a_run_without_a_summary_is_told_as_one(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    with Observing(info(folder), [TrackerSink("lines", Lines(), 1)]) as observing:
+    with Observing(info(folder), [("lines", Lines())]) as observing:
         pass
     assert told(tmp_path)[-1] == ["finish", False, None] and observing.warnings == []
 
@@ -205,7 +205,7 @@ def test_a_run_without_a_summary_is_told_as_one(tmp_path: Path) -> None:
 def test_a_tracker_that_does_not_finish_is_not_waited_for(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    with Observing(info(folder), [TrackerSink("stuck", Stuck(), 1)], patience=0.05) as observing:
+    with Observing(info(folder), [("stuck", Stuck())], patience=0.05) as observing:
         pass
     assert observing.warnings == ["tracker stuck: did not process the whole run within 0.05 s"]
 
@@ -215,10 +215,8 @@ def test_a_local_run_is_told_while_it_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     recorded = simulate(tmp_path / "recorded", "async", simulation=SHORT)
     folder.mkdir()
-    lines = Lines()
-    sink = TrackerSink("lines", lines, 1)
     log = recorded.log.read_text(encoding="utf-8")
-    with Observing(info(folder), [sink]):
+    with Observing(info(folder), [("lines", Lines())]):
         (folder / "decisions.jsonl").write_text(log, encoding="utf-8")
         wait_until(lambda: len(told(tmp_path)) > 20)
         assert told(tmp_path)[-1][0] == "log"
@@ -241,9 +239,9 @@ def test_the_local_engine_starts_and_finishes_its_trackers(tmp_path: Path) -> No
         startup=PATIENCE, linger=0.5, patience=0.5, farewell=PATIENCE,
     )  # fmt: skip
     experiment = Experiment.parse({"cluster": {"workers": 2}, "job": {"module": "fake:job"}})
-    sinks = [TrackerSink("lines", Lines(), 1), TrackerSink("broken", NoLog(), 1)]
+    trackers = [("lines", Lines()), ("broken", NoLog())]
     finished = run_real(
-        experiment, Quiet(), LocalLauncher(), out=tmp_path / "run", daemons=daemons, sinks=sinks
+        experiment, Quiet(), LocalLauncher(), out=tmp_path / "run", daemons=daemons, trackers=trackers
     )
     assert finished.result.ok
     assert [line[0] for line in told(tmp_path) if line[0] == "start"] == ["start", "start"]

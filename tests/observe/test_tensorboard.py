@@ -10,13 +10,10 @@ from click.testing import CliRunner
 pytest.importorskip("tensorboardX")
 
 from pslab.cli import cli
-from pslab.experiment import Experiment
 from pslab.observe import tensorboard
 from pslab.observe.tensorboard import HISTOGRAM_EVERY, write_events
-from pslab.runs.folder import Run
-from pslab.runs.making import make_folder
 from tests.observe.test_points import points
-from tests.replay.simulated import document, simulate
+from tests.replay.simulated import simulate
 
 MANY = {"evaluate": 50, "problem": "logistic", "compute": "exponential(1)"}
 LONG = {"module": "none:here", "epochs": 5}
@@ -99,30 +96,3 @@ def test_a_run_without_a_log_is_refused(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async", simulation=MANY | {"record": False})
     done = CliRunner().invoke(cli, ["export", str(run.path), "--tensorboard", str(run.path / "tensorboard")])
     assert done.exit_code != 0 and "run folder with decisions.jsonl" in done.stderr
-
-
-@pytest.mark.tensorflow
-def test_run_with_tensorboard_writes_the_same(tmp_path: Path) -> None:
-    file = tmp_path / "experiment.toml"
-    file.write_text(Experiment.parse(document("async", simulation=MANY)).to_toml(), encoding="utf-8")
-    options = ["--engine", "simulated", "--quiet", "--tensorboard", "--out", str(tmp_path / "run")]
-    done = CliRunner().invoke(cli, ["run", str(file), *options])
-    assert done.exit_code == 0, done.output
-    live = read_back(tmp_path / "run" / "tensorboard")
-    CliRunner().invoke(cli, ["export", str(tmp_path / "run"), "--tensorboard", str(tmp_path / "later")])
-    later = read_back(tmp_path / "later")
-    assert {t: [(s, str(c)) for s, _, c in v] for t, v in live.items()} == {
-        t: [(s, str(c)) for s, _, c in v] for t, v in later.items()
-    }
-
-
-def test_event_files_of_a_former_run_are_removed_with_it(tmp_path: Path) -> None:
-    run = simulate(tmp_path / "run", "async", simulation=MANY, job=LONG)
-    assert (
-        CliRunner()
-        .invoke(cli, ["export", str(run.path), "--tensorboard", str(run.path / "tensorboard")])
-        .exit_code
-        == 0
-    )
-    make_folder(Run(run.path).path, force=True)
-    assert not list(run.path.rglob("*tfevents*"))

@@ -14,8 +14,6 @@ from pslab.cli import cli
 from pslab.commands import dashboard, live
 from pslab.commands.failure import Failure
 from pslab.commands.live import observer_credentials
-from pslab.experiment import Experiment
-from pslab.launch.security import OwnFiles, observable
 from pslab.runs.folder import Run
 from psserver.checkpoint.store import name_of
 from psserver.policies import PolicyError, build
@@ -86,9 +84,8 @@ def test_checkpoints_are_held_against_policies_that_are_built_in(
 
 
 @pytest.fixture
-def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def planted(tmp_path: Path) -> Path:
     """It has an address and an authority of its maker's, and names a certificate of the user's."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run = tmp_path / "run"
     run.mkdir()
     own = TlsFiles.in_folder(tmp_path, "me")
@@ -109,14 +106,6 @@ def test_a_folder_gets_no_certificate_for_the_address_that_it_names(
     assert not shown(observer_credentials(SecurityOptions(), planted))
     assert "names certificates, which are not used" in capsys.readouterr().err
     assert shown(observer_credentials(SecurityOptions(), planted, trusted=True))
-
-
-def test_who_started_a_run_shows_what_it_was_started_with(planted: Path) -> None:
-    section = Experiment.load(planted / "experiment.toml").security
-    with observable(planted, OwnFiles(section)):
-        (planted / "experiment.toml").unlink()
-        assert shown(observer_credentials(SecurityOptions(), planted))
-    assert not shown(observer_credentials(SecurityOptions(), planted))
 
 
 @pytest.mark.parametrize("command", ["status", "dashboard", "note"])
