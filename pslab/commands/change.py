@@ -1,12 +1,16 @@
 """Commands that change a running job: ``ps-lab policy`` and ``promote``."""
 
+import json
+from collections.abc import Sequence
+from typing import Any
+
 import click
 
 from pslab.commands.failure import EPILOG, Failure, trust_option
 from pslab.commands.live import job_in, observer_credentials, servers_of, status_client
-from pslab.launch.policy_change import ChangeError, change_policy, check_change
 from pslab.launch.status_client import ChangeRefused, StatusClient, StatusError
 from pswire.command.options import security_options
+from pswire.config.toml import OverrideError, apply_overrides
 from pswire.security.names import Role
 from pswire.security.settings import SecurityOptions
 
@@ -52,17 +56,37 @@ def policy(
       ps-lab policy runs/digits --to bounded --set policy.max_staleness=2 --why "stragglers"
       ps-lab policy runs/digits --set policy.max_staleness=8
     """
-    try:
-        check_change(to, overrides)
-    except ChangeError as error:
-        raise click.UsageError(f"--to, --set: {error}") from error
+    knobs = _knobs(to, overrides)
     client = status_client(target, security, trusted=trust, role=Role.ADMIN)
     try:
-        click.echo(change_policy(client, to, overrides, why, rate))
+        if not to:
+            status = client.ask()
+            to, knobs = status.policy, {**json.loads(status.policy_knobs), **knobs}
+        click.echo(client.change_policy(to, knobs, why, rate))
     except StatusError as error:
         raise Failure(error, error.code) from error
     finally:
         client.close()
+
+
+def _knobs(to: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the knobs that the overrides set. Raises UsageError if they are those of no change of a policy."""
+    what = "--to, --set: expected the name of a policy, or policy.KNOB=VALUE for the present one"
+    document: dict[str, Any] = {}
+    try:
+        apply_overrides(document, overrides)
+    except OverrideError as error:
+        raise click.UsageError(f"--to, --set: {error}") from error
+    if others := sorted(document.keys() - {"policy"}):
+        raise click.UsageError(
+            f"--to, --set: {others[0]}: only keys of policy change here, for example policy.slack=2"
+        )
+    knobs = document.get("policy", {})
+    if not isinstance(knobs, dict) or "name" in knobs:
+        raise click.UsageError(f"policy.name: {what}")
+    if not (to or knobs):
+        raise click.UsageError(f"{what}, got neither")
+    return knobs
 
 
 @click.command(epilog=EPILOG)

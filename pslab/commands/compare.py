@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pslab.commands.failure import EPILOG, console, failures, say_unfinished
 from pslab.compare.charts import PLOTS, check_target, write_picture
-from pslab.compare.group_table import columns_for, compare_csv, compare_json, compare_table, drops, starving
+from pslab.compare.group_table import columns_for, compare_json, compare_table, drops, starving
 from pslab.compare.groups import MEASURES, Goals, Group, best_of_each, goal_of, grouped
 from pslab.display.progress import print_json
 from pslab.display.tables import tables_view
@@ -35,7 +35,6 @@ class Comparison:
     best: bool
     pictures: tuple[tuple[str, Path], ...]
     as_json: bool
-    as_csv: bool
 
 
 def _columns(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -89,10 +88,7 @@ _OPTIONS = (
         "--columns",
         callback=_columns,
         metavar="NAME,NAME",
-        help=f"Columns of the table or of --csv: any of {', '.join(MEASURES)}.",
-    ),
-    click.option(
-        "--csv", "as_csv", is_flag=True, help="Print CSV instead of the table: means and standard deviations."
+        help=f"Columns of the table: any of {', '.join(MEASURES)}.",
     ),
     click.option("--json", "as_json", is_flag=True, help="Print JSON objects instead of tables."),
 )
@@ -112,15 +108,12 @@ def comparison_of(
     best: bool = False,
     pictures: tuple[tuple[str, Path], ...] = (),
     columns: tuple[str, ...] = (),
-    as_csv: bool = False,
     as_json: bool = False,
 ) -> Comparison:
     """Return the requested output. Raises RunError for options that exclude each other or lack a package."""
     goals = Goals(training_loss, accuracy)
-    if as_csv and as_json:
-        raise RunError("--csv: expected one of --csv and --json")
     if columns and as_json:
-        raise RunError("--columns: expected the table or --csv, got --json, which has all measures")
+        raise RunError("--columns: expected the table, got --json, which has all measures")
     for name, goal in (("seconds_to_training_loss", training_loss), ("seconds_to_accuracy", accuracy)):
         if name in columns and goal is None:
             raise RunError(
@@ -132,7 +125,7 @@ def comparison_of(
         check_target(file)
     if pictures and not (find_spec("matplotlib") and find_spec("pandas")):
         raise RunError(f"charts need matplotlib and pandas: {how_to_install('examples')}")
-    return Comparison(goals, columns, best, pictures, as_json, as_csv)
+    return Comparison(goals, columns, best, pictures, as_json)
 
 
 def show(runs: Sequence[Run], how: Comparison) -> None:
@@ -144,9 +137,6 @@ def show(runs: Sequence[Run], how: Comparison) -> None:
         write_picture(groups, plot, file)
     if how.as_json:
         print_json(compare_json(groups))
-        return
-    if how.as_csv:
-        click.echo(compare_csv(groups, how.columns), nl=False)
         return
     _print_tables(groups, how)
     for _, file in how.pictures:
@@ -160,7 +150,7 @@ def _print_tables(groups: Sequence[Group], how: Comparison) -> None:
     table, left_out = compare_table(groups, columns_for(how.goals, how.columns), screen)
     screen.print(table, soft_wrap=False)
     if left_out:
-        click.echo(f"no room for: {', '.join(left_out)} (--columns chooses, --csv has all)")
+        click.echo(f"no room for: {', '.join(left_out)} (--columns chooses, --json has all)")
     for line in (*starving(groups), *drops(groups)):
         click.echo(line)
     for group in groups:
@@ -192,7 +182,7 @@ def compare(folders: tuple[Path, ...], **options: Any) -> None:
     Runs that differ only by their seed share one line. The last columns are the smallest and largest
     share of one worker in the applied contributions: a policy that never waits for slow workers may starve
     them. Columns that do not fit the terminal are named below the table; --columns chooses columns, and
-    --csv has all. An unfinished run is read up to the last complete line of its log and counts as failed,
+    --json has all. An unfinished run is read up to the last complete line of its log and counts as failed,
     and a note says so. Below the table stand the sparse tables of the first run of each line,
     data on which nothing was trained, and later jobs of a run's servers.
 

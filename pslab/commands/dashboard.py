@@ -1,27 +1,23 @@
 """The command ``ps-lab dashboard``."""
 
 import socket
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import click
 
 from pslab.commands.failure import EPILOG, Failure, trust_option
-from pslab.commands.live import observer_credentials, status_client
+from pslab.commands.live import observer_credentials
 from pslab.dashboard import sources
 from pslab.dashboard.access import is_loopback
 from pslab.dashboard.playground.settings import NOTHING
 from pslab.dashboard.serve import PORT, ServeError, check_installed, link, listening, serve, token_for
-from pslab.launch.policy_change import change_policy
 from pslab.launch.status_client import StatusError
 from pslab.runs.folder import RunError
 from pswire.addresses import AddressError
 from pswire.command.options import insecure_option, overrides_option, security_options
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
-from pswire.security.names import Role
 from pswire.security.settings import SecurityOptions
 
 
@@ -45,13 +41,6 @@ from pswire.security.settings import SecurityOptions
 )
 @insecure_option
 @overrides_option("Override a key of EXPERIMENT: policy.name=async. Repeatable.")
-@click.option(
-    "--change-policy",
-    "changes",
-    is_flag=True,
-    help="Let the page change the policy of the live cluster. Under TLS this needs an admin's certificate; "
-    "whoever opens the page may change it.",
-)
 @trust_option
 @security_options
 def dashboard(
@@ -59,7 +48,6 @@ def dashboard(
     port: int,
     bind: str,
     overrides: tuple[str, ...],
-    changes: bool,
     trust: bool,
     security: SecurityOptions,
 ) -> None:
@@ -95,8 +83,6 @@ def dashboard(
                 f"--bind {bind}: other machines reach this address, and the playground would run your own code for "
                 "them: expected the loopback, or built-in policies and problems"
             )
-        if changes:
-            source.change = _changing(source, target, security, trust)
         sock = listening(bind, port)
     except (RunError, ExperimentError, AddressError) as error:
         raise Failure(error) from error
@@ -114,15 +100,3 @@ def dashboard(
     app = application(source, names=names, token=token)
     shown = link(sock, host, token)
     serve(app, sock, lambda: click.echo(f"dashboard: {shown}"), source.pool.close)
-
-
-def _changing(
-    source: sources.Source, target: str | None, security: SecurityOptions, trusted: bool
-) -> Callable[[str, Sequence[str], str, float], str]:
-    """Return the function that changes the policy of the live cluster. Raises ExperimentError if there is none."""
-    if source.kind != "live" or target is None:
-        raise ExperimentError(
-            "--change-policy: expected a live cluster, as HOST:PORT or the folder of a running run"
-        )
-    client = status_client(target, security, trusted=trusted, role=Role.ADMIN)
-    return partial(change_policy, client)

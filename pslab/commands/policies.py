@@ -3,7 +3,6 @@
 import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import click
@@ -11,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pslab.commands.failure import EPILOG, Failure, console, failures, writing
+from pslab.commands.failure import EPILOG, Failure, console, failures
 from pslab.display.progress import print_json
 from pslab.verify.guarded import Case
 from pslab.verify.search import Finding, Report, verify
@@ -196,12 +195,6 @@ LINE_INTERVAL = 2.0
 )
 @number_option("--schedules", 1, 1000, "Random schedules to play.")
 @number_option("--seed", 0, 0, "Seed of the first schedule.")
-@click.option(
-    "--save",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Also write the trace of a fault to this file.",
-)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of sentences.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.pass_context
@@ -212,7 +205,6 @@ def verify_policy(
     workers: int,
     schedules: int,
     seed: int,
-    save: Path | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -233,9 +225,6 @@ def verify_policy(
         case = Case(policy, _knobs(knobs), workers)
         report = verify(case, schedules=schedules, seed=seed, watch=None if quiet else _progress(schedules))
     finding = report.finding
-    if save is not None and finding is not None and finding.trace:
-        with writing(save):
-            save.write_text(finding.trace, encoding="utf-8")
     if as_json:
         print_json(_facts(report))
     else:

@@ -89,7 +89,7 @@ def sweep_command(
         if runs:
             show(runs, how)
     if not how.as_json:
-        click.echo(f"run folders: {folder}", err=how.as_csv)
+        click.echo(f"run folders: {folder}")
     context.exit(running.code)
 
 
@@ -156,9 +156,9 @@ class Sweeping:
         if self._how.as_json:
             print_json({"event": "rung", "number": number + 1, "of": count, "budget": rung, "left": names})
             return
-        click.echo(f"rung {number + 1} of {count}, {rung}: {len(left)} continue", err=self._how.as_csv)
+        click.echo(f"rung {number + 1} of {count}, {rung}: {len(left)} continue")
         for name in names:
-            click.echo(f"  {name}", err=self._how.as_csv)
+            click.echo(f"  {name}")
 
 
 def _print_outcome(outcome: Outcome, number: int, total: int, how: Comparison) -> None:
@@ -175,4 +175,4 @@ def _print_outcome(outcome: Outcome, number: int, total: int, how: Comparison) -
         )
         return
     state = "kept" if outcome.kept else "done" if outcome.code == ExitCode.OK else f"failed: {outcome.reason}"
-    click.echo(f"{number} of {total}  {outcome.cell.name}  {state}", err=how.as_csv)
+    click.echo(f"{number} of {total}  {outcome.cell.name}  {state}")

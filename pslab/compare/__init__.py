@@ -3,6 +3,6 @@
 groups       the numbers of one run; runs that differ by their seed only, with mean and spread
 sweep        the experiments of a sweep; runs them, and keeps what is finished
 halving      successive halving of the settings of a sweep
-group_table  groups as a table, as CSV and as JSON
+group_table  groups as a table and as JSON
 charts/      pictures from pandas frames, and one chart as a file
 """

@@ -1,7 +1,5 @@
-"""Groups of runs as a table, as CSV, and as one JSON object."""
+"""Groups of runs as a table, and as one JSON object."""
 
-import csv
-import io
 import math
 import re
 from collections import Counter
@@ -14,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pslab.compare.groups import MEASURES, Goals, Group, Measured, Spread
+from pslab.compare.groups import Goals, Group, Measured, Spread
 from pslab.runs.folder import DECISIONS
 
 FAILED, UNFINISHED = "failed", "unfinished"
@@ -115,26 +113,6 @@ def states_of(group: Group) -> dict[str, int]:
     """Return how many runs of a group failed, and how many have not finished."""
     states = Counter(state_of(run) for run in group.runs)
     return {state: states[state] for state in (FAILED, UNFINISHED)}
-
-
-def compare_csv(groups: Sequence[Group], chosen: Sequence[str] = ()) -> str:
-    """Return CSV with one line per group: every measure, or the `chosen` ones, and its deviation over the runs.
-
-    Numbers have full precision; what was not measured is empty.
-    """
-    lines = []
-    for group in groups:
-        numbers: dict[str, float] = {}
-        for name in chosen or MEASURES:
-            found = group.spread(name)
-            numbers |= {name: found.mean, f"{name}_deviation": found.deviation}
-        told = {name: "" if math.isnan(number) else number for name, number in numbers.items()}
-        lines.append({"policy": group.label, "runs": len(group.runs), **states_of(group), **told})
-    text = io.StringIO()
-    table = csv.DictWriter(text, lines[0], lineterminator="\n")
-    table.writeheader()
-    table.writerows(lines)
-    return text.getvalue()
 
 
 def measure_text(group: Group, column: Column) -> str:

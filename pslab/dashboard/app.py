@@ -1,6 +1,6 @@
 """The web application: the page's files, JSON, and one event stream for each viewer.
 
-It only answers GET, and POST for a change of the policy if it was started for that.
+It only answers GET, and changes nothing.
 """
 
 import asyncio
@@ -24,15 +24,9 @@ from pslab.dashboard.observer import TooMany
 from pslab.dashboard.playground.pool import Busy
 from pslab.dashboard.playground.settings import SettingsError, choices
 from pslab.dashboard.sources import Source
-from pslab.launch.policy_change import ChangeError
-from pslab.launch.status_client import StatusError
 from pslab.runs.folder import RunError
-from psserver.policies import names
-from pswire.domains import in_range
 
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-# Bytes of a change of the policy.
-CHANGE_LIMIT = 8192
 # Seconds between comments in an idle stream, which reveal a viewer that is gone.
 HEARTBEAT = 10.0
 
@@ -76,8 +70,6 @@ def application(source: Source, *, names: frozenset[str] = frozenset(), token: s
         Route("/api/printed", pages.printed),
         Route("/api/play", pages.play),
     ]
-    if source.change is not None:
-        routes.append(Route("/api/policy", pages.policy, methods=["POST"]))
     return Guard(Starlette(routes=routes, lifespan=lifespan), names, token)
 
 
@@ -147,8 +139,6 @@ class Pages:
             about["printed"] = source.run.printed()
         if source.settings is not None:
             about["settings"] = source.settings
-        if source.change is not None:
-            about["policies"] = list(names())
         return _json(json.dumps(about))
 
     async def choices(self, request: Request) -> Response:
@@ -187,33 +177,6 @@ class Pages:
             return _json(json.dumps({"error": str(error)}))
         except Busy as error:
             return PlainTextResponse(str(error), 503, {"Retry-After": "5"})
-
-    async def policy(self, request: Request) -> Response:
-        """Change the policy of the live cluster, as {to, set, why} says."""
-        # A page of another site cannot send this type without asking first, and it is never allowed to.
-        if request.headers.get("content-type") != "application/json":
-            return PlainTextResponse("expected the content type application/json", 415)
-        text = b""
-        async for chunk in request.stream():
-            text += chunk
-            if len(text) > CHANGE_LIMIT:
-                return PlainTextResponse(f"expected at most {CHANGE_LIMIT} bytes", 413)
-        try:
-            asked = json.loads(text)
-            to, overrides, why, rate = asked["to"], asked["set"], asked["why"], asked.get("rate", 0)
-            texts = all(isinstance(each, str) for each in (to, why, *overrides))
-            if not texts or not in_range(rate):
-                raise TypeError
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return PlainTextResponse(
-                'expected {"to": text, "set": [text, ...], "why": text, "rate": number}', 400
-            )
-        assert self._source.change is not None
-        try:
-            effect = await asyncio.to_thread(self._source.change, to, overrides, why, float(rate))
-        except (ChangeError, StatusError) as error:
-            return PlainTextResponse(str(error), 409)
-        return _json(json.dumps({"effect": effect}))
 
     async def events(self, request: Request) -> Response:
         observer = self._source.observer

@@ -39,8 +39,6 @@ class Source:
     run: RunPages | None = None
     settings: dict[str, Any] | None = None
     note: str = ""
-    # Changes the policy of the live cluster: (name, overrides, reason) -> effect; None: the page may not.
-    change: Callable[[str, Sequence[str], str, float], str] | None = None
     pool: Pool = field(default_factory=Pool)
 
 

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -153,7 +154,7 @@ class Observing:
 
     def _log(self, points: Iterable[Point]) -> None:
         for point in points:
-            self._each(lambda tracker, point=point: tracker.log(point.metrics, point.version, point.seconds))
+            self._each(partial(_tell, point))
 
     def _each(self, act: Callable[[Tracker], None]) -> None:
         """Call `act` with every tracker, and drop those that raise."""
@@ -167,6 +168,10 @@ class Observing:
                     f"tracker {name} raised {_describe(error)}; it receives no more of this run"
                 )
         self._trackers = going
+
+
+def _tell(point: Point, tracker: Tracker) -> None:
+    tracker.log(point.metrics, point.version, point.seconds)
 
 
 def _describe(error: Exception) -> str:

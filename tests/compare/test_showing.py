@@ -1,6 +1,5 @@
 """What a comparison can show besides its table: single charts, the best of each policy."""
 
-import csv
 import io
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -143,28 +142,7 @@ def test_tables_keep_what_identifies_a_row_and_name_what_they_leave_out(
     assert shown >= {50: 1, 80: 3, 120: 6, 300: len(columns)}[width]
 
 
-def test_csv_has_every_measure_or_those_that_were_chosen(long_names: list[Path]) -> None:
-    said = ps_lab("compare", *long_names, "--csv")
-    rows = list(csv.DictReader(io.StringIO(said.out)))
-    assert [row["policy"] for row in rows] == [
-        "bounded (on_stale=downweight)",
-        "bounded (on_stale=compensate)",
-    ]
-    assert set(rows[0]) == {
-        "policy",
-        "runs",
-        "failed",
-        "unfinished",
-        *MEASURES,
-        *(f"{name}_deviation" for name in MEASURES),
-    }
-    assert (
-        rows[0]["runs"] == "2" and rows[0]["accuracy"] == "" and float(rows[0]["held_out_loss_deviation"]) > 0
-    )
-    chosen = ps_lab("compare", *long_names, "--csv", "--columns", "versions,held_out_loss")
-    assert chosen.out.startswith(
-        "policy,runs,failed,unfinished,versions,versions_deviation,held_out_loss,held_out_loss_deviation\n"
-    )
+def test_columns_are_those_that_were_chosen(long_names: list[Path]) -> None:
     table = ps_lab("compare", *long_names, "--columns", "seconds_per_version")
     assert "s per version" in table.out and "accuracy" not in table.out
 
@@ -176,7 +154,6 @@ def test_csv_has_every_measure_or_those_that_were_chosen(long_names: list[Path])
         (("--columns", "training_loss,training_loss"), "expected each column once"),
         (("--columns", "training_loss", "--json"), "--json, which has all measures"),
         (("--columns", "seconds_to_training_loss"), "expected also --training-loss X"),
-        (("--csv", "--json"), "expected one of --csv and --json"),
         (("--chart", "pie=a.svg"), "expected PLOT=FILE with PLOT one of training_loss, timeline"),
         (("--chart", "training_loss"), "expected PLOT=FILE"),
         (("--chart", "training_loss=a.svg", "--chart", "shares=a.svg"), "got a.svg twice"),

@@ -23,13 +23,13 @@ def test_a_good_policy() -> None:
     assert "ssp keeps the contract: 20 schedules with 2 workers" in result.output
 
 
-def test_the_saved_schedule_of_a_fault_is_a_golden_trace(tmp_path: Path) -> None:
+def test_the_schedule_of_a_fault_is_a_golden_trace(tmp_path: Path) -> None:
     saved = tmp_path / "trace.txt"
-    result = run(FAULTY, "--seed", "60", "--save", saved)
+    result = run(FAULTY, "--seed", "60")
     assert result.return_value == ExitCode.VIOLATIONS
     assert "breaks the contract, in schedule 9 (seed 68)" in result.output
-    told = saved.read_text()
-    assert told.strip() in result.output
+    told = result.output[result.output.index("# policy") :]
+    saved.write_text(told)
     assert told.startswith("# policy DeadlocksOnLeave deadlocked: w0 wait and no ticket is open\n")
     assert "w1 disconnects\n" in told
     again, harness = replay(saved)

@@ -1,7 +1,6 @@
 // What each worker does, who waits, why and for whom; the job, and what its servers hold.
 
 import { bytes, facts, h, number, put, say, seconds, stacked, svg } from "../dom.js";
-import { changePolicy } from "./change.js";
 
 const STATES = {
   computing: "computing",
@@ -222,14 +221,12 @@ function jobAndServers() {
   const servers = stacked("Servers");
   const tables = stacked("Sparse tables", { id: "tables" });
   const total = h("p", { class: "dim", role: "status" });
-  const changing = changePolicy();
   const memory = h("div", { class: "card" }, h("h2", {}, "Memory by kind"), held);
   servers.element.append(total);
   const first = h("div", { class: "columns" }, h("div", { class: "card" }, h("h2", {}, "The job"), job), memory);
   let key = "";
 
-  function update({ model, clock, info, about }) {
-    changing.offer(about.policies);
+  function update({ model, clock, info }) {
     const status = clock.live ? model.status : null;
     const at = status ? null : model.figures(clock.t);
     // Without values that change with each frame, so that the page is redrawn only if something else changes.
@@ -256,7 +253,7 @@ function jobAndServers() {
       rows.map((cells) => [cells]),
     );
   }
-  return { elements: [first, changing.element, servers.element, tables.element], update };
+  return { elements: [first, servers.element, tables.element], update };
 }
 
 function jobRows(job, info, status, at) {
