@@ -112,6 +112,7 @@ def advise(
     folder = out or Path("runs") / f"{name}-advice"
     with failures(AdviceError, DelayError, ExperimentError, JobError, RunError), writing(folder):
         experiment = load_source(source, folder, goals)
+        folder.mkdir(parents=True, exist_ok=True)
         how = comparison_of(training_loss=goals.training_loss, accuracy=goals.accuracy, as_json=as_json)
         plays = _Plays(experiment, Sweeping(source, folder, how, SharedTrainers()), goals)
         tried = list(candidates(experiment, rates))

@@ -91,8 +91,7 @@ def _table(groups: Sequence[Group], columns: Sequence[Column], label: int | None
     )
     table.add_column("policy", overflow="fold", max_width=label)
     for title in ("runs", *(column.title for column in columns)):
-        heading = title.replace(" ", "\n").replace("/", "\n/")
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(title, justify="right", no_wrap=True)
     for group in groups:
         states = states_of(group)
         exceptions = ", ".join(f"{count} {state}" for state, count in states.items() if count)

@@ -21,7 +21,6 @@ from psserver.coordinator import JobTerms
 from psserver.coordinator.terms import Proposal
 from psserver.optimizers import Optimizer
 from psserver.optimizers import build as build_optimizer
-from psserver.optimizers.schedules import Schedule
 from psserver.policies import Policy
 from psserver.policies import build as build_policy
 from psserver.policies.controllers import CONTROLLERS
@@ -44,12 +43,11 @@ class SimulationError(ValueError):
 def build(
     experiment: Experiment,
     trainers: Callable[[Experiment], TrainerFactory] | None = None,
-    reschedule: Callable[[Schedule], Schedule] = lambda schedule: schedule,
 ) -> Cluster:
     """Build the cluster of `experiment`, ready to run. It writes nothing until it is given a `Folder`.
 
-    `trainers` makes the trainers of a [job] that is really computed. `reschedule` may replace the optimizer's
-    learning-rate schedule. Raises SimulationError, PolicyError, OptimizerError, and whatever a job's code raises.
+    `trainers` makes the trainers of a [job] that is really computed. Raises SimulationError, PolicyError,
+    OptimizerError, and whatever a job's code raises.
     """
     _check(experiment)
     simulation, links, faults = experiment.simulation, experiment.links, experiment.faults
@@ -68,8 +66,7 @@ def build(
             "policy.adapt: a controller decides by losses and norms, and a simulation of time has none; give "
             "simulation.problem"
         )
-    rescheduled = replace(optimizer, schedule=reschedule(optimizer.schedule))
-    store = _store(experiment, policy, rescheduled, made, adapt)
+    store = _store(experiment, policy, optimizer, made, adapt)
     fingerprint = store.plan.fingerprint if isinstance(store, ShardStore) else ""
     cluster = Cluster(
         replace(_terms(experiment), plan=plan, adapt=adapt),

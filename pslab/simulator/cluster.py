@@ -23,11 +23,10 @@ from psserver.coordinator import (
     Output,
     Record,
     Send,
-    declined,
     inputs,
 )
 from psserver.coordinator.terms import Extent, Proposal
-from psserver.policies import Policy, PolicyError
+from psserver.policies import Policy
 from pswire import protocol
 from pswire.config.distributions import Draw
 from pswire.decisions.entries import Apply, Checkpoint, Grant, Install
@@ -148,12 +147,6 @@ class Cluster:
     def stop(self, reason: str, *, success: bool, cause: str = "policy") -> None:
         """End the job from outside, as a signal ends servers."""
         self.give(inputs.Stopping(reason, success, cause))
-
-    def change_policy(self, policy: Policy) -> None:
-        """Let another policy take over, as by an operator. Raises PolicyError if it cannot."""
-        refused = declined(self.give(inputs.ChangeAsked(policy.name, dict(policy.knobs), by="you")))
-        if refused is not None:
-            raise PolicyError(refused.reason)
 
     @property
     def now(self) -> float:

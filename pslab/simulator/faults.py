@@ -7,10 +7,10 @@ from pslab.simulator.cluster import Cluster
 from pslab.simulator.worker import Worker
 
 
-def schedule_faults(cluster: Cluster, faults: FaultsSection, *, start: bool = True) -> None:
-    """Schedule every fault, and (unless `start` is false) the start of every worker."""
+def schedule_faults(cluster: Cluster, faults: FaultsSection) -> None:
+    """Schedule every fault, and the start of every worker."""
     late = {f"w{join.worker}": join.at for join in faults.joins}
-    for worker in cluster.workers.values() if start else ():
+    for worker in cluster.workers.values():
         cluster.queue.at(late.get(worker.name, 0.0), worker.start)
     for crash in faults.crashes:
         cluster.queue.at(crash.at, partial(_crash, cluster, crash))

@@ -70,18 +70,6 @@ class Link:
         heapq.heappush(self._flows, (self._served + nbytes, self._sequence, then))
         self._schedule_end()
 
-    def change(self, bandwidth: float) -> None:
-        """Set the bandwidth from now on, also for flows under way."""
-        self._advance()
-        self._bandwidth = bandwidth
-        if bandwidth > 0:
-            self._schedule_end()
-            return
-        self._plan += 1
-        ended, self._flows = [then for _, _, then in sorted(self._flows, key=lambda flow: flow[:2])], []
-        for then in ended:
-            then()
-
     def _advance(self) -> None:
         now = self._queue.now
         if self._flows:
@@ -120,12 +108,6 @@ class Network:
         self._out = [Link(queue, bandwidth) for _ in range(servers)]
         self._in = [Link(queue, bandwidth) for _ in range(servers)]
         self.free = latency <= 0 and bandwidth <= 0
-
-    def change(self, latency: float, bandwidth: float) -> None:
-        """Set latency and bandwidth from now on; transfers under way share the new bandwidth."""
-        self.latency, self.free = latency, latency <= 0 and bandwidth <= 0
-        for link in (*self._out, *self._in):
-            link.change(bandwidth)
 
     def download(self, sizes: Sequence[int], then: Then) -> None:
         """Get each server's part, of `sizes` bytes, and call `then` when the last has arrived."""

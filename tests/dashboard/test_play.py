@@ -48,10 +48,8 @@ SETTINGS: Mapping[str, Any] = {
 }
 
 
-def told(
-    settings: Mapping[str, Any], at: float | None = None, changes: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(play(Play(settings, at, changes or {}), BUDGET))
+def told(settings: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(play(Play(settings), BUDGET))
     return found
 
 
@@ -76,122 +74,6 @@ def test_the_experiment_file_plays_the_same(tmp_path: Path) -> None:
     for name in ("workers", "stretches", "tickets", "grants", "fates", "updates", "marks", "log", "seconds"):
         assert same(json.loads(json.dumps(again[name])), found[name]), name
     assert found["ended"]["success"] and found["updates"]
-
-
-# What if
-
-
-def before(found: dict[str, Any], at: float) -> list[Any]:
-    return [row for row in found["log"] if row[1] < at]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"simulation.factors.3": 1.0},
-        {"simulation.compute": "constant(0.1)"},
-        {"optimizer.learning_rate": 0.01},
-        {"links.latency": 0.2, "links.bandwidth": 1e6},
-        {"faults.crashes": [*SETTINGS["faults.crashes"], {"worker": 0, "at": 10.5, "restart": 0.0}]},
-        {"policy.name": "async"},
-        {"policy.name": "ssp", "policy.slack": 2},
-        {"policy.backup": 1},
-    ],
-    ids=lambda changes: ",".join(changes),
-)
-def test_the_history_before_the_change_is_the_same(changes: Mapping[str, Any]) -> None:
-    base, other = unchanged(), told(SETTINGS, 10.0, changes)
-    assert same(before(other, 10.0), before(base, 10.0))
-    learned = [row[5] for row in other["updates"]] != [row[5] for row in base["updates"]]
-    assert other["log"] != base["log"] or learned, "nothing has changed"
-    assert other["ended"]["success"] and other["seconds"] == 20.0
-
-
-def test_a_policy_that_takes_over_decides_from_then_on() -> None:
-    """From the barrier to none: staleness is 0 before, and not after."""
-    other = told(SETTINGS, 10.0, {"policy.name": "async"})
-    # Behind the update of the round that is under way.
-    taken = next(row[1] for row in other["log"] if row[2] == "policy")
-    assert 10.0 <= taken < 14.0
-    early = [row for row in other["updates"] if row[1] <= taken]
-    late = [row for row in other["updates"] if row[1] > taken]
-    assert {row[4] for row in early} == {0} and max(row[4] for row in late) > 0
-    assert {row[2] for row in late} == {1}, "async makes a version of each contribution"
-
-
-DEADLINES = {
-    "grace": {"policy.name": "deadline-sync", "policy.rule": "grace", "policy.grace": 0.2},
-    "quantile": {"policy.name": "deadline-sync", "policy.rule": "quantile", "policy.quantile": 0.5},
-    "dbw": {"policy.name": "dbw"},
-}
-SYNC: Mapping[str, Any] = {"policy.name": "sync"}
-
-
-@pytest.mark.parametrize(
-    "policy",
-    [
-        pytest.param(policy, id=name, marks=() if name == "grace" else pytest.mark.nightly)
-        for name, policy in DEADLINES.items()
-    ],
-)
-def test_a_deadline_may_be_set_and_lifted_while_the_job_runs(policy: Mapping[str, Any]) -> None:
-    """A straggler is waited for before the deadline is set, and again once it is lifted."""
-    settings: dict[str, Any] = {
-        "run.name": "straggler",
-        "cluster.workers": 4,
-        **SYNC,
-        "simulation.compute": "constant(0.1)",
-        "simulation.factors.3": 10.0,
-        "simulation.interrupt": True,
-        "simulation.seconds": 40.0,
-    }
-    base = told(settings)
-
-    def late(found: dict[str, Any]) -> int:
-        return sum(row[1] > 20.0 for row in found["updates"])
-
-    deadline = told(settings, 20.0, policy)
-    assert same(before(deadline, 20.0), before(base, 20.0)) and deadline["ended"]["success"]
-    assert late(deadline) > 2 * late(base)
-    assert {row[4] for row in deadline["updates"]} == {0}
-    with_deadline = {key: value for key, value in settings.items() if not key.startswith("policy.")} | dict(
-        policy
-    )
-    lifted = told(with_deadline, 20.0, {"policy.name": "async"})
-    assert same(before(lifted, 20.0), before(told(with_deadline), 20.0)) and lifted["ended"]["success"]
-    assert {row[2] for row in lifted["updates"] if row[1] > 21.0} == {1}, (
-        "async makes a version of each contribution"
-    )
-
-
-def test_no_change_changes_nothing() -> None:
-    base, other = unchanged(), told(SETTINGS, 7.0, {})
-    assert same(base["log"], other["log"]) and same(base["updates"], other["updates"])
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"cluster.workers": 5}, "cluster.workers cannot change while a job runs; these can: policy"),
-        (
-            {"policy.name": "median"},
-            "cannot take over from sync while the job runs: it has other parts that see tensors",
-        ),
-        (
-            {"policy.name": "local-sgd", "policy.steps": 2, "policy.learning_rate": 0.1},
-            "it has another local rule",
-        ),
-        ({"faults.crashes": [{"worker": 0, "at": 1.0}]}, "the moment of the change"),
-        ({"policy.name": "snyc"}, "did you mean"),
-    ],
-)
-def test_what_cannot_change_is_said(changes: Mapping[str, Any], sentence: str) -> None:
-    assert (
-        sentence
-        in json.loads(
-            played(json.dumps({"settings": dict(SETTINGS), "at": 5.0, "changes": changes}), BUDGET)
-        )["error"]
-    )
 
 
 # Visitors
@@ -228,8 +110,6 @@ def test_settings_that_go_too_far_are_refused(key: str, value: object, sentence:
         "[]",
         "{",
         '{"settings": 1}',
-        '{"settings": {}, "at": -1}',
-        '{"settings": {}, "at": true}',
         "x" * 9000,
         "[" * 5000,
     ],

@@ -201,7 +201,7 @@ def test_an_advice_is_written_and_its_plays_are_kept(experiment, tmp_path):
     assert first.code == ExitCode.OK, first.err
     *played, compared, advice = first.lines
     assert any(each["name"].startswith("policy=sync") for each in played)
-    assert len(compared["groups"]) == 4 and all(len(each["runs"]) == 2 for each in compared["groups"])
+    assert len(compared["groups"]) >= 4 and all(len(each["runs"]) == 2 for each in compared["groups"])
     chosen = Experiment.load(out / "first.toml")
     assert chosen.policy.name == advice["policy"]["name"]
     assert chosen.run.name == "small-advised"

@@ -1,17 +1,11 @@
-"""One simulation for the page: like `ps-lab run --engine simulated`, but within a budget and without a folder.
-
-"What if": the settings may change at a moment. The history before it equals that of the unchanged simulation.
-"""
+"""One simulation for the page: like `ps-lab run --engine simulated`, but within a budget and without a folder."""
 
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
-
-import numpy as np
 
 from pslab.dashboard.playground.settings import NOTHING, Own, Play, SettingsError, experiment_of
 from pslab.dashboard.playground.waits import WaitLog
@@ -19,106 +13,10 @@ from pslab.dashboard.recording import Recorder
 from pslab.experiment import Experiment
 from pslab.runs.folder import Metric
 from pslab.runs.log import Line, read_log
-from pslab.sections import FaultsSection
 from pslab.simulator import Cluster, Folder, build
-from pslab.simulator.build import step_times
-from pslab.simulator.faults import schedule_faults
 from psserver.coordinator.outputs import Record
-from psserver.optimizers import build as build_optimizer
-from psserver.policies import PolicyError
-from psserver.policies.succession import successor
 from pswire.config.experiment import ExperimentError
 from psworker.job.errors import JobError
-
-# Keys that can change while a job runs; a trailing dot stands for the whole section.
-CHANGEABLE = (
-    "policy.",
-    "optimizer.learning_rate",
-    "simulation.compute",
-    "simulation.factors.",
-    "simulation.factors",
-    "links.latency",
-    "links.bandwidth",
-    "faults.crashes",
-)
-
-
-def check_changes(keys: list[str]) -> None:
-    """Raise SettingsError for a key that cannot change while a job runs."""
-    for key in keys:
-        if not any(key == known or (known.endswith(".") and key.startswith(known)) for known in CHANGEABLE):
-            known = ", ".join(name.rstrip(".") for name in CHANGEABLE if name != "simulation.factors.")
-            raise SettingsError(f"{key} cannot change while a job runs; these can: {known}")
-
-
-class Schedule:
-    """A learning-rate schedule that can be replaced; the next update uses the new one."""
-
-    def __init__(self, now: Any) -> None:
-        self.now = now
-
-    def rate(self, version: int) -> np.float32:
-        rate: np.float32 = self.now.rate(version)
-        return rate
-
-
-def prepare(cluster: Cluster, before: Experiment, after: Experiment, at: float, rates: Schedule) -> None:
-    """Queue the change at time `at`. `rates`: the schedule that the shards' optimizers use.
-
-    Raises SettingsError for settings that cannot change.
-    """
-    changes: list[Callable[[], None]] = []
-    if (before.policy.name, before.policy.knobs) != (after.policy.name, after.policy.knobs):
-        size = after.cluster
-        try:
-            former = cluster.coordinator.policy
-            policy = successor(former, after.policy.name, after.policy.knobs, size.workers, size.servers)
-        except PolicyError as error:
-            raise SettingsError(str(error)) from error
-        changes.append(partial(cluster.change_policy, policy))
-    if before.optimizer.learning_rate != after.optimizer.learning_rate:
-        later = build_optimizer(after.optimizer.config).schedule
-        changes.append(partial(setattr, rates, "now", later))
-    if before.simulation.compute != after.simulation.compute:
-        changes.append(lambda: _times(cluster, after))
-    elif before.simulation.factors != after.simulation.factors:
-        changes.append(lambda: _factors(cluster, before, after))
-    if before.links != after.links:
-        links = after.links
-        changes.append(lambda: cluster.network.change(links.latency, links.bandwidth))
-    known = before.faults.crashes
-    crashes = [crash for crash in after.faults.crashes if crash not in known]
-    if any(crash.at < at for crash in crashes):
-        raise SettingsError(
-            f"faults.crashes: expected new crashes at {at:g} s, the moment of the change, or later"
-        )
-    changes.append(lambda: schedule_faults(cluster, FaultsSection(crashes=crashes), start=False))
-
-    def change() -> None:
-        for each in changes:
-            each()
-
-    cluster.queue.at(at, change)
-
-
-def _factors(cluster: Cluster, before: Experiment, after: Experiment) -> None:
-    for worker in cluster.workers.values():
-        old = before.simulation.factors.get(worker.index, 1.0)
-        new = after.simulation.factors.get(worker.index, 1.0)
-        if old != new:
-            if old == 0:
-                worker.compute = step_times(after, worker.index)
-            else:
-                worker.compute = _scaled(worker.compute, new / old)
-
-
-def _scaled(draw: Callable[[], float], factor: float) -> Callable[[], float]:
-    return lambda: factor * draw()
-
-
-def _times(cluster: Cluster, after: Experiment) -> None:
-    for worker in cluster.workers.values():
-        worker.compute = step_times(after, worker.index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,24 +49,15 @@ def play(asked: Play, budget: Budget, own: Own = NOTHING) -> str:
 
     `limited` says which budget ended the simulation, if any. Raises SettingsError.
     """
-    before = experiment_of(asked.settings, own)
-    rates: list[Schedule] = []
-
-    def exchangeable(schedule: Any) -> Schedule:
-        rates.append(Schedule(schedule))
-        return rates[0]
-
+    experiment = experiment_of(asked.settings, own)
     try:
-        cluster = build(_ending(before), reschedule=exchangeable)
-        if asked.at is not None:
-            check_changes([key for key in asked.changes if asked.settings.get(key) != asked.changes[key]])
-            prepare(cluster, before, experiment_of(asked.changed, own), asked.at, rates[0])
+        cluster = build(_ending(experiment))
     except ValueError as error:
         raise SettingsError(str(error)) from error
     listener, waits = Listener(), WaitLog()
     cluster.folder = listener
     limited = _run(cluster, listener, waits, budget)
-    return json.dumps(_document(before, cluster, listener, waits, limited), allow_nan=False)
+    return json.dumps(_document(experiment, cluster, listener, waits, limited), allow_nan=False)
 
 
 def _ending(experiment: Experiment) -> Experiment:

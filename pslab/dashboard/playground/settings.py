@@ -3,7 +3,7 @@
 import inspect
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -87,48 +87,27 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True)
 class Play:
-    """A request. `settings` and `changes` are flat: {"policy.name": "ssp", "policy.slack": 3}.
-
-    `at`: seconds at which the changes apply; None for no changes.
-    """
+    """A request. `settings` are flat: {"policy.name": "ssp", "policy.slack": 3}."""
 
     settings: Mapping[str, Any]
-    at: float | None = None
-    changes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
         """A cache key: equal requests have equal keys."""
-        return json.dumps([self.settings, self.at, self.changes], sort_keys=True)
-
-    @property
-    def changed(self) -> dict[str, Any]:
-        """The settings after the change. Another policy has its own knobs."""
-        other = self.changes.get("policy.name", self.settings.get("policy.name")) != self.settings.get(
-            "policy.name"
-        )
-        kept = {
-            key: value for key, value in self.settings.items() if not (other and key.startswith("policy."))
-        }
-        return {**kept, **self.changes}
+        return json.dumps(self.settings, sort_keys=True)
 
 
 def read_play(text: str) -> Play:
-    """Parse JSON such as {"settings": {...}, "at": 3.5, "changes": {...}}. Raises SettingsError."""
+    """Parse JSON such as {"settings": {...}}. Raises SettingsError."""
     if len(text) > MOST_TEXT:
         raise SettingsError(f"the settings have {len(text)} characters; expected at most {MOST_TEXT}")
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SettingsError(f"the settings are not JSON: {error}") from error
-    if not isinstance(document, dict):
+    if not isinstance(document, dict) or not isinstance(document.get("settings"), dict):
         raise SettingsError('expected {"settings": {...}}, got something else')
-    settings, changes, at = document.get("settings"), document.get("changes", {}), document.get("at")
-    if not isinstance(settings, dict) or not isinstance(changes, dict):
-        raise SettingsError('expected objects as "settings" and "changes"')
-    if at is not None and (isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at < 1e9):
-        raise SettingsError(f'"at": expected a moment in seconds, 0 or more, got {at!r}')
-    return Play(settings, None if at is None else float(at), changes)
+    return Play(document["settings"])
 
 
 def experiment_of(flat: Mapping[str, Any], own: Own = NOTHING) -> Experiment:

@@ -33,7 +33,7 @@ export function follow(receive) {
   return events;
 }
 
-/** Run a simulation of {settings, at, changes}. Throws the server's message if it cannot be simulated. */
+/** Run a simulation of {settings}. Throws the server's message if it cannot be simulated. */
 export async function play(asked) {
   const info = await ask(`/api/play?play=${encodeURIComponent(JSON.stringify(asked))}`);
   if (info.error) throw new Error(info.error);

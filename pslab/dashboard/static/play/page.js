@@ -72,9 +72,7 @@ export function playground(context) {
   const tools = h(
     "div",
     { class: "tools" },
-    h("button", { type: "button", class: "primary", id: "what-if", onclick: whatIf }, "What if from here?"),
-    h("button", { type: "button", id: "deadline", onclick: deadline }, "Set a deadline from here"),
-    h("button", { type: "button", id: "second", onclick: second }, "Second run"),
+    h("button", { type: "button", class: "primary", id: "second", onclick: second }, "Second run"),
     h("button", { type: "button", id: "copy-link", onclick: copyLink }, "Copy link"),
     h("button", { type: "button", id: "as-file", onclick: asFile }, "As an experiment file"),
     h(
@@ -141,17 +139,11 @@ export function playground(context) {
     const mine = asked;
     timer = setTimeout(async () => {
       stage.classList.add("busy");
-      const first = { settings: state.settings },
-        { at } = state;
-      const other =
-        at !== null
-          ? { settings: state.settings, at, changes: state.changes }
-          : state.other
-            ? { settings: resolve(state.settings, state.other) }
-            : null;
+      const first = { settings: state.settings };
+      const other = state.other ? { settings: resolve(state.settings, state.other) } : null;
       const found = await Promise.allSettled([play(first), other ? play(other) : Promise.resolve(null)]);
       if (mine !== asked || closed) return;
-      const named = names(first.settings, other && { ...other.settings, ...other.changes }, at);
+      const named = names(first.settings, other?.settings);
       stage.classList.remove("busy");
       const wrong = found.filter((each) => each.status === "rejected").map((each) => each.reason.message);
       problem.hidden = !wrong.length;
@@ -170,44 +162,16 @@ export function playground(context) {
       const { clock } = context,
         known = clock.slider && clock.owner === element;
       // First a moment at which all runs still go on; later the visitor's moment, or the end.
-      const opened = (at ?? 0) + ((Math.min(...ends) - (at ?? 0)) * 2) / 3;
+      const opened = (Math.min(...ends) * 2) / 3;
       clock.owner = element;
       clock.record(0, end, () => moments, { at: !known ? opened : clock.t >= clock.end - 1e-9 ? end : clock.t });
       context.changed();
     }, wait);
   }
 
-  function whatIf() {
-    if (state.at !== null) {
-      go({ ...state, at: null, changes: {} });
-      return;
-    }
-    const straggler = `simulation.factors.${last()}`;
-    changeFrom({ [straggler]: (state.settings[straggler] ?? 1) > 1 ? 1 : 6 });
-  }
-
-  /** The same run, but from the slider's moment on an update waits for the others no longer than a usual step takes. */
-  function deadline() {
-    const policy = policyOf(withPolicy(state.settings, "deadline-sync"));
-    changeFrom({ ...policy, "policy.rule": "grace", "policy.grace": Math.max(0.001, r(meanStep(state.settings))) });
-  }
-
-  function changeFrom(changes) {
-    const at = r(Math.round(context.clock.t * 100) / 100),
-      ends = runs[0]?.[0].seconds ?? 0;
-    if (at < ends) {
-      go({ ...state, at, changes });
-      return;
-    }
-    problem.hidden = false;
-    say(problem, `The first run ends at ${seconds(ends)}: to change something, move the slider to an earlier moment.`);
-  }
-
   function second() {
     go({
       ...state,
-      at: null,
-      changes: {},
       other: state.other
         ? null
         : { ...OTHER, ...(state.settings["policy.name"] === "async" ? { "policy.name": "sync" } : {}) },
@@ -225,7 +189,7 @@ export function playground(context) {
   }
 
   function asFile() {
-    const texts = runs.map((run, place) => (run && (place === 0 || state.at === null) ? run[1].experiment : null));
+    const texts = runs.map((run) => (run ? run[1].experiment : null));
     const dialog = document.getElementById("help");
     put(
       dialog,
@@ -238,8 +202,6 @@ export function playground(context) {
             h("pre", { class: "toml", tabindex: "0" }, text),
           ],
       ),
-      state.at !== null &&
-        h("p", { class: "dim" }, "An experiment file cannot describe a change during a run, but the link does."),
       h("form", { method: "dialog" }, h("button", { autofocus: true }, "Close")),
     );
     dialog.showModal();
@@ -265,7 +227,7 @@ export function playground(context) {
       );
     const first = card(
       "a",
-      state.at === null && state.other ? "First run" : "Policy",
+      state.other ? "First run" : "Policy",
       s,
       (key, value) => set(key, value),
       (name) => go({ ...state, settings: withPolicy(s, name) }),
@@ -328,10 +290,9 @@ export function playground(context) {
             }),
       ),
     );
-    put(panel, first, state.at !== null ? change() : state.other ? otherCard() : null, rest);
+    put(panel, first, state.other ? otherCard() : null, rest);
     say(look, headline(state, choices.lessons));
-    say(tools.querySelector("#what-if"), state.at !== null ? "Remove the change" : "What if from here?");
-    say(tools.querySelector("#second"), state.other && state.at === null ? "One run only" : "Second run");
+    say(tools.querySelector("#second"), state.other ? "One run only" : "Second run");
     if (focused) document.getElementById(focused)?.focus();
   }
 
@@ -400,72 +361,6 @@ export function playground(context) {
     return policyOf(settings);
   }
 
-  function change() {
-    const now = { ...state.settings, ...state.changes },
-      straggler = `simulation.factors.${last()}`;
-    const put1 = (key, value, rebuild = false) =>
-      go({ ...state, changes: { ...state.changes, [key]: value } }, { rebuild });
-    const made = card(
-      "b",
-      `What if, from ${number(state.at)} s`,
-      now,
-      (key, value) => put1(key, value),
-      (name) =>
-        go({
-          ...state,
-          changes: {
-            ...Object.fromEntries(Object.entries(state.changes).filter(([key]) => !key.startsWith("policy."))),
-            ...(name === state.settings["policy.name"] ? {} : policyOf(withPolicy(now, name))),
-          },
-        }),
-    );
-    const crashed = now["faults.crashes"] ?? [];
-    made.append(
-      slider({
-        id: "if-straggler",
-        label: `w${last()} is slower by`,
-        value: now[straggler] ?? 1,
-        least: 1,
-        most: 20,
-        step: 0.5,
-        unit: " ×",
-        changed: (value) => put1(straggler, value),
-      }),
-      problemOf(state.settings) === "none"
-        ? ""
-        : slider({
-            id: "if-rate",
-            label: "learning rate",
-            value: rate(now),
-            least: 0.001,
-            most: 2,
-            scale: "log",
-            changed: (value) => put1("optimizer.learning_rate", value),
-          }),
-      slider({
-        id: "if-latency",
-        label: "latency",
-        value: now["links.latency"] ?? 0,
-        least: 0.001,
-        most: 2,
-        scale: "log",
-        zero: true,
-        unit: " s",
-        changed: (value) => put1("links.latency", value),
-      }),
-      h(
-        "button",
-        {
-          type: "button",
-          id: "if-crash",
-          onclick: () => put1("faults.crashes", [...crashed, { worker: 0, at: state.at + 0.01, restart: 0.0 }], true),
-        },
-        `w0 crashes then (${crashed.length})`,
-      ),
-    );
-    return made;
-  }
-
   function changeWorkers(count) {
     const settings = { ...withWorkers(state.settings, last(), count), "cluster.workers": count };
     const policy = choices.policies.find((each) => each.name === settings["policy.name"]);
@@ -475,7 +370,7 @@ export function playground(context) {
       if (typeof settings[key] === "number" && most !== undefined && settings[key] > most) settings[key] = most;
     }
     const other = state.other && withWorkers(state.other, last(), count);
-    go({ ...state, settings, other, at: null, changes: {} });
+    go({ ...state, settings, other });
   }
 
   /** The text of the step times, and the name of their distribution if there is a slider for it. */
@@ -728,7 +623,7 @@ export function playground(context) {
   }
 
   function update({ clock }) {
-    const shown = runs.map((run, place) => (run && (place === 0 || state.other || state.at !== null) ? run[0] : null));
+    const shown = runs.map((run, place) => (run && (place === 0 || state.other) ? run[0] : null));
     const span = (shown[0] ? Math.max(usualSpan(shown[0]), (clock.end - clock.begin) / 40) : 1) * factor;
     const start = Math.max(0, Math.min(clock.t - span * 0.75, clock.end - span));
     sides.forEach((made, place) => {

@@ -1,5 +1,5 @@
 // The state of the playground as a link, and names for its runs.
-// Link: #/play?policy.name=ssp&policy.slack=3&b.policy.name=async&at=3.5&if.policy.slack=0
+// Link: #/play?policy.name=ssp&policy.slack=3&b.policy.name=async
 
 export const START = {
   "run.name": "playground",
@@ -21,9 +21,9 @@ export const START = {
 };
 export const OTHER = { "policy.name": "async" };
 
-/** Read a link: {settings, other: differences of the second run or null, at: seconds or null, changes, lesson}. */
+/** Read a link: {settings, other: differences of the second run or null, lesson}. */
 export function read(query, lessons) {
-  const state = { settings: {}, other: null, at: null, changes: {}, lesson: "" };
+  const state = { settings: {}, other: null, lesson: "" };
   const lesson = query.get("lesson");
   if (lesson && lessons[lesson]) {
     state.lesson = lesson;
@@ -34,10 +34,8 @@ export function read(query, lessons) {
   for (const [key, text] of query) {
     if (key === "lesson") continue;
     const value = parse(text);
-    if (key === "at") state.at = Number.isFinite(value) ? value : null;
-    else if (key === "two") state.other = value === 0 ? null : (state.other ?? {});
+    if (key === "two") state.other = value === 0 ? null : (state.other ?? {});
     else if (key.startsWith("b.")) state.other = { ...state.other, [key.slice(2)]: value };
-    else if (key.startsWith("if.")) state.changes[key.slice(3)] = value;
     else {
       state.settings[key] = value;
       own = true;
@@ -45,23 +43,18 @@ export function read(query, lessons) {
   }
   if (!own && !state.lesson) {
     state.settings = { ...START };
-    if (!query.has("two") && state.at === null) state.other ??= { ...OTHER };
+    if (!query.has("two")) state.other ??= { ...OTHER };
   }
   return state;
 }
 
-export function write({ settings, other, at, changes, lesson }, lessons) {
+export function write({ settings, other, lesson }, lessons) {
   const query = new URLSearchParams();
-  if (lessons[lesson] && at === null && !changed({ settings, other }, lessons[lesson]).length)
-    return `#/play?lesson=${lesson}`;
+  if (lessons[lesson] && !changed({ settings, other }, lessons[lesson]).length) return `#/play?lesson=${lesson}`;
   for (const [key, value] of Object.entries(settings)) query.set(key, text(value));
   if (other) {
     query.set("two", "1");
     for (const [key, value] of Object.entries(other)) query.set(`b.${key}`, text(value));
-  }
-  if (at !== null) {
-    query.set("at", String(at));
-    for (const [key, value] of Object.entries(changes)) query.set(`if.${key}`, text(value));
   }
   return `#/play?${query}`;
 }
@@ -83,8 +76,7 @@ function differences(before, after) {
 }
 
 /** What the visitor is told to look at. A lesson's sentence is about its own experiment, and goes with that. */
-export function headline({ settings, other, at, lesson }, lessons) {
-  if (at !== null) return `Below: the same history up to ${at} s, and changed settings from then on.`;
+export function headline({ settings, other, lesson }, lessons) {
   const found = lessons[lesson],
     differ = found ? changed({ settings, other }, found) : [];
   if (!found) return "Move a slider to simulate again. The simulator runs the servers' own code.";
@@ -134,8 +126,8 @@ const USUAL = { "optimizer.momentum": 0, "links.latency": 0, "faults.crashes": [
 // Keys about the length of a run, which its name omits.
 const LENGTH = ["run.versions", "simulation.seconds"];
 
-/** Names of two runs, by their policies and differences; null for no second run. `at`: moment of the change or null. */
-export function names(first, second, at) {
+/** Names of two runs, by their policies and differences; null for no second run. */
+export function names(first, second) {
   const differ = second
     ? [...new Set([...Object.keys(first), ...Object.keys(second)])].filter(
         (key) => JSON.stringify(first[key]) !== JSON.stringify(second[key]),
@@ -153,7 +145,7 @@ export function names(first, second, at) {
       ...kept.map((key) => word(key, settings[key] ?? USUAL[key])),
     ].join(", ");
   };
-  return [name(first), second ? `${name(second)}${at === null ? "" : `, from ${at} s on`}` : null];
+  return [name(first), second ? name(second) : null];
 }
 
 export function word(key, value) {
