@@ -104,8 +104,7 @@ def check_log(log: Iterable[Line | Malformed], more: Sequence[LogCheck] = ()) ->
         found.extend(Violation(check.name, 0, None, sentence) for sentence in check.finish(state))
     conservation = counter.result(state)
     if not conservation.holds:
-        broken = [str(group) for group in conservation.groups if not group.holds]
-        found.append(Violation(LAW, 0, None, "; ".join([str(conservation), *broken])))
+        found.append(Violation(LAW, 0, None, str(conservation)))
     counted = Counter(violation.check for violation in found)
     counts = {name: counted[name] for name in (READABLE, *(check.name for check in checks), LAW)}
     notes = _notes(state, checks)
@@ -148,8 +147,6 @@ def result_lines(name: str, result: CheckResult) -> Iterator[str]:
         if count > SHOWN:
             yield f"          and {count - SHOWN} more (--json lists all)"
     yield f"  staleness law: {escape(str(result.conservation))}"
-    for group in result.conservation.groups:
-        yield f"    {escape(str(group))}"
     for note in result.notes:
         yield f"  [yellow]note[/yellow]: {escape(note)}"
     count = len(result.violations)
@@ -160,13 +157,12 @@ def result_lines(name: str, result: CheckResult) -> Iterator[str]:
 def result_json(name: str, result: CheckResult) -> dict[str, Any]:
     """Return the whole result as one JSON object."""
     law = result.conservation
-    groups = [asdict(group) | {"expected": group.expected, "holds": group.holds} for group in law.groups]
     return {
         "run": name,
         "ok": result.ok,
         "entries": result.entries,
         "checks": result.counts,
         "violations": [asdict(violation) for violation in result.violations],
-        "staleness_law": asdict(law) | {"groups": groups, "accounted": law.accounted, "holds": law.holds},
+        "staleness_law": asdict(law) | {"accounted": law.accounted, "holds": law.holds},
         "notes": list(result.notes),
     }

@@ -1,6 +1,5 @@
 """The command ``ps-lab replay``."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from rich.console import Console
 from pslab.commands.failure import EPILOG, Failure, say_unfinished
 from pslab.display.progress import print_json
 from pslab.replay.execution import Replayed
-from pslab.replay.run_folder import export, prove, replay_of
+from pslab.replay.run_folder import prove, replay_of
 from pslab.replay.view import replayed_json, replayed_lines
 from pslab.replay.worker_replica import DataError
 from pslab.runs.folder import Run, RunError
@@ -24,26 +23,12 @@ EVERY = 500
 
 @click.command(epilog=EPILOG)
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.option(
-    "--until",
-    type=click.IntRange(min=0),
-    metavar="VERSION",
-    help="Stop at this version and write it to --out.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Folder to which --until writes weights.safetensors and metrics.json [default: RUN/version-VERSION].",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of sentences.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.pass_context
 def replay(
     context: click.Context,
     folder: Path,
-    until: int | None,
-    out: Path | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -64,14 +49,11 @@ def replay(
 
     \b
       ps-lab replay runs/digits-async
-      ps-lab replay runs/digits-async --until 100
     """
-    if out is not None and until is None:
-        raise Failure("--out: expected --until VERSION, which is written there")
     try:
         run = Run(folder)
         say_unfinished([run])
-        equal = _replay(run, until, out or folder / f"version-{until}", as_json, quiet or as_json)
+        equal = _replay(run, as_json, quiet or as_json)
     except JobError as error:
         raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
     except (DataError, ExperimentError, RunError) as error:
@@ -79,31 +61,17 @@ def replay(
     context.exit(int(ExitCode.OK if equal else ExitCode.VIOLATIONS))
 
 
-def _replay(run: Run, until: int | None, out: Path, as_json: bool, quiet: bool) -> bool:
+def _replay(run: Run, as_json: bool, quiet: bool) -> bool:
     execution = replay_of(run)
-    # Fail before anything is computed.
-    if until is not None and until > execution.last:
-        raise RunError(
-            f"{run.path}: expected --until of at most {execution.last}, its last version, got {until}"
-        )
-    replayed = execution.run(until, None if quiet else _progress(run.summary.versions))
-    proof = prove(run, execution) if replayed.finished else None
-    record = export(execution, out) if until is not None else {}
+    replayed = execution.run(None, None if quiet else _progress(run.summary.versions))
+    proof = prove(run, execution)
     if as_json:
-        print_json(
-            replayed_json(str(run.path), replayed, proof)
-            | {"unfinished": run.unfinished}
-            | ({"written": str(out), **record} if record else {})
-        )
+        print_json(replayed_json(str(run.path), replayed, proof) | {"unfinished": run.unfinished})
     else:
         for line in replayed_lines(replayed, proof):
             click.echo(line)
-        if record:
-            click.echo(f"metrics of version {replayed.version}: {json.dumps(record['metrics'])}")
-            click.echo(f"written to {out}")
     # An unfinished run has no fingerprint.
-    comparable = proof is not None and run.unfinished is None
-    return replayed.first is None and (proof is None or proof.holds or not comparable)
+    return replayed.first is None and (proof.holds or run.unfinished is not None)
 
 
 def _progress(versions: int) -> Callable[[Replayed], None]:

@@ -12,13 +12,12 @@ from pslab.commands.run_options import RunOptions
 from pslab.display.outcome import outcome_json, outcome_text
 from pslab.display.progress import print_json
 from pslab.experiment import Experiment
-from pslab.export import check_target, exported, needs_model
 from pslab.launch.engines.launcher import EngineError
 from pslab.launch.engines.registry import ENGINES, Options, engine_named, engines_text
-from pslab.launch.experiments import FinishedRun, checked, of_script
+from pslab.launch.experiments import checked, of_script
 from pslab.launch.job_place import with_job
 from pslab.observe.trackers import TrackerError
-from pslab.runs.folder import EXPERIMENT, Run, RunError
+from pslab.runs.folder import EXPERIMENT, RunError
 from psserver.optimizers import OptimizerError
 from psserver.policies import names
 from pswire.command.options import (
@@ -84,12 +83,6 @@ from psworker.job.errors import JobError
     "there are replicas.  [default: 6 on engines with nodes, 3 with checkpoints or replicas, else 0]",
 )
 @click.option(
-    "--save",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Also export the trained model at the end: model.keras, or another file that ps-lab export --to accepts.",
-)
-@click.option(
     "--tracker",
     "trackers",
     multiple=True,
@@ -114,7 +107,6 @@ def run(
     address: str,
     resume: str | None,
     restarts: int | None,
-    save: Path | None,
     trackers: tuple[str, ...],
     log_format: str,
     force: bool,
@@ -154,22 +146,18 @@ def run(
         raise Failure("--resume: expected --out RUN of an experiment's run, without --force")
     machines = tuple(part for part in (hosts or "").split(",") if part.strip())
     engine = Options(hosts=machines, address=address)
-    how = RunOptions(out, force, resume, restarts, log_format, trackers, as_json, quiet, save, engine)
+    how = RunOptions(out, force, resume, restarts, log_format, trackers, as_json, quiet, engine)
     with failures(EngineError, ExperimentError, OptimizerError, RunError, TrackerError, JobError):
-        _check_save(save, script)
         if script is None:
             loaded = _experiment(arguments, overrides, typed_options(keys))
         else:
             loaded = _experiment_of_script(script, arguments, overrides)
         processes = engine_named(loaded.run.engine).make is not None
         finished = run_options.train(loaded, how) if processes else run_options.simulate(loaded, how)
-        saved = _save(finished, save)
     if as_json:
         print_json(outcome_json(finished))
     else:
         console().print(outcome_text(finished))
-        if saved:
-            click.echo(saved)
     context.exit(int(finished.result.verdict.code))
 
 
@@ -196,20 +184,3 @@ def _experiment_of_script(script: Path, arguments: Sequence[str], overrides: Seq
             f"--engine {loaded.run.engine}: expected an EXPERIMENT, got --script, which runs as processes only"
         )
     return loaded
-
-
-def _check_save(save: Path | None, script: Path | None) -> None:
-    """Raise RunError for a --save that cannot be exported."""
-    if save is None:
-        return
-    check_target(save)
-    if script is not None and needs_model(save):
-        raise RunError(f"--save {save}: only the script has the model: let it call model.save(...)")
-
-
-def _save(finished: FinishedRun, save: Path | None) -> str:
-    """Export the model of a successful run, if --save asks for it; return a line that says so."""
-    if save is None or not finished.result.ok:
-        return ""
-    _, optimizer = exported(Run(finished.folder), save)
-    return f"model: {save}, {optimizer}" if needs_model(save) else f"model: {save}"

@@ -30,7 +30,6 @@ class RunOptions:
     trackers: Sequence[str]
     as_json: bool
     quiet: bool
-    save: Path | None
     options: Options
 
     def loaded(self, experiment: Experiment) -> list[tuple[str, Tracker]]:

@@ -24,7 +24,6 @@ from pslab.dashboard.observer import TooMany
 from pslab.dashboard.playground.pool import Busy
 from pslab.dashboard.playground.settings import SettingsError, choices
 from pslab.dashboard.sources import Source
-from pslab.runs.folder import RunError
 
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 # Seconds between comments in an idle stream, which reveal a viewer that is gone.
@@ -67,7 +66,6 @@ def application(source: Source, *, names: frozenset[str] = frozenset(), token: s
         Route("/api/choices", pages.choices),
         Route("/api/recording", pages.recording),
         Route("/api/events", pages.events),
-        Route("/api/printed", pages.printed),
         Route("/api/play", pages.play),
     ]
     return Guard(Starlette(routes=routes, lifespan=lifespan), names, token)
@@ -135,8 +133,6 @@ class Pages:
     async def about(self, request: Request) -> Response:
         source = self._source
         about: dict[str, Any] = {"kind": source.kind, "title": source.title, "note": source.note}
-        if source.run is not None:
-            about["printed"] = source.run.printed()
         if source.settings is not None:
             about["settings"] = source.settings
         return _json(json.dumps(about))
@@ -159,16 +155,6 @@ class Pages:
         """Call `read` in a thread, one call at a time."""
         async with self._reading:
             return _json(await asyncio.to_thread(read))
-
-    async def printed(self, request: Request) -> Response:
-        run = self._source.run
-        if run is None:
-            return PlainTextResponse("the page shows no run folder", 404)
-        name = request.query_params.get("name", "")
-        try:
-            return PlainTextResponse(await asyncio.to_thread(run.print_of, name))
-        except RunError as error:
-            return PlainTextResponse(str(error), 404)
 
     async def play(self, request: Request) -> Response:
         try:

@@ -1,9 +1,7 @@
-"""A run folder for the page: its log in parts, and the output of its processes."""
+"""A run folder for the page: its log in parts."""
 
 import json
 import math
-import os
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -11,14 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from pslab.dashboard.past import PART, Parts
-from pslab.runs.folder import LOGS, METRICS, Metric, Run, RunError
+from pslab.runs.folder import METRICS, Metric, Run, RunError
 from pslab.runs.growing import Seen
 from pslab.runs.log import Line, Malformed, read_log
 from pswire.decisions.entries import Job
-from pswire.logs.events import spoken
-
-# Bytes at the end of a process's output that are shown.
-PRINTED = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,30 +156,3 @@ class RunPages:
             # The last line may be incomplete while the run goes on.
             if stopped:
                 raise
-
-    # Output of processes
-
-    def printed(self) -> list[str]:
-        """Return the names of the processes with output."""
-        return sorted(path.stem for path in (self.run.path / LOGS).glob("*.log") if _is_log(path))
-
-    def print_of(self, name: str) -> str:
-        """Return the end of a process's output. Raises RunError for a name that is not in `printed`."""
-        if name not in self.printed():
-            raise RunError(f"{self.run.path}: expected one of {', '.join(self.printed())}, got {name!r}")
-        path = self.run.path / LOGS / f"{name}.log"
-        try:
-            # O_NOFOLLOW, because the file may have been replaced by a link.
-            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - PRINTED))
-                data = file.read(PRINTED)
-        except OSError as error:
-            raise RunError(f"{path} cannot be read: {error.strerror}") from error
-        text = data.decode("utf-8", "replace")
-        return "\n".join(spoken(line) for line in text.splitlines())
-
-
-def _is_log(path: Path) -> bool:
-    """Whether it is a regular file with content in the run folder itself; a link could lead anywhere."""
-    facts = path.lstat()
-    return stat.S_ISREG(facts.st_mode) and facts.st_size > 0 and not path.parent.is_symlink()

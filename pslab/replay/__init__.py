@@ -6,7 +6,7 @@ that its ticket was granted. Data is a function of (worker index, batch number),
     records         the log as records
     worker_replica  one worker's batches and random stream
     execution       the shell: entries in, weights out, the first difference found
-    run_folder      from a run folder to a replay; the proof; one version written out
+    run_folder      from a run folder to a replay; the proof
     view            its result, for people and for programs
 """
 

@@ -62,8 +62,7 @@ class Replayed:
     `computed`: contributions computed again; `agreed`: those with the logged loss and norm. `skipped`: contributions
     that nothing depends on. `kept`: elements that were kept back, here as in the log. `first`: the first difference.
     `proven`: the newest version from which a contribution was computed in agreement with the log, before
-    any difference. `loss`: the mean finite loss of the parts of `version`. `rate`: the learning rate that was set last,
-    or None.
+    any difference. `rate`: the learning rate that was set last, or None.
     """
 
     version: int = -1
@@ -73,7 +72,6 @@ class Replayed:
     kept: int = 0
     first: Difference | None = None
     proven: int = -1
-    loss: float = math.nan
     finished: bool = False
     rate: float | None = None
 
@@ -175,9 +173,6 @@ class Replay:
                 fact, self.result.version = self.store.fact, step.entry.version
                 if fact.kept:
                     self._kept[fact.version] = fact.kept, fact.variable
-                if isinstance(step.entry, entries.Apply):
-                    loss = self._log.pending.loss
-                    self.result.loss = math.nan if loss is None else loss
                 if watch is not None:
                     watch(self.result)
                 if step.entry.version == until:

@@ -1,10 +1,7 @@
 """A replay made from a run folder, and the proof that its weights are the run's."""
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +20,8 @@ from psserver.optimizers import build as build_optimizer
 from psserver.weights_file import WeightsFileError
 from pswire.config.experiment import FROM_JOB
 from pswire.decisions.entries import Job
-from psworker.local import Trainer, evaluated
+from psworker.local import Trainer
 from psworker.trainers import leave_clipping, load_trainer
-
-# The file that `export` writes beside the weights.
-VERSION_METRICS = "metrics.json"
 
 
 def replay_of(run: Run) -> Replay:
@@ -145,28 +139,3 @@ def _differing(saved: Path, weights: dict[str, NDArray[np.float32]]) -> dict[str
         elif other.tobytes() != values.tobytes():
             found[name] = float(np.max(np.abs(other.astype(np.float64) - values), initial=0.0))
     return found
-
-
-def export(replay: Replay, folder: Path) -> dict[str, object]:
-    """Write weights.safetensors and metrics.json of the version that the replay has reached.
-
-    Return the content of metrics.json: the job's metrics, measured now, and the mean loss of the version's batches.
-    Raises RunError if the folder cannot be written to.
-    """
-    store, result = replay.store, replay.result
-    loss = result.loss if math.isfinite(result.loss) else None
-    record: dict[str, object] = {
-        "version": result.version,
-        "loss": loss,
-        "weights_sha256": store.sha256(),
-        "metrics": evaluated(replay.trainer, store.flats(), partial(store.read_rows, store.version)),
-    }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        weights_file.save(folder / WEIGHTS, store.weights(), store.tables())
-        (folder / VERSION_METRICS).write_text(
-            json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8"
-        )
-    except OSError as error:
-        raise RunError(f"{folder}: cannot be written to: {error.strerror or error}") from error
-    return record

@@ -7,7 +7,7 @@ from pslab.replay.execution import Replayed
 from pslab.replay.run_folder import Proof
 
 
-def replayed_lines(replayed: Replayed, proof: Proof | None) -> list[str]:
+def replayed_lines(replayed: Replayed, proof: Proof) -> list[str]:
     """Return a few sentences: what was computed, and the first difference if there is one."""
     lines = [
         f"version {replayed.version}: {replayed.agreed} of {replayed.computed} contributions recomputed "
@@ -21,9 +21,7 @@ def replayed_lines(replayed: Replayed, proof: Proof | None) -> list[str]:
         lines.append(f"first difference: {replayed.first}")
         if replayed.proven >= 0:
             lines.append(f"up to version {replayed.proven} every recomputed contribution agreed")
-    if proof is not None:
-        lines += _proof_lines(replayed, proof)
-    return lines
+    return lines + _proof_lines(replayed, proof)
 
 
 def _proof_lines(replayed: Replayed, proof: Proof) -> list[str]:
@@ -48,7 +46,7 @@ def _proof_lines(replayed: Replayed, proof: Proof) -> list[str]:
     return lines
 
 
-def replayed_json(folder: str, replayed: Replayed, proof: Proof | None) -> dict[str, Any]:
+def replayed_json(folder: str, replayed: Replayed, proof: Proof) -> dict[str, Any]:
     first = replayed.first
     return {
         "event": "replay",
@@ -57,9 +55,9 @@ def replayed_json(folder: str, replayed: Replayed, proof: Proof | None) -> dict[
         "computed": replayed.computed,
         "agreed": replayed.agreed,
         "skipped": replayed.skipped,
-        "equal": None if proof is None else proof.holds,
-        "weights_sha256": None if proof is None else proof.sha256,
-        "recorded_sha256": None if proof is None else proof.recorded,
+        "equal": proof.holds,
+        "weights_sha256": proof.sha256,
+        "recorded_sha256": proof.recorded,
         "proven_version": replayed.proven,
         "first_difference": None
         if first is None

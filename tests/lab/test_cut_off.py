@@ -103,7 +103,6 @@ def test_every_command_reads_a_killed_run_and_says_so_in_one_sentence(tmp_path: 
         commands += [
             ["compare", "--chart", f"training_loss={tmp_path / 'loss.png'}"],
             ["compare", "--training-loss", "0.5"],
-            ["replay", "--until", "3"],
             ["export", "--tensorboard", tmp_path / "events"],
         ]
     for command in commands:

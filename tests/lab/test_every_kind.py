@@ -30,7 +30,6 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "export of tables": ("export", "RUN", "--tables", "OUT"),
     "predict": ("predict", "RUN", "--pace", "RUN", "--repeat", "2"),
     "replay": ("replay", "RUN"),
-    "replay to a version": ("replay", "RUN", "--until", "2", "--out", "OUT"),
     "charts of compare": (
         "compare",
         "RUN",

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from pslab.replay.execution import Replay
 from pswire.exits import ExitCode
 from tests.replay.command import Said, ps_lab
 from tests.replay.simulated import Record, edit_log, simulate
@@ -48,23 +47,13 @@ def test_a_run_that_differs(tmp_path: Path) -> None:
     assert found["equal"] is False and found["first_difference"]["base"] >= 6
 
 
-def test_until_a_version_that_is_not_there_computes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = simulate(tmp_path / "run", "async")
-    monkeypatch.setattr(Replay, "run", lambda *_: pytest.fail("the run was replayed"))
-    assert "expected --until of at most" in failure(run_replay(run.path, "--until", 4000))
-
-
 def test_a_run_without_a_log_is_refused(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async")
     (run.path / "decisions.jsonl").unlink()
     assert "decisions.jsonl: is missing" in failure(run_replay(run.path))
 
 
-def test_options_that_make_no_sense(tmp_path: Path) -> None:
-    run = simulate(tmp_path / "run", "async")
-    assert "--out: expected --until" in failure(run_replay(run.path, "--out", tmp_path))
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert "no such run folder" in failure(run_replay(tmp_path / "nothing"))
 
 

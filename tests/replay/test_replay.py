@@ -1,14 +1,12 @@
 """A run executed again from its log: equal to the bit, or the first difference is named."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.numpy import load_file
 
 from pslab.replay.execution import Replay
-from pslab.replay.run_folder import export, prove, replay_of
+from pslab.replay.run_folder import prove, replay_of
 from pslab.replay.worker_replica import DataError
 from pslab.runs.folder import Run, RunError
 from tests.replay.simulated import Record, edit_log, simulate
@@ -43,9 +41,9 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def replayed(run: Run, until: int | None = None) -> Replay:
+def replayed(run: Run) -> Replay:
     replay = replay_of(run)
-    replay.run(until)
+    replay.run()
     return replay
 
 
@@ -62,26 +60,6 @@ def test_weights_are_equal_to_the_bit(tmp_path: Path, name: str) -> None:
     assert result.computed == result.agreed >= applied
     committed = sum(counts.committed for counts in run.summary.contributions.values())
     assert result.computed + result.skipped == committed
-
-
-def test_until_stops_at_a_version_and_writes_it(tmp_path: Path) -> None:
-    run = simulate(tmp_path / "run", "async")
-    replay = replayed(run, until=10)
-    assert replay.result.version == 10 and not replay.result.finished
-    record = export(replay, tmp_path / "ten")
-    assert json.loads((tmp_path / "ten" / "metrics.json").read_text()) == record
-    metrics = record["metrics"]
-    assert isinstance(metrics, dict) and set(metrics) >= {"loss", "accuracy"}
-    train = next(m for m in run.metrics() if m.kind == "train" and m.version == 10)
-    assert record["loss"] == train.loss
-    # The last version, written out, is what the run wrote.
-    last = replayed(run, until=run.summary.versions)
-    assert export(last, tmp_path / "last")["weights_sha256"] == run.summary.weights_sha256
-    ours, theirs = (
-        load_file(tmp_path / "last" / "weights.safetensors"),
-        load_file(run.path / "weights.safetensors"),
-    )
-    assert {k: v.tobytes() for k, v in ours.items()} == {k: v.tobytes() for k, v in theirs.items()}
 
 
 def test_a_changed_update_is_found_where_it_was(tmp_path: Path) -> None:

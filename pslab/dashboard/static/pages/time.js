@@ -52,7 +52,6 @@ export function time(context) {
     h("div", { class: "card" }, bar, h("div", { class: "scroll" }, lanes), detail),
     h("div", { class: "card" }, h("h2", {}, "Where the time went"), shares),
     log.element,
-    outputCard(context.about.printed ?? []),
   );
   let hits = [];
   let selected = null;
@@ -194,22 +193,4 @@ function logRow(model, [t, number, kind, who, sentence]) {
     h("span", { class: "kind" }, kind),
     h("span", {}, who >= 0 && h("b", {}, `${model.workers[who]} `), sentence),
   );
-}
-
-/** What the processes printed; null if that is not known. */
-function outputCard(printed) {
-  if (!printed.length) return null;
-  const output = h("pre", { class: "printed", tabindex: "0", hidden: true });
-  const options = printed.map((name) => h("option", { value: name }, name));
-  const none = h("option", { value: "" }, "choose a process");
-  const which = h("select", { "aria-label": "Process", onchange: show }, none, options);
-
-  async function show() {
-    output.hidden = !which.value;
-    if (!which.value) return;
-    const answer = await fetch(`/api/printed?name=${encodeURIComponent(which.value)}`);
-    say(output, await answer.text());
-    output.scrollTop = output.scrollHeight;
-  }
-  return h("div", { class: "card" }, h("div", { class: "bar" }, h("h2", {}, "Output of the processes"), which), output);
 }
