@@ -10,7 +10,6 @@ from pslab.commands.failure import EPILOG, Failure, trust_option
 from pslab.commands.live import observer_credentials
 from pslab.dashboard import sources
 from pslab.dashboard.access import is_loopback
-from pslab.dashboard.playground.settings import NOTHING
 from pslab.dashboard.serve import PORT, ServeError, check_installed, link, listening, serve, token_for
 from pslab.launch.status_client import StatusError
 from pslab.runs.folder import RunError
@@ -56,8 +55,8 @@ def dashboard(
     \b
     HOST:PORT   a live cluster; the server with task index 0
     RUN         a run folder: live while the run goes on, afterwards with a time slider
-    EXPERIMENT  an experiment file, simulated as its [simulation] says, without its [job]; a policy or problem of your
-                own in it runs in this page's processes, and is among the playground's choices
+    EXPERIMENT  an experiment file, simulated as its [simulation] says, without its [job]; one with code of your own
+                is simulated by ps-lab run
     nothing     the playground alone
 
     The page shows who waits, why and for whom; the servers; a lane for each worker and the decision log;
@@ -78,11 +77,6 @@ def dashboard(
     try:
         check_installed()
         source = sources.find(target, overrides, credentials)
-        if source.pool.own != NOTHING and not is_loopback(bind):
-            raise ExperimentError(
-                f"--bind {bind}: other machines reach this address, and the playground would run your own code for "
-                "them: expected the loopback, or built-in policies and problems"
-            )
         sock = listening(bind, port)
     except (RunError, ExperimentError, AddressError) as error:
         raise Failure(error) from error

@@ -138,7 +138,7 @@ class Pages:
         return _json(json.dumps(about))
 
     async def choices(self, request: Request) -> Response:
-        return _json(json.dumps(choices(self._source.pool.own)))
+        return _json(json.dumps(choices()))
 
     async def recording(self, request: Request) -> Response:
         run = self._source.run

@@ -9,7 +9,7 @@ from typing import Any
 from pslab.dashboard.access import is_loopback
 from pslab.dashboard.observer import Observer
 from pslab.dashboard.playground.pool import Pool
-from pslab.dashboard.playground.settings import Own, experiment_of
+from pslab.dashboard.playground.settings import experiment_of
 from pslab.dashboard.runs import RunPages
 from pslab.experiment import Experiment
 from pslab.launch.status_client import StatusClient, StatusError, StatusUntrusted
@@ -100,8 +100,6 @@ def _live(target: str, credentials: Credentials, job: Callable[[], str] = lambda
 
 def _simulated(path: Path, overrides: Sequence[str]) -> Source:
     experiment = Experiment.load(path, overrides)
-    named = experiment.own_code
-    own = Own(_named(named, "policy.name"), _named(named, "simulation.problem"))
     document = read_toml(path.read_text(encoding="utf-8"))
     apply_overrides(document, overrides)
     left_out = document.pop("job", None)
@@ -112,15 +110,10 @@ def _simulated(path: Path, overrides: Sequence[str]) -> Source:
         settings["simulation.problem"] = "none"
         note = NOTE if left_out else ""
     try:
-        own.check()
-        experiment_of(settings, own)
+        experiment_of(settings)
     except ValueError as error:
         raise ExperimentError(f"{path}: {error}") from error
-    return Source("simulated", path.name, settings=settings, note=note, pool=Pool(own=own))
-
-
-def _named(code: Mapping[str, str], key: str) -> tuple[str, ...]:
-    return (code[key],) if key in code else ()
+    return Source("simulated", path.name, settings=settings, note=note)
 
 
 def flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -153,7 +153,7 @@ def test_mistakes_on_the_command_line_are_sentences(tmp_path: Path) -> None:
         ("127.0.0.1:1", 3, "nothing listens on 127.0.0.1:1"),
         (str(tmp_path), 2, "not a run folder"),
         (str(tmp_path / "none.toml"), 2, "cannot be read"),
-        (str(tmp_path / "bad.toml"), 2, "derive it from psserver.policies.Policy"),
+        (str(tmp_path / "bad.toml"), 2, "the playground runs no foreign code"),
     ):
         process = Cluster(tmp_path).launch("wrong", "-m", "pslab", "dashboard", "--port", "0", target)
         assert process.wait_exit() == code, process.errors

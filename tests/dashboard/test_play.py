@@ -1,7 +1,6 @@
-"""The playground plays what `ps-lab run --engine simulated` plays; "what if" has the same history."""
+"""The playground plays what `ps-lab run --engine simulated` plays."""
 
 import json
-import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -9,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from pslab.dashboard.playground.play import Budget, play, played
+from pslab.dashboard.playground.play import Budget, play
 from pslab.dashboard.playground.settings import (
-    Own,
     Play,
     SettingsError,
     choices,
@@ -202,84 +200,3 @@ def test_a_lesson_plays_to_its_end(name: str) -> None:
 def test_a_lesson_has_a_link_to_its_play(name: str) -> None:
     text = (ROOT / "docs" / "lessons" / name / "README.md").read_text(encoding="utf-8")
     assert f"http://127.0.0.1:8765/#/play?lesson={name}" in text
-
-
-# The user's own code
-
-OWN_CODE = '''
-from dataclasses import dataclass
-
-from psserver.policies import PolicySpec
-from psserver.policies.builtin.barriers import KSync
-from pslab.simulator.problems.quadratic import Quadratic
-from pslab.simulator.problems import Gradient
-
-
-@dataclass(frozen=True, slots=True)
-class Half(KSync):
-    """Half of `sync`."""
-
-
-class Bowl(Quadratic):
-    """A quadratic."""
-
-
-class Broken(Bowl):
-    calls = 0
-
-    def gradient(self, parameters, batch):
-        Broken.calls += 1
-        found = super().gradient(parameters, batch)
-        return found if Broken.calls < 30 else "none"
-'''
-
-
-@pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Own:
-    (tmp_path / "own_play.py").write_text(OWN_CODE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "own_play", raising=False)
-    return Own(("own_play:Half",), ("own_play:Bowl", "own_play:Broken"))
-
-
-def asked(own: Own, changes: Mapping[str, Any]) -> dict[str, Any]:
-    settings = {**SETTINGS, **changes}
-    found: dict[str, Any] = json.loads(played(json.dumps({"settings": settings}), BUDGET, own))
-    return found
-
-
-def test_own_code_plays_as_built_in_code_does(own: Own) -> None:
-    theirs = asked(own, {"policy.name": "k-sync", "policy.aggregate": 2})
-    ours = asked(
-        own,
-        {"policy.name": "own_play:Half", "policy.aggregate": 2, "simulation.problem": "own_play:Bowl"},
-    )
-    assert same(ours["updates"], theirs["updates"]) and ours["updates"]
-
-
-def test_only_the_own_code_that_was_named_may_run(own: Own) -> None:
-    for key in ("policy.name", "simulation.problem"):
-        other = asked(own, {key: "os:system"})
-        assert "expected" in other["error"]
-    assert "no foreign code" in asked(Own(), {"policy.name": "own_play:Half"})["error"]
-
-
-def test_own_code_is_offered_and_marked(own: Own) -> None:
-    found = choices(own)
-    half = found["policies"][-1]
-    assert half["own"] and half["rule"] == "Half of sync." and half["knobs"][0]["name"] == "aggregate"
-    assert not any(policy["own"] for policy in found["policies"][:-1])
-    assert found["problems"][-2:] == list(own.problems)
-
-
-def test_own_code_that_fails_on_the_way_says_so(own: Own) -> None:
-    assert "gradient(): expected" in asked(own, {"simulation.problem": "own_play:Broken"})["error"]
-
-
-@pytest.mark.parametrize(
-    "own_code", [Own(policies=("own_play:Bowl",)), Own(problems=("own_play:Half",)), Own(("nowhere:X",))]
-)
-def test_what_is_no_policy_or_problem_is_refused_at_the_start(own: Own, own_code: Own) -> None:
-    with pytest.raises(ValueError, match="expected|no Policy|cannot import"):
-        own_code.check()

@@ -117,7 +117,7 @@ def test_what_is_played_and_what_waits_keeps_no_process_at_the_end() -> None:
 def test_one_step_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """The budget is looked at between events."""
 
-    def endless(text: str, budget: Budget, own: object) -> str:
+    def endless(text: str, budget: Budget) -> str:
         while True:
             pass
 
@@ -131,7 +131,7 @@ def test_one_step_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_simulation_that_needs_too_much_memory_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "played", lambda text, budget, own: str(bytearray(2**60)))
+    monkeypatch.setattr(pool_module, "played", lambda text, budget: str(bytearray(2**60)))
     before = signal.getsignal(signal.SIGPROF)
     try:
         assert "needs more than 1024 MiB" in json.loads(pool_module.played_in_time("", Budget()))["error"]

@@ -641,7 +641,7 @@ FAULTS: Final = (
         "False",
         ("simulator/test_controllers.py",),
     ),
-    # The advisor, and code of the user's own
+    # The advisor, a problem of one's own, and the playground
     Fault(
         "a simpler policy is as fast however far behind it is",
         "seconds[each] <= «(1 + PACE)» * min(seconds.values())",
@@ -662,8 +662,8 @@ FAULTS: Final = (
     ),
     Fault(
         "visitors of a playground may name any code",
-        "and experiment.policy.name «not in» own.policies",
-        "in",
+        'if ":" «in» experiment.policy.name: raise SettingsError',
+        "not in",
         ("dashboard/test_play.py",),
     ),
 )

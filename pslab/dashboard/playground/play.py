@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pslab.dashboard.playground.settings import NOTHING, Own, Play, SettingsError, experiment_of
+from pslab.dashboard.playground.settings import Play, SettingsError, experiment_of
 from pslab.dashboard.playground.waits import WaitLog
 from pslab.dashboard.recording import Recorder
 from pslab.experiment import Experiment
@@ -44,12 +44,12 @@ class Listener(Folder):
         self.metrics.append(Metric(t, version, "eval", metrics=dict(metrics)))
 
 
-def play(asked: Play, budget: Budget, own: Own = NOTHING) -> str:
+def play(asked: Play, budget: Budget) -> str:
     """Simulate; return JSON with the page's rows, waits, and the settings as an experiment file.
 
     `limited` says which budget ended the simulation, if any. Raises SettingsError.
     """
-    experiment = experiment_of(asked.settings, own)
+    experiment = experiment_of(asked.settings)
     try:
         cluster = build(_ending(experiment))
     except ValueError as error:
@@ -134,12 +134,12 @@ def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def played(text: str, budget: Budget, own: Own = NOTHING) -> str:
+def played(text: str, budget: Budget) -> str:
     """Call `play` for a request; return {"error": sentence} if it cannot be simulated."""
     from pslab.dashboard.playground.settings import read_play
 
     try:
-        return play(read_play(text), budget, own)
+        return play(read_play(text), budget)
     except (SettingsError, ExperimentError, JobError) as error:
         return json.dumps({"error": str(error)})
     except MemoryError:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from pslab.dashboard.playground.play import Budget, played
-from pslab.dashboard.playground.settings import NOTHING, Own, SettingsError, read_play
+from pslab.dashboard.playground.settings import SettingsError, read_play
 from psserver.fast import prepare
 from psserver.shard.arithmetic import LOOPS
 from pswire.command.process import die_with
@@ -37,11 +37,9 @@ class Busy(Exception):
 class Pool:
     """A pool of processes, started by the first request. Use it within one event loop."""
 
-    def __init__(
-        self, processes: int | None = None, budget: Budget | None = None, own: Own = NOTHING
-    ) -> None:
+    def __init__(self, processes: int | None = None, budget: Budget | None = None) -> None:
         self.processes = processes or max(1, min((os.cpu_count() or 2) - 1, 4))
-        self.budget, self.own = budget or Budget(), own
+        self.budget = budget or Budget()
         # Number of requests that were simulated, not cached.
         self.simulated = 0
         self._executor: ProcessPoolExecutor | None = None
@@ -68,7 +66,7 @@ class Pool:
         executor = self._processes()
         try:
             loop = asyncio.get_running_loop()
-            future = loop.run_in_executor(executor, played_in_time, text, self.budget, self.own)
+            future = loop.run_in_executor(executor, played_in_time, text, self.budget)
             waiting = QUEUE_LIMIT * self.budget.seconds / self.processes
             # Never cancel the future: the executor's thread would fail on it once its processes are gone.
             if not (await asyncio.wait({future}, timeout=waiting + PATIENCE))[0]:
@@ -135,12 +133,12 @@ def _too_long(number: int, frame: FrameType | None) -> None:
     raise SettingsError("the simulation takes too long to build, or one step of it does; make it smaller")
 
 
-def played_in_time(text: str, budget: Budget, own: Own = NOTHING) -> str:
+def played_in_time(text: str, budget: Budget) -> str:
     """Call `played` with a timer, because its budget is checked between events only."""
     signal.signal(signal.SIGPROF, _too_long)
     signal.setitimer(signal.ITIMER_PROF, 2 * budget.seconds)
     try:
-        return played(text, budget, own)
+        return played(text, budget)
     except MemoryError:
         return json.dumps({"error": f"the simulation needs more than {MEMORY >> 20} MiB; make it smaller"})
     finally:

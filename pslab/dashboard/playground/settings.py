@@ -9,9 +9,8 @@ from importlib.resources import files
 from typing import Any
 
 from pslab.experiment import Experiment
-from pslab.simulator.problems import PROBLEMS, numpy_problem
+from pslab.simulator.problems import PROBLEMS
 from psserver import policies
-from psserver.policies.builtin import PolicySpec
 from psserver.policies.loading import class_of
 from pswire.config.distributions import DISTRIBUTIONS, parse
 from pswire.config.experiment import ExperimentError
@@ -26,34 +25,16 @@ def lessons() -> Mapping[str, Mapping[str, Any]]:
     return found
 
 
-@dataclass(frozen=True)
-class Own:
-    """The user's own code that the page of a loopback offers beside what is built in, each as "module:Class"."""
-
-    policies: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
-
-    def check(self) -> None:
-        """Import all of it. Raises PolicyError and ProblemError."""
-        for name in self.policies:
-            class_of(name)
-        for name in self.problems:
-            numpy_problem(name, {})
-
-
-NOTHING = Own()
-
-
 @cache
-def choices(own: Own = NOTHING) -> dict[str, Any]:
-    """Return everything that the controls offer. Raises PolicyError for `own` that is no policy."""
+def choices() -> dict[str, Any]:
+    """Return everything that the controls offer."""
     return {
-        "policies": [_policy(name) for name in (*policies.names(), *own.policies)],
+        "policies": [_policy(name) for name in policies.names()],
         "distributions": {
             name: [{"name": knob.name, "meaning": knob.meaning} for knob in found.parameters]
             for name, found in DISTRIBUTIONS.items()
         },
-        "problems": ["none", *PROBLEMS, *own.problems],
+        "problems": ["none", *PROBLEMS],
         "lessons": lessons(),
     }
 
@@ -61,15 +42,12 @@ def choices(own: Own = NOTHING) -> dict[str, Any]:
 def _policy(name: str) -> dict[str, Any]:
     made = class_of(name)
     rule = (inspect.getdoc(made) or "").partition("\n")[0].replace("`", "")
-    # What a class of its own kind takes is not declared.
-    knobs = knobs_of(made) if issubclass(made, PolicySpec) else ()
     return {
         "name": name,
-        "own": ":" in name,
         "rule": rule,
         "guarantee": getattr(made, "guarantee", ""),
         "source": getattr(made, "source", ""),
-        "knobs": [{"name": knob.name, **knob.to_json()} for knob in knobs],
+        "knobs": [{"name": knob.name, **knob.to_json()} for knob in knobs_of(made)],
     }
 
 
@@ -110,13 +88,13 @@ def read_play(text: str) -> Play:
     return Play(document["settings"])
 
 
-def experiment_of(flat: Mapping[str, Any], own: Own = NOTHING) -> Experiment:
-    """Build an experiment. Raises SettingsError if it is invalid, too large, or names files, or code but `own`."""
+def experiment_of(flat: Mapping[str, Any]) -> Experiment:
+    """Build an experiment. Raises SettingsError if it is invalid, too large, or names files or code."""
     try:
         experiment = Experiment.parse(_nested(flat), "settings")
     except ExperimentError as error:
         raise SettingsError(str(error)) from error
-    _check_closed(experiment, own)
+    _check_closed(experiment)
     _check_size(experiment)
     return experiment
 
@@ -139,13 +117,13 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     return document
 
 
-def _check_closed(experiment: Experiment, own: Own) -> None:
-    """Raise SettingsError if the experiment names files, or other code than `own`."""
-    if ":" in experiment.policy.name and experiment.policy.name not in own.policies:
+def _check_closed(experiment: Experiment) -> None:
+    """Raise SettingsError if the experiment names files or code."""
+    if ":" in experiment.policy.name:
         raise SettingsError(
             f"policy {experiment.policy.name}: expected a built-in policy: the playground runs no foreign code"
         )
-    if experiment.simulation.problem not in ("auto", "none", *PROBLEMS, *own.problems):
+    if experiment.simulation.problem not in ("auto", "none", *PROBLEMS):
         raise SettingsError(
             f"simulation.problem: expected none, {', '.join(PROBLEMS)}, got {experiment.simulation.problem}"
         )

@@ -29,10 +29,6 @@ const MEANS = {
   pareto: (p) => (p[1] * p[0]) / (p[0] - 1),
 };
 
-function own(name) {
-  return `${name} (your own code)`;
-}
-
 function r(value) {
   return Number(value.toPrecision(6));
 }
@@ -316,7 +312,7 @@ export function playground(context) {
         id: `${prefix}-policy`,
         label: "policy",
         value: policy.name,
-        options: choices.policies.map((each) => [each.name, each.own ? own(each.name) : each.name]),
+        options: choices.policies.map((each) => [each.name]),
         meaning: policy.rule,
         changed: choose,
       }),
@@ -433,7 +429,7 @@ export function playground(context) {
             quadratic: "quadratic",
             logistic: "logistic regression, digits",
             mlp: "small network, digits",
-          }[name] ?? own(name),
+          }[name],
         ]),
         changed: (name) =>
           go({
