@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pslab.dashboard.recording import JOIN, KINDS, LISTS, STOP, Recorder, recorded
-from pslab.dashboard.runs import PRINTED, RunPages
+from pslab.dashboard.runs import RunPages
 from pslab.runs.folder import Run, RunError
 from pswire.decisions.entries import KINDS as ENTRIES
 from pswire.decisions.entries import Join, Leave
@@ -172,10 +172,3 @@ def test_a_log_that_a_recovery_cut_and_that_has_grown_since(run: Run, tmp_path: 
     found = json.loads(pages.part(0))
     assert found["entries"] == 121 and found == json.loads(RunPages(tmp_path).part(0))
     assert [row[2] for row in found["log"]].count("restore") == 1
-
-
-def test_of_a_long_print_the_end_is_read(tmp_path: Path) -> None:
-    run = simulate(tmp_path / "run", "async")
-    (run.path / "logs").mkdir(exist_ok=True)
-    (run.path / "logs" / "w0.log").write_bytes(b"x" * PRINTED + b"\nthe end")
-    assert RunPages(run.path).print_of("w0").endswith("x\nthe end")
