@@ -88,7 +88,7 @@ def test_bytes_and_simulated_times_are_those_of_the_codec(codec: str) -> None:
     plan, wire, found = model_plan(experiment), wire_named(codec), laws(experiment)
     assert found[UP].expected == sum(wire.up.size(shard) for shard in plan.shards) / 1e6
     assert found[DOWN].expected == sum((wire.deltas or wire.down).size(shard) for shard in plan.shards) / 1e6
-    (row,) = (row for row in forecast(experiment, "it", 1).rows if row.what == BATCH)
+    (row,) = (row for row in forecast(experiment, "it", None, 1).rows if row.what == BATCH)
     # The first version travels whole.
     whole = 4 * MODEL / 2 / RATE / experiment.run.versions
     assert found[BATCH].expected <= row.simulated[0] * 1.001 <= found[BATCH].expected * 1.05 + whole
