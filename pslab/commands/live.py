@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 import click
-from rich.text import Text
 
 from pslab.commands.failure import EPILOG, Failure, console, trust_option
 from pslab.display.progress import Display, choose, print_json

@@ -49,7 +49,7 @@ FIRST_PAUSE = 0.1
 # trust this process.
 CONVINCING = 2.0
 # The end of a server's request to wait. How long that takes depends on other workers.
-MOMENT = "join again in a moment"
+MOMENT = "again in a moment"
 
 
 class Contact:
@@ -120,13 +120,13 @@ class Backoff:
         """Begin anew: the server has answered."""
         self._began, self._pause = None, FIRST_PAUSE
         self.heard()
-        if self.contact is not None:
-            self.contact.answered()
 
     def heard(self) -> None:
         """Any call to the server was answered: if it falls silent again, that is said again."""
         if self.silent:
             self.silent.pop(self._name, None)
+        if self.contact is not None:
+            self.contact.answered()
 
     def wait(self, error: grpc.RpcError) -> None:
         """Sleep before the next attempt.

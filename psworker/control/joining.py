@@ -112,7 +112,6 @@ class Registration:
         ):
             # Nothing of the answer is used.
             raise Refused(f"the servers started another job ({reply.job}, before {self._job})")
-        self._backoff.reset()
         self._job, self._begins_next = reply.job, False
         self._name, self._task_index = reply.worker, reply.worker_index
         return reply

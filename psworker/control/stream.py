@@ -137,8 +137,8 @@ class SessionStream:
 
     def over_within(self, seconds: float) -> bool:
         """Whether the job has stopped, or does so within `seconds`. Raises SessionError if the session has failed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._engine.stop or self._error, timeout=seconds)
+        with self._lock:
+            self._wait_for(lambda: self._engine.stop or self._error, seconds)
             if self._engine.stop is None:
                 self._raise_error()
             return self._engine.stop is not None
@@ -245,11 +245,11 @@ class SessionStream:
             self._pointless()
             self._notify()
 
-    def _wait_for(self, condition: Callable[[], object]) -> None:
+    def _wait_for(self, condition: Callable[[], object], seconds: float | None = None) -> None:
         """Hold the lock."""
         self._waiting += 1
         try:
-            self._changed.wait_for(condition)
+            self._changed.wait_for(condition, seconds)
         finally:
             self._waiting -= 1
 

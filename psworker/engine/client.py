@@ -105,11 +105,9 @@ class ClientEngine:
         return bool(self.grants) or self.rolled_back or self.stop is not None or self.refusal is not None
 
     def after(self, ticket: int) -> Grant | None:
-        """Return the newest grant if it is later than that of `ticket` and not cancelled."""
+        """Return the newest grant if it is later than that of `ticket`. It may be cancelled."""
         newest = self.newest
-        if newest is None or newest.ticket <= ticket or newest.ticket in self.void:
-            return None
-        return newest
+        return None if newest is None or newest.ticket <= ticket else newest
 
     def _require(self, action: str, ticket: int | None = None) -> None:
         """Raise IllegalInput, or the error of a refusal, if the state does not allow the action."""
@@ -153,7 +151,8 @@ class ClientEngine:
         Legal in every state, because the thread that asks need not know the training loop's.
         """
         over = self.stop is not None or self.refusal is not None or self.exhausted
-        if over or self.after(ticket) is not None:
+        after = self.after(ticket)
+        if over or (after is not None and after.ticket not in self.void):
             return []
         self.asked_ahead = ticket
         return [Ready(ticket)]

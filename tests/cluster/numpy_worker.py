@@ -34,6 +34,7 @@ from psworker import (
     WorkUnits,
     loop,
 )
+from psworker.errors import Diverged
 from psworker.link import Link
 from psworker.loop import TicketLoop
 from psworker.work import Unit
@@ -43,7 +44,7 @@ from tests.probes import SessionProbe
 # For the file of a gate, in seconds.
 LOOK_EVERY = 0.02
 MOMENTS = ("initialising", "pulling", "computing", "pushing", "pushed")
-CODES = {JobOver: 0, JobStopped: 3, Unreachable: 3, Refused: 5, loop.Diverged: 8, Untrusted: 10}
+CODES = {JobOver: 0, JobStopped: 3, Unreachable: 3, Refused: 5, Diverged: 8, Untrusted: 10}
 
 
 def say(event: str, **fields: object) -> None:

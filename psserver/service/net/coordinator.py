@@ -224,7 +224,7 @@ class CoordinatorRpc:
         terms = self._job.terms
         if follows(request.job, terms.job):
             raise unavailable(
-                f"this server still serves {terms.job}, which {request.job} has followed: try again in a moment",
+                f"this server still serves {terms.job}, which {request.job} has followed: wait",
             )
         comes_next = request.begins_next and (
             not terms.predecessors or any(same_job(request.job, each) for each in terms.predecessors)

@@ -130,9 +130,13 @@ class PushSlots:
             before = shard.staging.incoming(ticket)
             if before is not None:
                 before.cut()
-                if running.now() > deadline:
-                    text = f"an earlier push of ticket {ticket} does not end"
-                    raise unavailable(text)
+            if running.now() > deadline:
+                if before is not None:
+                    raise unavailable(f"an earlier push of ticket {ticket} does not end")
+                # Others hold it, for as long as they take to commit.
+                raise unavailable(
+                    f"there is no room for the payload of ticket {ticket} yet: push again in a moment"
+                )
             await self._state.admission.wait(ticket, -1 if turn is None else turn)
             self._state.check_going(self._server)
         # There may be room for the next one, too.
