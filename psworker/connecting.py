@@ -53,7 +53,8 @@ def connect(
     `psworker.tensorflow.named_variables` has both by name. With values by name, `state` names the state; a warning
     names variables that look like state and are not listed. The first worker of a job installs its values; all others
     must name the same variables.
-    `prefetch`: fetch the next version while a turn is computed, if the policy grants ahead.
+    `prefetch`: fetch the next version while a turn is computed, if the policy grants ahead; in `turns` with `rows`, no
+    version is fetched so.
     `local_rules`: the loop is `psworker.train`, which does what the policy wants done between pull and push.
     Otherwise a policy that wants more than gradients refuses the worker.
     `optimizer`: the [optimizer] that this worker expects ({"name": "adam", "learning_rate": 0.001}). A server with

@@ -52,7 +52,7 @@ class Voided(SessionError):
 
 
 class RolledBack(SessionError):
-    """Commits of this worker are undone: continue at `Link.next_batch`.
+    """Commits of this worker are undone: continue at `Link.info.next_batch`.
 
     Raised once for each rollback, and only after `Link.goes_back`.
     """

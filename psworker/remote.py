@@ -121,8 +121,10 @@ class Remote:
         turn = self.pulled()
         flats = payloads(self.link.plan, self._model, [*gradients, *self._model.changes()], self._dtype)
         rate = None if self.link.info.rank else self._rate_of(self.version)
+        loss = float(loss)
+        # An error so far leaves the turn open.
         self.turn = None
-        return turn.send(flats, samples=samples, loss=float(loss), rate=rate)
+        return turn.send(flats, samples=samples, loss=loss, rate=rate)
 
     def pulled(self) -> Turn:
         """Return the turn whose version is in the model. Raises as `contribute`."""

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 import math
+import operator
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain, count, islice, repeat
 from types import TracebackType
 from typing import Any, Self
@@ -91,8 +93,8 @@ class LoopTurn:
             )
         flats = self._link.plan.scatter_by_name(gradients)
         summed = self._link.summed(self._with_ids(rows or {}))
-        self._open = False
-        return self._turn.send(
+        send = partial(
+            self._turn.send,
             flats,
             samples=int(samples),
             loss=float(loss),
@@ -102,6 +104,9 @@ class LoopTurn:
             unit_ends=self._ends(),
             rows=summed,
         )
+        # An error so far leaves the turn open.
+        self._open = False
+        return send()
 
     def _with_ids(self, rows: Mapping[str, ArrayLike]) -> dict[str, tuple[ArrayLike, ArrayLike]]:
         found: dict[str, tuple[ArrayLike, ArrayLike]] = {}
@@ -173,15 +178,13 @@ class Session:
 
         A batch comes again if its turn was cancelled. Where `data` can be gone through again (a list, not a
         generator) batches come again, too, if the servers lost them. A turn in which nothing is sent gives its batch
-        up. After the last batch this waits for the other workers. One loop for each session: raises RuntimeError for
-        a second one, ValueError for data that does not fit, Diverged, Refused, Unreachable.
+        up; where the coordinator deals the data, the batch comes a few times more. After the last batch this waits for
+        the other workers. One loop for each session: raises RuntimeError for a second one, ValueError for data that
+        does not fit, Diverged, Refused, Unreachable.
         """
         work = self._link.work
-        if self._taken:
-            raise RuntimeError(
-                "turns: this session has had its loop: expected one, as in turns(data, epochs=3), or another session"
-            )
-        if epochs != 1 and (work is not None or data is None or iter(data) is data):
+        self._require_first("turns")
+        if epochs != 1 and (work is not None or data is None or isinstance(data, Iterator)):
             raise ValueError(
                 f"epochs={epochs}: expected data that can be gone through again, such as a list of batches; where the "
                 "coordinator deals the data, connect(epochs=...)"
@@ -201,9 +204,16 @@ class Session:
         self._taken = True
         if work is not None:
             return self._dealt(data or (lambda unit: unit.batches(np.arange(work.samples))), rows)
-        if data is not None and iter(data) is not data:
+        if data is not None and not isinstance(data, Iterator):
             self._link.goes_back()
         return self._own(data, epochs, rows)
+
+    def _require_first(self, call: str) -> None:
+        """Raise RuntimeError if this session has had its loop."""
+        if self._taken:
+            raise RuntimeError(
+                f"{call}: this session has had its loop: expected one, as in turns(data, epochs=3), or another session"
+            )
 
     def _own(self, data: Any, epochs: int, rows: IdsOf | None) -> Generator[LoopTurn]:
         link = self._link
@@ -219,8 +229,9 @@ class Session:
     def _numbered(self, data: Any, epochs: int, rows: IdsOf | None) -> Generator[LoopTurn]:
         """Yield the turns of this worker's own batches, from the first that is not committed."""
         link, first = self._link, self._link.info.next_batch
-        if hasattr(data, "__len__"):
-            link.tell_extent(epochs, epochs * len(data))
+        # Not every object that has __len__ has a length.
+        if extent := operator.length_hint(data):
+            link.tell_extent(epochs, epochs * extent)
         batches = repeat(None) if data is None else chain.from_iterable(repeat(data, epochs))
         numbered = zip(count(first), batches if data is None else islice(batches, first, None), strict=False)
         source = ReadAhead(numbered)
@@ -348,6 +359,8 @@ def train(
     """Train with the gradients of `trainer` under any local rule, until the job is over, in place of `Session.turns`.
 
     Calls `progress(steps, loss, fates)` after every commit, with the number of contributions by fate. Raises
-    SessionError, and whatever the trainer raises.
+    SessionError, and whatever the trainer raises; RuntimeError if the session has had its loop.
     """
+    session._require_first("train")
+    session._taken = True
     return loop.train(session._link, trainer, epochs, progress)

@@ -86,7 +86,7 @@ class TicketLoop:
 
         `source`: where dealt batches come from. The coordinator, not the loop, then knows whether more follow.
         """
-        evaluations = self.evaluations
+        evaluations, committed = self.evaluations, False
         with turn:
             result = self._payload(batches, turn)
             pending = evaluations is not None and evaluations.pending
@@ -114,8 +114,10 @@ class TicketLoop:
                 sent = self._ahead.submit(send)
                 arrived = self._ahead.submit(lambda: self._next() if sent.result() else None)
                 self._travelling = sent, arrived, result.loss
-            elif send():
-                self._kept(result.loss)
+            else:
+                committed = send()
+        if committed:
+            self._kept(result.loss)
 
     def _kept(self, loss: float, taken: InnerSteps | None = None) -> None:
         """Take note of a committed contribution; `taken`: as of `LocalWork.keep`."""

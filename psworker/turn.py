@@ -69,6 +69,7 @@ class Turns:
         call. `unit`: what a contribution is made of, for the error when too many are not finite."""
         self.link = link
         self.batch, self.bad, self.rate = link.info.next_batch, 0, rate
+        self._membership = link.info.membership
         self._put, self._counts, self._unit = put, counts or FateCounts(), unit
 
     def next(self) -> Turn | None:
@@ -83,6 +84,13 @@ class Turns:
     def fates(self) -> dict[str, int]:
         """How many contributions had each fate so far."""
         return self._counts.take(self.link)
+
+    def rejoin(self) -> None:
+        """Learn the job's learning rate if this worker has joined again: servers that went back have an older one."""
+        info = self.link.info
+        if info.membership != self._membership:
+            self._membership = info.membership
+            self.rate = self.rate if info.learning_rate is None else info.learning_rate
 
     def skip(self, named: str, why: object) -> None:
         """Leave out what is not finite. Raises Diverged for the tenth in a row."""
@@ -139,6 +147,7 @@ class Turn:
         turns = self._turns
         number = turns.batch if batch is None else batch
         turns.batch = number + 1
+        turns.rejoin()
         changed = None if rate is None or rate == turns.rate else rate
         sent = False
         with self:

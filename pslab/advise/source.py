@@ -22,8 +22,8 @@ class AdviceError(ValueError):
     """Advice that cannot be given; the text has the reason, and what to do."""
 
 
-def load_source(path: Path, folder: Path, goals: Goals) -> Experiment:
-    """Return what is to be played up to a goal: on the simulator, without run.versions.
+def load_source(path: Path, folder: Path) -> Experiment:
+    """Return the experiment that advice is for, without run.versions.
 
     `folder` gets a file of a run's measured steps. Raises AdviceError, RunError, ExperimentError.
     """
@@ -35,13 +35,17 @@ def load_source(path: Path, folder: Path, goals: Goals) -> Experiment:
     else:
         experiment = Experiment.load(path)
     _check(experiment)
-    simulation = {"record": True, "until_accuracy": goals.accuracy or 0.0}
     # A version of one policy has several times the gradients of another's: a limit would end some of them early.
-    run_section = {"versions": 0, "checkpoint_every": "", "engine": "simulated"}
+    return experiment.model_copy(update={"run": experiment.run.model_copy(update={"versions": 0})})
+
+
+def to_be_played(experiment: Experiment, goals: Goals) -> Experiment:
+    """Return the experiment as it is played up to a goal: on the simulator."""
+    simulation = {"record": True, "until_accuracy": goals.accuracy or 0.0}
     return experiment.model_copy(
         update={
             "simulation": experiment.simulation.model_copy(update=simulation),
-            "run": experiment.run.model_copy(update=run_section),
+            "run": experiment.run.model_copy(update={"checkpoint_every": "", "engine": "simulated"}),
             "job": experiment.job.model_copy(update={"evaluate_every": ""}),
             "cluster": experiment.cluster.model_copy(update={"prefetch": False}),
         }

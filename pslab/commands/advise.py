@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from pslab.advise.shelf import RATES, Candidate, candidates, first_choice, seconds_of
-from pslab.advise.source import AdviceError, load_source
+from pslab.advise.source import AdviceError, load_source, to_be_played
 from pslab.commands.compare import Comparison, comparison_of, show
 from pslab.commands.failure import EPILOG, failures, writing
 from pslab.commands.sweep import Sweeping
@@ -111,7 +111,7 @@ def advise(
     name = source.resolve().stem if source.is_file() else source.resolve().name
     folder = out or Path("runs") / f"{name}-advice"
     with failures(AdviceError, DelayError, ExperimentError, JobError, RunError), writing(folder):
-        experiment = load_source(source, folder, goals)
+        experiment = load_source(source, folder)
         folder.mkdir(parents=True, exist_ok=True)
         how = comparison_of(training_loss=goals.training_loss, accuracy=goals.accuracy, as_json=as_json)
         plays = _Plays(experiment, Sweeping(source, folder, how, SharedTrainers()), goals)
@@ -135,6 +135,7 @@ class _Plays:
 
     def __init__(self, experiment: Experiment, running: Sweeping, goals: Goals) -> None:
         self.experiment, self.running, self._goals = experiment, running, goals
+        self._played = to_be_played(experiment, goals)
         self.results: dict[Candidate, list[Result]] = {}
         self.runs: dict[Candidate, list[Run]] = {}
 
@@ -143,7 +144,7 @@ class _Plays:
         self.results, self.runs = {each: [] for each in chosen}, {each: [] for each in chosen}
         first, left = self.experiment.run.seed, list[Candidate]()
         for seed, left in halving(chosen, range(first, first + seeds), self._rank, FINALISTS):
-            grid = {each: each.cell(self.experiment, seed) for each in left}
+            grid = {each: each.cell(self._played, seed) for each in left}
             made = {run.path.name: run for run in self.running.run(list(grid.values()))}
             if self.running.interrupted:
                 return []

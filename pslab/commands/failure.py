@@ -18,8 +18,7 @@ EPILOG = "Exit codes: ps-lab --help lists them."
 trust_option = click.option(
     "--trust",
     is_flag=True,
-    help="Use what the run folder names: a policy given as module:Class, and the certificates and tokens of its "
-    "[security]. Only for folders whose author you trust.",
+    help="Use the certificates that the [security] of a run folder names. Only for folders whose author you trust.",
 )
 
 

@@ -7,7 +7,7 @@ import click
 from rich.console import Console
 
 from pslab.commands.compare import WIDE
-from pslab.commands.failure import EPILOG, console, failures, say_unfinished, trust_option
+from pslab.commands.failure import EPILOG, console, failures, say_unfinished
 from pslab.compare.groups import grouped
 from pslab.compare.sweep import SweepError, cells
 from pslab.display.progress import print_json
@@ -56,7 +56,11 @@ READABLE = (DelayError, ExperimentError, JobError, PolicyError, RunError, Simula
     help="Simulated runs per prediction: the first has the run's own seed, and so the same injected delays; each "
     "other one has a seed of its own.",
 )
-@trust_option
+@click.option(
+    "--trust",
+    is_flag=True,
+    help="Run a policy given as module:Class in a run folder. Only for folders whose author you trust.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON objects instead of a table.")
 def predict_command(
     paths: tuple[Path, ...],

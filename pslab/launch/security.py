@@ -133,7 +133,10 @@ def observable(run: Path, security: Protection) -> Iterator[None]:
 
 def options_for(run: Path) -> SecurityOptions:
     """Return what to present to the run's servers: nothing if its folder has no certificate for that."""
-    files = TlsFiles.in_folder(run / OBSERVER_FILES, OBSERVER)
-    if not files.key.is_file():
+    folder = run / OBSERVER_FILES
+    files = TlsFiles.in_folder(folder, OBSERVER)
+    # A link in a folder of somebody else's may lead to this user's own files; a run of another user has no key for it.
+    linked = any(each.is_symlink() for each in (folder, files.ca, files.cert, files.key))
+    if linked or not os.access(files.key, os.R_OK):
         return SecurityOptions()
     return SecurityOptions(str(files.ca), str(files.cert), str(files.key))

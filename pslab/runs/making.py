@@ -90,7 +90,11 @@ def _refuse_links(path: Path) -> None:
 
 def _never_began(path: Path) -> bool:
     """Return True if the folder has only files made before a run's first process starts."""
-    return (path / LOGS).is_dir() and {each.name for each in path.iterdir()} <= {EXPERIMENT, LOGS}
+    return (path / LOGS).is_dir() and {each.name for each in path.iterdir()} <= {
+        EXPERIMENT,
+        LOGS,
+        OBSERVER_FILES,
+    }
 
 
 def _clear(path: Path) -> None:

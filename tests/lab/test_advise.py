@@ -10,7 +10,6 @@ import pytest
 
 from pslab.advise.shelf import Candidate, candidates, first_choice, settings
 from pslab.advise.source import LEAST_STEPS, AdviceError, check_times, load_source, pace_factors
-from pslab.compare.groups import Goals
 from pslab.compare.halving import Result
 from pslab.experiment import Experiment
 from pslab.predict.steps import StepTimes
@@ -29,6 +28,7 @@ EXPERIMENT = """
 [run]
 name = "small"
 engine = "simulated"
+checkpoint_every = "5 versions"
 
 [cluster]
 workers = 3
@@ -135,7 +135,7 @@ def test_a_limit_in_versions_does_not_end_plays(experiment, tmp_path):
     """It would end those early that make a version of each gradient."""
     experiment.write_text(EXPERIMENT.replace('name = "small"', 'name = "small"\nversions = 7'))
     assert Experiment.load(experiment).run.versions == 7
-    assert load_source(experiment, tmp_path, Goals()).run.versions == 0
+    assert load_source(experiment, tmp_path).run.versions == 0
 
 
 @pytest.mark.parametrize(
@@ -205,6 +205,8 @@ def test_an_advice_is_written_and_its_plays_are_kept(experiment, tmp_path):
     chosen = Experiment.load(out / "first.toml")
     assert chosen.policy.name == advice["policy"]["name"]
     assert chosen.run.name == "small-advised"
+    # What only a play needs is not in it.
+    assert chosen.run.checkpoint_every == "5 versions"
     assert chosen.optimizer.learning_rate == advice["learning_rate"]
     # The straggler makes a barrier the slowest: others need less time.
     assert advice["policy"] != {"name": "sync"}

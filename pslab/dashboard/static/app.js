@@ -19,7 +19,6 @@ const context = {
   model: new Model(),
   clock: new Clock($("clock")),
   info: {},
-  choices: null,
   changed: () => {
     dirty = true;
   },
@@ -268,9 +267,9 @@ function help() {
 }
 
 document.addEventListener("keydown", (event) => {
-  const inside = event.target.closest("input, select, textarea, button, [role=listbox]");
+  const inside = event.target.closest("input, select, button");
   if (event.ctrlKey || event.metaKey || event.altKey || $("help").open) return;
-  const typing = inside?.matches("input:not([type=range]):not([type=checkbox]), select, textarea");
+  const typing = inside?.matches("input:not([type=range]):not([type=checkbox]), select");
   if (typing) return;
   const names = available(),
     place = Number(event.key) - 1;

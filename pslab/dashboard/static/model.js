@@ -3,8 +3,6 @@
 export const KINDS = ["compute", "pull", "push", "wait", "wasted", "at work"];
 export const WAIT = 3,
   WASTED = 4;
-export const MARKS = ["join", "lost", "back", "leave", "done", "cancel", "abandon", "stop"];
-
 /** The number of rows whose `key` is at most `t`. Rows are sorted by it. */
 export function upTo(rows, t, key = 0) {
   let low = 0,

@@ -44,23 +44,19 @@ class Names:
         if peer.role is None:
             return asked
         if peer.name and asked not in ("", peer.name):
-            raise _denied(
+            raise denied(
                 f"{peer.credential} is for the worker {peer.name!r} only, and asks to join as {asked!r}"
             )
         name = peer.name or asked
         holder = self._held.get(name, peer.credential)
         if holder != peer.credential:
-            raise _denied(f"the name {name!r} is that of {holder}, and {peer.credential} is another one")
+            raise denied(f"the name {name!r} is that of {holder}, and {peer.credential} is another one")
         return name
 
     def claim(self, peer: Peer, name: str) -> None:
         """Bind the name to the peer's credential, after its Join."""
         if peer.role is not None:
             self._held.setdefault(name, peer.credential)
-
-
-def _denied(message: str) -> Refused:
-    return denied(message)
 
 
 # Roles that read and change nothing.

@@ -159,6 +159,7 @@ class Watch:
 
         Raises Refused if that many are cut already but hold answers that the member does not read.
         """
+        self.strangers.pop(caller, None)
         if caller.worker == worker:
             return
         self._forget(caller)

@@ -247,7 +247,8 @@ class SocketListener:
     # One connection
 
     async def _run(self, connection: Connection) -> None:
-        with self._watch.watching(connection.caller):
+        # A connection counts as a stranger's until a member's claim is proven, so that what it sends gains nothing.
+        with self._watch.watching(connection.caller), self._watch.unproven(connection.caller):
             refusal = await self._served(connection)
             if refusal is not None:
                 await connection.send([clipped(refusal.message).encode()], refusal.code)
@@ -276,8 +277,7 @@ class SocketListener:
         """
         connection.expect(most=FIRST_BYTES)
         caller = connection.caller
-        # Connections that send nothing must not keep out members, who send their claim at once.
-        with self._watch.unproven(caller), caller.within(framed_socket.HANDSHAKE_TIMEOUT):
+        with caller.within(framed_socket.HANDSHAKE_TIMEOUT):
             if isinstance(connection, TlsConnection):
                 try:
                     await connection.handshake()
@@ -291,6 +291,7 @@ class SocketListener:
         if isinstance(connection, TlsConnection):
             self._authorizer.admit(EXCHANGE if serve is None else REPLICATE, connection)
         guest = Guest(serve) if serve is not None else await self._admit(bytes(first), connection)
+        self._watch.strangers.pop(caller, None)
         if len(self._connections) >= CONNECTIONS:
             raise exhausted("the server has no room for another connection")
         connection.expect(most=FRAME_BYTES)

@@ -78,7 +78,7 @@ def cut(arguments: MutableMapping[str, Any], index: int, count: int) -> None:
     else:
         raise FitError(
             'sharding="auto" cuts arrays, keras.utils.PyDataset and tf.data.Dataset, got '
-            f"{type(x).__name__}: cut it in the script, by session.worker_index and session.worker_count"
+            f"{type(x).__name__}: cut it in the script, by session.rank and session.size"
         )
 
 

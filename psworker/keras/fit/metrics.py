@@ -214,7 +214,7 @@ class EpochMetrics:
             self._warned_of_data = True
             log.warning(
                 "all %d workers train on the same data, so each sample counts %d times in an epoch: cut the data in "
-                "the script (x[i::n], by session.worker_index and session.worker_count), or give distribute "
+                "the script (x[i::n], by session.rank and session.size), or give distribute "
                 'sharding="auto" or "units"',
                 *(workers, workers),
                 extra=event("same_data", workers=workers),
