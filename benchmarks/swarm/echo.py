@@ -17,15 +17,15 @@ from pswire.transport.channels import SERVER_OPTIONS
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 
-# How a push's further chunks begin: with field 2. A request with a commit begins with another field.
-CHUNK = 2 << 3 | 2
+# How a push's further chunks begin: with `chunk`. A request with a commit begins with another field.
+CHUNK = 15 << 3 | 2
 
 
 def answering(nbytes: int) -> Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]:
     """A method that answers each commit of a stream."""
     model = model_of(nbytes, 1)
-    # The chunk that members push, as field 1 of an answer.
-    chunks = [bytes([1 << 3 | 2]) + chunk[1:] for chunk in model.chunks[0]]
+    # An answer's chunk has the same number as that of a push.
+    chunks = model.chunks[0]
     size = 4 * model.plan.shards[0].elements
 
     async def exchange(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:

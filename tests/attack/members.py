@@ -460,7 +460,7 @@ class Liar(Attacker):
 
     def _map(self, connection: FramedSocket, attached: shard_pb2.Attached) -> None:
         """Map what was lent. Raises SocketError."""
-        for nbytes in (8, *[attached.slot_bytes] * attached.slots):
+        for nbytes in (8, attached.slot_bytes):
             (descriptor,) = connection.descriptors(1)
             try:
                 memory = segments.map_descriptor(descriptor, nbytes, writable=True)
@@ -491,9 +491,7 @@ class Liar(Attacker):
                 memory[: values.size] = values
 
     def _slot(self, server: int) -> bytes:
-        request = shard_pb2.ExchangeRequest(
-            push=self._header(server), slot=self.chance.choice((1, 1, 2, 2, 3, 0))
-        )
+        request = shard_pb2.ExchangeRequest(push=self._header(server))
         if len(self.target.doors) == 1 and self.chance.random() < 0.5:
             request.commit.CopyFrom(pb.CommitRequest(hello=self._hello(), commit=self._commit([])))
         if self.chance.random() < 0.2:

@@ -167,9 +167,9 @@ class Stranger(Attacker):
             push.commit.CopyFrom(pb.CommitRequest(hello=self._hello(), commit=commit))
         requests = (
             push,
-            shard_pb2.ExchangeRequest(pull=self._pull_request(), in_place=chance.random() < 0.5),
+            shard_pb2.ExchangeRequest(pull=self._pull_request()),
             shard_pb2.ExchangeRequest(attach=self._attach()),
-            shard_pb2.ExchangeRequest(push=self.header(server), slot=chance.randrange(5)),
+            shard_pb2.ExchangeRequest(push=self.header(server)),
         )
         first = chance.choice(requests)
         rest = [shard_pb2.ExchangeRequest(chunk=c) for c in chunks[1:]] if first is push else []

@@ -67,7 +67,7 @@ class Hold:
 
     def install(self, session: Link) -> None:
         """Put the hold where no parameter reaches: half-way through a payload, and between two messages."""
-        step, chunks, split_reply = TicketLoop.step, frames.chunks, frames.split_reply
+        step, chunks, parsed = TicketLoop.step, frames.chunks, frames.parsed
         attempt, dealt = TicketLoop.attempt, session.work is not None
 
         def numbered_step(tickets: TicketLoop, batches: Any) -> bool:
@@ -86,17 +86,17 @@ class Hold:
                     self.reach("initialising" if self.now < 0 else "pushing")
                 yield chunk
 
-        def half_pulled(message: bytes) -> Any:
-            rest, chunk = split_reply(message)
+        def half_pulled(*args: Any) -> Any:
+            found, chunk = parsed(*args)
             if chunk is not None:
                 self.now = max(self.now, 0) if not dealt else self.now
                 self.reach("pulling")
-            return rest, chunk
+            return found, chunk
 
         mock.patch.object(TicketLoop, "step", numbered_step).start()
         mock.patch.object(TicketLoop, "attempt", numbered_attempt).start()
         mock.patch.object(frames, "chunks", half_pushed).start()
-        mock.patch.object(frames, "split_reply", half_pulled).start()
+        mock.patch.object(frames, "parsed", half_pulled).start()
         SessionProbe(session).before_commit(lambda: self.reach("pushed"))
 
 

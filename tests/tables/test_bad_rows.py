@@ -118,7 +118,7 @@ def test_numbers_of_rows_that_do_not_fit_are_refused(
 ) -> None:
     """A stream that is broken off half-way costs the worker its call, and the server nothing."""
     keys = KEYS[split(KEYS, 2)[0]][:3]
-    monkeypatch.setattr("psserver.service.net.rows.CHUNK_SECONDS", 1)
+    monkeypatch.setattr("psserver.service.net.pushes.CHUNK_SECONDS", 1)
     with connected(cluster, "grpc") as session:
         grant = granted(session)
         with monkeypatch.context() as patched:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import psworker
 from pswire.model.plan import make_plan
 from psworker import Job, JobError
+from psworker.loop import train
 from psworker.tensorflow import Trainer
 from psworker.trainers import requested_optimizer
 from tests.links import connect_link
@@ -324,7 +324,7 @@ def test_the_servers_run_the_optimizer_that_the_model_was_compiled_with():
     with serving(overrides=["optimizer={name='from-job'}"]) as cluster:
         with connect_link(cluster.hosts, trainer.specs, optimizer=wanted) as session:
             trainer.attach(session.plan, session.dtypes)
-            outcome = psworker.train(session, trainer, 1, lambda *_: None)
+            outcome = train(session, trainer, 1, lambda *_: None)
             final = session.plan.gather(session.pull_final())
     assert outcome.steps == 8
     _, moved = by_keras(build, batches, None, None)
