@@ -21,7 +21,6 @@ SIZE = 400_000
 LITTLE = 12 << 20
 ADAM = ("optimizer.name=adam", "optimizer.learning_rate=0.1", "run.checkpoint_every=1 version", "run.keep=99")
 # The first is taken behind the last step of these tests.
-LATE = "run.checkpoint_every=99 versions"
 
 
 class Held:
@@ -124,16 +123,6 @@ def test_a_copy_is_in_the_account_until_it_is_written(
         wait_until(lambda: saved(tmp_path / "run"), "a checkpoint")
         # Arrays for the next copy are kept: weights, and two of adam.
         wait_until(lambda: reserved(cluster) == 12 * SIZE, "its copy to be given back")
-
-
-def test_memory_for_the_first_copy_is_got_before_it(tmp_path: Path) -> None:
-    """On every server, as soon as there are weights: for them, and for adam's two arrays."""
-    with serving(2, out=tmp_path / "run", shared=True, overrides=(*ADAM, LATE)) as cluster:
-        session = connect_link(cluster.hosts, {"w": np.ones((SIZE, 2), np.float32)}, transport="grpc")
-        with session:
-            assert session.ready() is not None
-            wait_until(lambda: reserved(cluster) == 3 * 8 * SIZE, "the memory")
-            assert not saved(tmp_path / "run")
 
 
 def test_no_memory_is_got_for_a_job_without_checkpoints(tmp_path: Path) -> None:

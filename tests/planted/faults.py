@@ -288,7 +288,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a worker takes a name that belongs to another credential",
-        "if holder «!= peer.credential»: raise _denied",
+        "if holder «!= peer.credential»: raise denied",
         "is None",
         ("security/test_names.py", "security/test_worker_names.py"),
     ),
@@ -650,7 +650,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a limit in versions ends the plays of some policies early",
-        'run_section = {"versions": «0»',
+        'update={"versions": «0»',
         "experiment.run.versions",
         ("lab/test_advise.py",),
     ),

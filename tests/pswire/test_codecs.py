@@ -34,7 +34,7 @@ def test_round_trip_rounds_as_the_oracle_does(values: np.ndarray, name: str) -> 
     assert wire.nbytes == codec.itemsize * values.size and wire.shape == values.shape
     out = np.full(values.shape, 99, np.float32)
     decoder = ElementDecoder(codec, out)
-    fed = [decoder.feed(view) for _, view in chunks(wire, 8)]
+    fed = [decoder.feed(view) for view in chunks(wire, 8)]
     assert [start for start, _ in fed] == [0, *(stop for _, stop in fed)][: len(fed)]
     with np.errstate(over="ignore"):
         expected = values.astype(ORACLE[name]).astype(np.float32)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pslab.display.status import memory_line, memory_sentences, status_json
+from psserver.service.guard.limits import MEMBER_CALLS
 from psserver.service.guard.machine import default_limit
 from psserver.service.guard.memory import MIB, Memory
 from pswire.config.units import parse_size
@@ -52,25 +53,27 @@ def claim(peer: Peer) -> bytes:
     ).SerializeToString()
 
 
-def test_a_member_has_one_attachment() -> None:
-    """Its newest connection has it; older ones are cut, and their segments go."""
+def test_a_member_attaches_as_often_as_it_may_call() -> None:
+    """Its newest connections have memory; older ones are cut, and their segments go."""
     with serving() as cluster, ExitStack() as stack, Peer(cluster, "worker", WIDE) as peer:
         peer.step()
         host, server = cluster.servers[0].probe.host, cluster.servers[0].server
         name = server.owner.ask(lambda: server.sockets.name)
         before = len(segments_of("self"))
         lines = []
-        for _ in range(8):
+        for number in range(1, 9):
             line, answer = handshake.connect_unix(name, claim(peer))
             lines.append(stack.enter_context(closing(line)))
             assert not shard_pb2.Attached.FromString(answer).refusal
-            assert host.memory.reserved == 4_000_000
-        for line in lines[:-1]:
+            kept = 4_000_000 * min(number, MEMBER_CALLS)
+            wait_until(lambda kept=kept: host.memory.reserved == kept, "the memory of older ones")
+        for line in lines[:-MEMBER_CALLS]:
             assert line.receive() is None
             line.close()
-        # A slot and the control word, of one connection: the server's, and the same files as its worker has them.
-        wait_until(lambda: len(segments_of("self")) <= before + 2, "older segments to go")
-        lines[-1].cut()
+        # A slot and the control word of each: the server's, and the same files as its worker has them.
+        wait_until(lambda: len(segments_of("self")) <= before + 2 * MEMBER_CALLS, "older segments to go")
+        for line in lines[-MEMBER_CALLS:]:
+            line.cut()
         wait_until(lambda: not host.memory.reserved, "the room to be given back")
 
 

@@ -140,7 +140,7 @@ class _Incoming:
 
         Runs on one thread at a time and touches only the slot, which belongs to this payload.
         """
-        if not 0 < chunk.nbytes <= self._total - self._received:
+        if self._received + chunk.nbytes > self._total:
             raise invalid(
                 f"payload of ticket {self._slot.ticket}: expected {self._total} bytes, "
                 f"got {self._received + chunk.nbytes} or more"
