@@ -84,9 +84,15 @@ def trained_by_two(dies: int) -> list[Any]:
         for last in (False, True) if dies else (True,):
             models, met = [model(), model()], threading.Barrier(2)
             jobs = [pk.distribute(each, hosts, task_index=k) for k, each in enumerate(models)]
-            # Both sessions stand before one goes on: the server waits for no worker that has only joined.
             assert [job.session.rank for job in jobs] == [0, 1]
-            wait_until(lambda: all(job.session._link._stream._sender for job in jobs), "both sessions")  # noqa: B023
+            streams = [job.session._link._stream for job in jobs]
+            if dies and last:
+                # Both have a ticket before one goes on: a barrier waits for no worker that has only joined.
+                for stream in streams:
+                    stream.tell(lambda engine: engine.ready())
+                wait_until(lambda: all(stream._engine.grants for stream in streams), "both grants")  # noqa: B023
+            else:
+                wait_until(lambda: all(stream._sender for stream in streams), "both sessions")  # noqa: B023
 
             def work(index: int, models: Any = models, met: Any = met, last: bool = last) -> None:
                 callbacks = [] if last else [Dies(dies, met)]
