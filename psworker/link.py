@@ -156,11 +156,6 @@ class Link:
         return self._stream.stop
 
     @property
-    def transport(self) -> tuple[str, ...]:
-        """How payloads travel, by server: "grpc", "socket", "shared-memory", or "undecided" before the first one."""
-        return tuple(shard.transport.kind for shard in self._shards)
-
-    @property
     def dtypes(self) -> tuple[str, ...]:
         """The dtype of the weights that `psworker.loop` gives to a trainer: "float32" from shared memory and for a
         local rule, else the wire dtype."""

@@ -36,7 +36,6 @@ log = logging.getLogger("ps-worker")
 
 # Seconds between progress lines.
 PROGRESS_EVERY = 2.0
-# Seconds.
 
 
 class WorkerOptions(Section):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 from numpy.typing import NDArray
 
 from pswire.logs.events import event
@@ -69,7 +70,8 @@ class Turns:
         call. `unit`: what a contribution is made of, for the error when too many are not finite."""
         self.link = link
         self.batch, self.bad, self.rate = link.info.next_batch, 0, rate
-        self._membership = link.info.membership
+        # Whether this loop has set a rate.
+        self.has_set, self._membership = False, link.info.membership
         self._put, self._counts, self._unit = put, counts or FateCounts(), unit
 
     def next(self) -> Turn | None:
@@ -85,12 +87,13 @@ class Turns:
         """How many contributions had each fate so far."""
         return self._counts.take(self.link)
 
-    def rejoin(self) -> None:
-        """Learn the job's learning rate if this worker has joined again: servers that went back have an older one."""
+    def look_for_rate(self) -> None:
+        """Learn whether servers that went back have lost a rate that this loop has set, so that it is sent again."""
         info = self.link.info
         if info.membership != self._membership:
-            self._membership = info.membership
-            self.rate = self.rate if info.learning_rate is None else info.learning_rate
+            self._membership, present = info.membership, info.learning_rate
+            if self.has_set and present is not None and np.float32(present) != np.float32(self.rate or 0.0):
+                self.rate = present
 
     def skip(self, named: str, why: object) -> None:
         """Leave out what is not finite. Raises Diverged for the tenth in a row."""
@@ -147,7 +150,7 @@ class Turn:
         turns = self._turns
         number = turns.batch if batch is None else batch
         turns.batch = number + 1
-        turns.rejoin()
+        turns.look_for_rate()
         changed = None if rate is None or rate == turns.rate else rate
         sent = False
         with self:
@@ -172,7 +175,8 @@ class Turn:
                 turns.skip(named or f"batch {number} is", refusal)
         if sent:
             turns.bad = 0
-            turns.rate = turns.rate if changed is None else changed
+            if changed is not None:
+                turns.rate, turns.has_set = changed, True
         return sent
 
     def send_nothing(self) -> None:

@@ -57,8 +57,7 @@ class SessionProbe:
     @property
     def fetched(self) -> bool:
         """The next version is here, fetched ahead, and the present ticket is not committed."""
-        assert self._session._reader.prefetch is not None
-        return self._session._reader.prefetch.fetched
+        return (fetch := self.fetch_under_way) is not None and fetch.done()
 
     @property
     def fetch_under_way(self) -> Future[Any] | None:

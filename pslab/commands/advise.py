@@ -116,6 +116,9 @@ def advise(
         how = comparison_of(training_loss=goals.training_loss, accuracy=goals.accuracy, as_json=as_json)
         plays = _Plays(experiment, Sweeping(source, folder, how, SharedTrainers()), goals)
         tried = list(candidates(experiment, rates))
+        skipped = [each for each in tried if isinstance(each, str)]
+        if len(skipped) == len(tried):
+            raise AdviceError(f"no policy can be tried for this job: {'; '.join(skipped)}")
         left = plays.play([each for each in tried if isinstance(each, Candidate)], seeds)
         if not left:
             context.exit(plays.running.code)
@@ -126,7 +129,6 @@ def advise(
                 "job.epochs, with one of these learning rates (--rates)"
             )
         show([run for each in left for run in plays.runs[each]], how)
-        skipped = [each for each in tried if isinstance(each, str)]
         _say(chosen, plays, skipped, folder, how)
 
 

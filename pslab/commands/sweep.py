@@ -106,7 +106,9 @@ class Sweeping:
 
     @property
     def code(self) -> int:
-        """The first exit code that is not 0, or 0."""
+        """The code of an interruption, else the first exit code that is not 0, or 0."""
+        if self.interrupted:
+            return self._codes[-1]
         return next((code for code in self._codes if code), int(ExitCode.OK))
 
     @property

@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import grpc
 
@@ -161,8 +161,8 @@ class JobInfo:
 class Joined:
     """The member that the session is since the newest Join. The session's thread updates it; any thread may read it.
 
-    `hello`: the first message of every stream. `learning_rate`: the job's present one; None if no commit may set
-    another. `renewals`: how often this session has become another member.
+    `hello`: the first message of every stream. `info`: what the training loop sees of it. `renewals`: how often this
+    session has become another member.
     """
 
     def __init__(self, reply: pb.JoinReply, session: str, *, numbered: bool) -> None:
@@ -181,24 +181,19 @@ class Joined:
 
     def take(self, reply: pb.JoinReply) -> None:
         """Become this member from now on."""
-        self.reply, self.worker_count = reply, reply.worker_count
-        self.learning_rate = reply.learning_rate if reply.HasField("learning_rate") else None
+        self.reply = reply
         self.hello = pb.Hello(
             job=reply.job, worker=reply.worker, incarnation=reply.incarnation, session=self._session
         )
-
-    @property
-    def info(self) -> JobInfo:
-        """The job and this worker's place in it."""
-        reply = self.reply
-        return JobInfo(
+        # Made once, because every step looks at it.
+        self.info = JobInfo(
             job=reply.job,
             worker=reply.worker,
             rank=reply.worker_index,
             size=reply.worker_count,
             seed=reply.seed,
             next_batch=reply.next_batch,
-            learning_rate=self.learning_rate,
+            learning_rate=reply.learning_rate if reply.HasField("learning_rate") else None,
             local_rule=reply.local_rule.name or PLAIN,
             incarnation=reply.incarnation,
             membership=self.renewals,
@@ -210,7 +205,7 @@ class Joined:
     def set_rate(self, rate: float | None) -> None:
         """Note the job's learning rate that a commit has set, which holds until a later Join; None: it has set none."""
         if rate is not None:
-            self.learning_rate = rate
+            self.info = replace(self.info, learning_rate=rate)
 
     def is_another(self, reply: pb.JoinReply) -> bool:
         """Whether the answer makes this session another member, which inherits nothing from the former one."""

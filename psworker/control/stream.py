@@ -324,11 +324,14 @@ class SessionStream:
         with self._lock:
             used = self.joined.used(self._engine)
         reply = self._registration.join(used)
-        if self.joined.is_another(reply):
-            with self._lock:
+        with self._lock:
+            another = self.joined.is_another(reply)
+            if another:
                 self.joined.renew(self._engine, reply)
+            # Before the loop wakes: it goes on at the batch that this answer names.
+            self.joined.take(reply)
+            if another:
                 self._notify()
-        self.joined.take(reply)
         # From now on payloads carry the new membership. The tickets of the former one are void by now.
         self._admit(reply)
 

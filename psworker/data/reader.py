@@ -64,11 +64,6 @@ class Prefetch:
             self._during = ticket
             self._under_way = self._ahead.submit(partial(self._fetch, ticket, narrow, rows))
 
-    @property
-    def fetched(self) -> bool:
-        """Whether the newest fetch has ended, with a version or an error."""
-        return self._under_way is not None and self._under_way.done()
-
     def take(self, ticket: int) -> list[Received] | None:
         """Return the version of the granted `ticket`; None if it was not fetched. Raises what its pull raised."""
         if self._under_way is None or ticket <= self._during:
@@ -243,7 +238,7 @@ class WeightReader:
 
     def _blocks_no_update(self, shard: ShardClient) -> bool:
         """Whether the server has room for the versions that all workers read, beside the newest and the next."""
-        held = self._stream.joined.worker_count * (2 if self.prefetch is not None else 1)
+        held = self._stream.joined.info.size * (2 if self.prefetch is not None else 1)
         return held < shard.arena_versions
 
 

@@ -316,11 +316,6 @@ class ShardClient:
 
     # Payloads out
 
-    def slot(self) -> Floats:
-        """Return an array for the next payload: in shared memory if possible, else of this process."""
-        attachment = self.transport.attachment
-        return np.empty(self.elements, np.float32) if attachment is None else attachment.slot
-
     def push(
         self,
         ticket: int,

@@ -44,10 +44,10 @@ class Attachment:
     # Payloads out
 
     def fill(self, values: NDArray[Any] | Pieces) -> None:
-        """Put `values` into the slot, unless they are the slot."""
+        """Put `values` into the slot."""
         if isinstance(values, Pieces):
             values.write(self.slot)
-        elif values is not self.slot:
+        else:
             np.copyto(self.slot, values)
 
     # Versions in

@@ -124,7 +124,11 @@ class Watch:
         try:
             yield
         finally:
-            self.strangers.pop(caller, None)
+            self.proven(caller)
+
+    def proven(self, caller: Caller) -> None:
+        """Count the caller no longer among those that have proven nothing."""
+        self.strangers.pop(caller, None)
 
     @contextmanager
     def first_message(self, caller: Caller) -> Iterator[None]:
@@ -159,7 +163,7 @@ class Watch:
 
         Raises Refused if that many are cut already but hold answers that the member does not read.
         """
-        self.strangers.pop(caller, None)
+        self.proven(caller)
         if caller.worker == worker:
             return
         self._forget(caller)

@@ -291,7 +291,7 @@ class SocketListener:
         if isinstance(connection, TlsConnection):
             self._authorizer.admit(EXCHANGE if serve is None else REPLICATE, connection)
         guest = Guest(serve) if serve is not None else await self._admit(bytes(first), connection)
-        self._watch.strangers.pop(caller, None)
+        self._watch.proven(caller)
         if len(self._connections) >= CONNECTIONS:
             raise exhausted("the server has no room for another connection")
         connection.expect(most=FRAME_BYTES)
