@@ -76,6 +76,8 @@ class Turns:
 
     def next(self) -> Turn | None:
         """Wait for a ticket, and give its version to `put`. None: the job is over. Raises as `Link.ready`."""
+        # The link keeps the newest few thousand fates only.
+        self._counts.take(self.link)
         while (grant := self.link.ready()) is not None:
             turn = Turn(self, grant)
             if self._put is None or turn.put():

@@ -38,6 +38,14 @@ def test_each_batch_has_a_turn_and_the_loop_ends_with_the_job(cluster: Cluster) 
         session.report({"loss": 0.5})
 
 
+def test_fates_are_counted_however_many_there_are(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a loop that asks for them once, at its end."""
+    monkeypatch.setattr("psworker.engine.pending.KEPT_DISPOSITIONS", 2)
+    with connected(cluster) as session:
+        assert all(send(turn) for turn in session.turns("abc", epochs=4))
+        assert session.fates == {"applied": 12}
+
+
 def test_a_restarted_worker_goes_on_where_it_was(cluster: Cluster) -> None:
     with connected(cluster) as session:
         for turn in session.turns("abcd"):

@@ -7,7 +7,7 @@ from typing import Any
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.control.joining import Joined
 from psworker.control.stream import SessionStream
-from psworker.engine import ClientEngine, Grant
+from psworker.engine import ClientEngine, Disposition, Grant
 from psworker.turn import Turns
 
 
@@ -29,6 +29,9 @@ class Recording:
         self.rates.append(learning_rate)
         if learning_rate is not None:
             self.info = replace(self.info, learning_rate=learning_rate)
+
+    def dispositions(self) -> list[Disposition]:
+        return []
 
     def rejoin(self, learning_rate: float) -> None:
         self.info = replace(self.info, membership=self.info.membership + 1, learning_rate=learning_rate)
