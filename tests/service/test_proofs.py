@@ -13,8 +13,8 @@ import pytest
 from pswire.transport.channels import UNREAD_BYTES
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
-from tests.attack.memory.http2 import Connection, grpc_message
 from tests.promises import promise
+from tests.service.http2 import Connection, grpc_message
 from tests.service.peer import Peer, messages, piece
 from tests.service.serving import PATIENCE, Cluster, refused, serving, wait_until
 
