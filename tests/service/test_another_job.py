@@ -95,19 +95,3 @@ def test_a_model_is_the_jobs_while_a_session_stands_for_it_or_may_come_back() ->
             cluster.coordinator.Join(stray, timeout=PATIENCE)
         first.stream = Stream(cluster, first.hello())
         first.leave()
-
-
-def test_a_model_that_does_not_fit_replaces_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving() as cluster:
-        cluster.coordinator.Join(join_request(make_plan(VARIABLES, 1), worker="first"), timeout=PATIENCE)
-        job = cluster.servers[0].probe.job
-        before = job.agreement.plan
-
-        def configure(*_: object) -> None:
-            raise MemoryError
-
-        monkeypatch.setattr(job.host, "configure", configure)
-        with refused(grpc.StatusCode.RESOURCE_EXHAUSTED):
-            cluster.coordinator.Join(join_request(make_plan(OTHER, 1)), timeout=PATIENCE)
-        assert job.agreement.plan is before
-        assert [worker.name for worker in cluster.status().workers] == ["first"]

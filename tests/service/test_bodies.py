@@ -52,15 +52,6 @@ def test_a_buffer_is_used_again_and_what_was_in_it_is_never_read_by_its_former_n
     assert bytes(follower.read(again, LARGE + 7)) == b"".join(parts(2, LARGE + 7))
 
 
-@pytest.mark.parametrize("nbytes", [0, 1 << 40])
-def test_a_body_beyond_its_segment_is_refused(nbytes: int) -> None:
-    primary = bodies()
-    lies = primary.lies(primary.make(parts(1)))
-    assert lies is not None
-    with pytest.raises(SegmentError):
-        bodies().read(lies, nbytes)
-
-
 def test_a_segment_that_is_not_the_one_named_is_refused_and_no_more_are_asked_for() -> None:
     primary, follower = bodies(), bodies()
     lies, probe = primary.lies(primary.make(parts(1))), primary.probe()
@@ -68,10 +59,3 @@ def test_a_segment_that_is_not_the_one_named_is_refused_and_no_more_are_asked_fo
     with pytest.raises(SegmentError):
         follower.read(Lies(replace(lies.place, token=b"x" * 16), lies.use), LARGE)
     assert not follower.can_read(probe)
-
-
-def test_without_shared_memory_bodies_travel_as_bytes() -> None:
-    primary = bodies("socket")
-    body = primary.make(parts(1))
-    assert primary.probe() is None and primary.lies(body) is None and bytes(body) == b"".join(parts(1))
-    assert bytes(Bodies().make(parts(1))) == b"".join(parts(1))

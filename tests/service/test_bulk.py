@@ -9,15 +9,10 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from psserver.service.net import bulk
-from psserver.service.net.bulk import SMALL, Buffers
-from psserver.service.net.connection import Connection
-from psserver.service.net.loop import HeavyWork, Owner
-from pswire.transport.framed_socket import FRAME_BYTES, HEAD, SocketError
+from pswire.transport.framed_socket import FRAME_BYTES, HEAD
 from pswire.transport.frames import Message
 from tests import patience
 from tests.comparing import same
-from tests.sentences import Recorder
-from tests.service import loops
 
 # Seconds; more than a test takes.
 LONG = patience.PATIENCE
@@ -54,15 +49,6 @@ def received(here: socket.socket, wanted: int = 100) -> tuple[list[bytes], bytes
     return frames, bulk.receive(here, FRAME_BYTES, take)
 
 
-def test_a_frame_that_is_too_long_is_refused_by_its_head(
-    ends: tuple[socket.socket, socket.socket], sentences: Recorder
-) -> None:
-    here, there = ends
-    there.sendall(HEAD.pack(FRAME_BYTES + 1, 0))
-    with sentences.raises(SocketError):
-        received(here)
-
-
 def test_messages_are_sent_whole_and_the_rest_of_one_that_is_not_taken_is_given_back(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
@@ -90,39 +76,6 @@ def test_messages_are_sent_whole_and_the_rest_of_one_that_is_not_taken_is_given_
             stream += read()
     assert stopped
     assert same(stream, b"".join(framed(head + payload) for head, payload in messages))
-
-
-def test_a_thread_goes_on_with_what_the_loop_began(ends: tuple[socket.socket, socket.socket]) -> None:
-    here, there = ends
-    there.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * SMALL)
-    # Of the second frame the loop reads no more than the beginning, for nobody waits for it then.
-    there.sendall(framed(b"first") + framed(b"s" * SMALL) + framed(b"third"))
-    taken: list[tuple[int, str]] = []
-
-    def take(message: Message) -> bool:
-        taken.append((len(message), threading.current_thread().name.rstrip("0123456789_")))
-        return False
-
-    async def live() -> "list[Message | None]":
-        owner = Owner()
-        owner.begin()
-        threads = HeavyWork(owner, 1, "payload")
-        connection = Connection(owner.loop, here, Buffers(), threads, "", lambda nbytes: LONG)
-        given: list[Message | None] = []
-        ended = owner.loop.create_future()
-
-        async def serve() -> None:
-            given.append(await connection.receive())
-            await connection.receive_many(take)
-            given.append(await connection.receive())
-
-        connection.run(serve(), ended.set_result)
-        assert await ended is None
-        threads.close()
-        return given
-
-    assert loops.run(live()) == [b"first", b"third"]
-    assert taken == [(SMALL, "payload")]
 
 
 # Peers that never rest, and are slow: they go on for LONG. A thread is free long before, in the middle of a frame.

@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import numpy as np
 import pytest
 
 from psserver.service.guard import calls
 from psserver.service.guard.limits import UNPROVEN
 from psserver.service.net import pushes
-from pswire.model.plan import VariableSpec
-from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from tests.patience import within
@@ -158,33 +155,6 @@ def test_a_payload_that_stops_half_way_is_cut(
 
 
 # Readers
-
-WIDE = (VariableSpec("w", (1_000_000,)),)
-
-
-def zero_window(cluster: Cluster, stack: ExitStack) -> Any:
-    options = [("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1)]
-    channel = stack.enter_context(grpc.insecure_channel(cluster.servers[0].address, options))
-    return stub_of(channel, "Shard")
-
-
-def test_readers_without_a_ticket_that_do_not_read_hold_up_no_update(stack: ExitStack) -> None:
-    with (
-        serving(read_limit=PATIENCE) as cluster,
-        Peer(cluster, "worker", WIDE) as worker,
-        Peer(cluster, "reader", WIDE) as reader,
-    ):
-        worker.step(0.0)
-        stub = zero_window(cluster, stack)
-        calls = []
-        for version in range(1, 5):
-            calls.append(stub.Pull(reader.request(worker.ready(), ticket=0, version=version)))
-            assert next(calls[-1])
-            assert worker.step(0.0).version == version + 1
-        stack.callback(lambda: [call.cancel() for call in calls])
-        # Each has a buffer of its own.
-        assert cluster.servers[0].probe.buffers <= 3
-        assert np.isfinite(worker.pull(worker.ready())[0]).all()
 
 
 def test_members_that_take_grants_and_do_not_read_are_given_up(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The ps-server command as a process: what it says, what it loads, and how it ends."""
 
-import json
 import os
 import re
 import shutil
@@ -11,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -48,27 +46,6 @@ def start(cluster: Cluster) -> Iterator[Start]:
         yield launch
 
 
-def tf_config(**task: Any) -> str:
-    cluster = {"ps": ["127.0.0.1:0", "127.0.0.1:1"], "chief": ["c:1"], "worker": ["w:1", "w:2"]}
-    return json.dumps({"cluster": cluster, "task": task})
-
-
-def test_tf_config_says_where_and_how_many(start: Start) -> None:
-    """A chief counts as a worker; options win over the environment."""
-    server = start("server", "-m", "psserver", "--json", TF_CONFIG=tf_config(type="ps", index=0))
-    address = server.wait_event("ready")["address"]
-    with connect_link(f"{address},127.0.0.1:1", {"w": np.zeros(4)}) as session:
-        assert session.info.size == 3
-    server.send(signal.SIGTERM)
-    assert server.wait_exit() == ExitCode.TERMINATED
-    alone = start("alone", "-m", "psserver", *ALONE, TF_CONFIG=tf_config(type="worker", index=0))
-    assert alone.wait_event("ready")["task_index"] == 0
-    alone.send(signal.SIGTERM)
-    assert alone.wait_exit() == ExitCode.TERMINATED
-    # Nobody else reaches it.
-    assert "WARNING" not in alone.errors
-
-
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGTERM, ExitCode.TERMINATED)],
@@ -89,15 +66,6 @@ def test_signals_end_both_servers(cluster: Cluster, number: signal.Signals, code
         stopped = server.wait_event("stopped")
         assert (stopped["exit_code"], stopped["reason"]) == (code, f"stopped by {number.name}")
         assert "Traceback" not in server.errors
-
-
-def test_a_shard_alone_ends_at_a_signal_too(start: Start) -> None:
-    hosts = ("--ps-hosts", "127.0.0.1:0,127.0.0.1:0", "--task-index", "1", "--json")
-    server = start("server", "-m", "psserver", *hosts)
-    server.wait_event("ready")
-    server.send(signal.SIGINT)
-    assert server.wait_exit() == ExitCode.INTERRUPTED
-    assert server.wait_event("stopped")["reason"] == "stopped by SIGINT"
 
 
 def test_a_server_that_is_not_there_is_named_again_and_again(start: Start) -> None:

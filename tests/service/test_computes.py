@@ -3,16 +3,13 @@
 import json
 from pathlib import Path
 
-import grpc
 import numpy as np
 import pytest
 
 from pslab.display.status import computing_sentences
-from pswire.model.plan import make_plan
 from tests.links import connect_link
 from tests.promises import promise
-from tests.service.peer import join_request
-from tests.service.serving import PATIENCE, VARIABLES, refused, serving
+from tests.service.serving import serving
 
 pytestmark = pytest.mark.cluster
 
@@ -37,11 +34,3 @@ def test_log_and_status_have_what_each_worker_told(tmp_path: Path) -> None:
     joins = [entry for entry in map(json.loads, lines) if entry["kind"] == "join"]
     # What was not told is not in the log.
     assert [entry.get("computes") for entry in joins] == ["jax on cuda:0", None, "jax on cuda:0"]
-
-
-def test_a_long_text_or_one_that_cannot_be_printed_is_refused() -> None:
-    with serving() as cluster:
-        for computes in ("x" * 129, "jax\non cpu"):
-            request = join_request(make_plan(VARIABLES, 1), computes=computes)
-            with refused(grpc.StatusCode.INVALID_ARGUMENT, "computes"):
-                cluster.coordinator.Join(request, timeout=PATIENCE)

@@ -1,14 +1,11 @@
 """A connection between two servers that breaks is no death: it is dialled again, and the log goes on where it was."""
 
 import threading
-from typing import Any
 
 import grpc
 import pytest
 
 from psserver.service.job import follower
-from psserver.service.net import follow as following
-from pswire import running
 from pswire.exits import ExitCode
 from pswire.v1 import shard_pb2 as pb
 from tests.service.following import configure, decided, follow, opening
@@ -81,28 +78,6 @@ def test_a_server_that_has_started_anew_is_not_taken_for_the_one_before(second: 
         follow(second, opening(again=True))
     end = pb.FollowRequest(shutdown=pb.Shutdown(exit_code=0, reason="done"))
     assert follow(second, opening(), end)
-
-
-def test_a_coordinator_that_does_not_come_back_is_gone(
-    second: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its time counts on the clock of this process."""
-    ahead = [0.0]
-    now = running.now
-
-    class Ahead:
-        @staticmethod
-        def now() -> float:
-            return now() + ahead[0]
-
-    monkeypatch.setattr(following, "running", Ahead)
-    monkeypatch.setattr(following, "LOOK_EVERY", 0.01)
-    follow(second, opening(), configure())
-    rpc: Any = second.probe.server.following.rpc  # type: ignore[union-attr]
-    wait_until(lambda: rpc._waiting is not None, "the wait for the coordinator")
-    assert rpc.ending is None
-    ahead[0] = 3600.0
-    assert second.ended() == ExitCode.UNREACHABLE
 
 
 def test_versions_are_those_of_a_run_without_cuts(monkeypatch: pytest.MonkeyPatch) -> None:

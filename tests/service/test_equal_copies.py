@@ -17,12 +17,12 @@ from tests.repetitions import FIRST_SEED, repetitions, usually
 from tests.service.replicated import copies
 from tests.service.serving import VARIABLES, granted, wait_until
 
-UPDATES = repetitions(60, soak=10_000, fast=10)
+UPDATES = repetitions(20, soak=10_000, fast=10)
 
 
 @promise("Both copies have the same bits after each update, under every optimizer.")
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("optimizer", usually(["adam", "lamb", "delayed-nesterov"], soak=list(names())))
+@pytest.mark.parametrize("optimizer", usually(["adam", "delayed-nesterov"], soak=list(names())))
 def test_all_versions_of_both_copies_have_one_digest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str
 ) -> None:

@@ -1,6 +1,5 @@
 """What servers tell about versions: put together, told once, and decided behind."""
 
-import asyncio
 from collections import deque
 from typing import Any
 from unittest import mock
@@ -11,7 +10,6 @@ from psserver.coordinator import inputs
 from psserver.facts import VersionFacts, from_wire, to_wire
 from psserver.service.job.decider import Decider
 from psserver.shard import Made
-from pswire import protocol
 from pswire.model.plan import VariableSpec, make_plan
 
 PLAN = make_plan([VariableSpec("a", (4, 2)), VariableSpec("b", (3,))], 2)
@@ -76,59 +74,3 @@ def decider(told: int = -1) -> Any:
     made.coordinator.state.kept_back.told, made.coordinator.state.version = told, 10
     made.coordinator.state.stopped = None
     return made
-
-
-def test_a_burst_of_commits_that_waited_is_decided_in_turn() -> None:
-    """More than calls may lie within each other; each commit makes a version at once, and is answered behind that."""
-    made, commits = decider(told=0), 2_000
-    state = made.coordinator.state
-    state.tickets.find.side_effect = lambda number, worker: mock.Mock(base=1, initialise=False)
-    decided: list[str] = []
-
-    def told(given: inputs.Executed) -> None:
-        state.kept_back.told = given.version
-
-    def handle(worker: str, incarnation: int, request: protocol.Request, norm: float) -> None:
-        decided.append(worker)
-        made.executed(0, Made(1 + len(decided)))
-
-    made.give, made._handle = told, handle
-
-    async def play() -> None:
-        made.host = mock.Mock()
-        made.host.owner.loop = asyncio.get_running_loop()
-        takes = [asyncio.create_task(made.take(f"w{n}", 0, protocol.Commit(n), 1.0)) for n in range(commits)]
-        await asyncio.sleep(0)
-        assert not decided and not any(take.done() for take in takes)
-        made.executed(0, Made(1))
-        await asyncio.gather(*takes)
-
-    state.version = commits + 10
-    asyncio.run(play())
-    assert decided == [f"w{n}" for n in range(commits)]
-
-
-def test_what_waits_is_decided_when_the_job_stops_and_answered_when_it_fails() -> None:
-    made = decider(told=0)
-    state = made.coordinator.state
-    state.tickets.find.return_value = mock.Mock(base=1, initialise=False)
-    made._handle, made._decided = mock.Mock(), mock.Mock()
-    made.handle("w0", 0, protocol.Commit(3))
-    made.handle("w0", 0, protocol.Leave("tired"))
-    made._handle.assert_not_called()
-    state.stopped = "enough"
-    made.step(list)
-    assert [type(call.args[2]).__name__ for call in made._handle.call_args_list] == ["Commit", "Leave"]
-    state.stopped, made.over = None, True
-
-    async def play() -> None:
-        made.host = mock.Mock()
-        made.host.owner.loop = asyncio.get_running_loop()
-        take = asyncio.create_task(made.take("w1", 0, protocol.Commit(4), 1.0))
-        await asyncio.sleep(0)
-        assert not take.done()
-        made.routes = mock.Mock()
-        made.fail("the disk is full", mock.Mock())
-        await take
-
-    asyncio.run(play())

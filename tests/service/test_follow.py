@@ -88,18 +88,13 @@ BROKEN: dict[str, tuple[list[pb.FollowRequest], str]] = {
         [decided(pb.Decision(index=0))],
         "decision 0: expected one of a kind that this server knows, got another",
     ),
-    "a plan that is not ASCII": ([configure(plan="é")], "Configure.plan: expected ASCII characters"),
     "another plan": ([configure(plan="x")], "run the same version of ps-server everywhere"),
-    "no variables": ([configure(variables=[])], "cannot configure server 1: expected at least one variable"),
     "an unknown optimizer": ([configure(optimizer='{"name": "sdg"}')], "sgd"),
-    "an optimizer that is no JSON": ([configure(optimizer="{")], "cannot configure server 1"),
     "an unknown compensator": ([configure(tensors='{"compensator": "tailor"}')], "expected one of taylor"),
-    "tensor parts that are no JSON": ([configure(tensors="")], "cannot configure server 1"),
     "tensor parts that are no table": (
         [configure(tensors="[1]")],
         "expected compensator, aggregator and knobs",
     ),
-    "an optimizer that is no table": ([configure(optimizer="[1]")], "cannot configure server 1"),
     "an unknown exit code": (
         [pb.FollowRequest(shutdown=pb.Shutdown(exit_code=99))],
         "expected a documented exit code, got 99",

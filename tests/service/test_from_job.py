@@ -7,7 +7,6 @@ import grpc
 import numpy as np
 import pytest
 
-from pslab.runs.folder import Run
 from psserver.options import Options
 from psserver.settings import SettingsError, resolve
 from pswire.model.plan import VariableSpec, make_plan
@@ -88,13 +87,6 @@ def test_a_wish_is_held_against_the_servers_own() -> None:
         same = ADAM | {"beta_1": float(np.float32(0.9))}
         with connect_link(cluster.hosts, START, optimizer=same) as session:
             session.done()
-
-
-def test_a_job_that_ends_before_it_knew_has_a_log(tmp_path: Path) -> None:
-    with serving(overrides=["optimizer={name='from-job'}"], out=tmp_path / "run"):
-        pass
-    assert [entry["kind"] for entry in entries(tmp_path / "run")] == ["job", "stop"]
-    assert Run(tmp_path / "run").summary.optimizer == {}
 
 
 def test_nothing_goes_beside_from_job(sentences: Recorder) -> None:

@@ -1,6 +1,5 @@
 """Bytes that are no message, or too many, on every RPC of every server: INVALID_ARGUMENT, and what was expected."""
 
-import os
 from typing import Any
 
 import grpc
@@ -52,27 +51,6 @@ def test_garbage(cluster: Cluster, unharmed: Unharmed, method: MethodDescriptor,
     for server in servers_of(method):
         with unharmed(), refused(INVALID, "expected a", method.input_type.name, f"got {len(garbage)} bytes"):
             list(cluster.raw(server, path(method))(iter([garbage]), timeout=PATIENCE))
-
-
-def test_random_bytes(cluster: Cluster, unharmed: Unharmed) -> None:
-    """Whatever they happen to mean, no server says anything but a refusal."""
-    with unharmed():
-        for method in METHODS:
-            # These say nothing that could be wrong.
-            for server in servers_of(method) if method.name not in ANSWERED else []:
-                for size in (1, 2, 5, 40, 1000):
-                    with pytest.raises(grpc.RpcError) as caught:
-                        list(
-                            cluster.raw(server, path(method))(
-                                iter([b"\x08" + os.urandom(size)]), timeout=PATIENCE
-                            )
-                        )
-                    assert caught.value.code() in (
-                        INVALID,
-                        grpc.StatusCode.FAILED_PRECONDITION,
-                        grpc.StatusCode.ABORTED,
-                        grpc.StatusCode.PERMISSION_DENIED,
-                    ), (method.name, caught.value)
 
 
 def test_an_empty_message_is_a_message(cluster: Cluster, unharmed: Unharmed) -> None:
@@ -150,21 +128,6 @@ def test_garbage_between_chunks(cluster: Cluster, peer: Peer, unharmed: Unharmed
     exchange = shard_pb2.ExchangeRequest(push=peer.header(grant, 0)).SerializeToString()
     with unharmed(), refused(INVALID, "expected a pswire.v1.ExchangeRequest, got 3 bytes that do not parse"):
         list(cluster.raw(0, "/pswire.v1.Shard/Exchange")(iter([exchange, b"\xff\xff\xff"]), timeout=PATIENCE))
-
-
-def test_standard_services_survive_garbage(cluster: Cluster, unharmed: Unharmed) -> None:
-    for name in (
-        "/grpc.health.v1.Health/Check",
-        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-    ):
-        with unharmed(), pytest.raises(grpc.RpcError):
-            list(cluster.raw(0, name)(iter([b"\xff" * 9]), timeout=PATIENCE))
-
-
-def test_a_method_that_is_none(cluster: Cluster, unharmed: Unharmed) -> None:
-    for name in ("/pswire.v1.Shard/Pillage", "/pswire.v1.Nobody/Push", "/pswire.v1.Coordinator/Status"):
-        with unharmed(), refused(grpc.StatusCode.UNIMPLEMENTED):
-            list(cluster.raw(1, name)(iter([b""]), timeout=PATIENCE))
 
 
 # What is too large

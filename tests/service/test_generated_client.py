@@ -5,7 +5,6 @@ import re
 import shlex
 from collections.abc import Iterator
 
-import ml_dtypes
 import numpy as np
 import pytest
 from google.protobuf import json_format, message_factory
@@ -13,7 +12,6 @@ from google.protobuf import json_format, message_factory
 from pswire.model.plan import VariableSpec
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
-from pswire.v1.model_pb2 import WIRE_DTYPE_BFLOAT16, WIRE_DTYPE_FLOAT16
 from tests.docs.markdown import named
 from tests.links import connect_link
 from tests.service.peer import Peer, messages
@@ -22,10 +20,6 @@ from tests.service.serving import PATIENCE, VARIABLES, Cluster, granted, serving
 SERVICES = {
     "Coordinator": pb.DESCRIPTOR.services_by_name["Coordinator"],
     "Shard": shard_pb2.DESCRIPTOR.services_by_name["Shard"],
-}
-NARROW = {
-    "float16": (WIRE_DTYPE_FLOAT16, np.dtype("<f2")),
-    "bfloat16": (WIRE_DTYPE_BFLOAT16, np.dtype(ml_dtypes.bfloat16)),
 }
 
 
@@ -117,33 +111,3 @@ def test_fields_in_another_order_are_the_same_message(cluster: Cluster) -> None:
         swapped = b"\x7a\x40" + data + header + b"\x80\x01\x01"
         call = cluster.channels[0].stream_unary("/pswire.v1.Shard/Push", None, shard_pb2.PushReply.FromString)
         assert len(call(iter([swapped]), timeout=PATIENCE).receipt) == 24
-
-
-@pytest.mark.parametrize("name", NARROW)
-def test_narrow_numbers_travel_and_wide_ones_are_summed(name: str) -> None:
-    """Steps of 2**-11 from 1: in 16 bits they would round away, or to a coarser sum."""
-    number, dtype = NARROW[name]
-    tiny = 2.0**-11
-    with serving(2) as cluster, Peer(cluster, "narrow") as peer:
-        wide = peer.header(peer.ready(), 0).bytes
-        peer.dtype = number
-        for _ in range(3):
-            grant = peer.ready()
-            receipts = []
-            for server, shard in enumerate(peer.plan.shards):
-                data = np.full(shard.elements, -tiny, np.float32).astype(dtype).tobytes()
-                assert len(data) == shard.nbytes // 2
-                receipts.append(
-                    peer.push_messages(server, messages(peer.header(grant, server, bytes=len(data)), data, 6))
-                )
-            peer.commit(grant.ticket, receipts)
-            peer.grant = None
-            peer.settled()
-        grant = peer.ready()
-        assert wide == 64
-        # Float32 on the servers: 1 + 3 * 2**-11 is no 16-bit number.
-        exact = np.frombuffer(peer.pull_bytes(grant, 0, dtype=1), "<f4")
-        assert (exact == 1 + 3 * tiny).all()
-        narrow = np.frombuffer(peer.pull_bytes(grant, 0), dtype)
-        assert len(narrow) == len(exact)
-        assert (narrow == exact.astype(dtype)).all()

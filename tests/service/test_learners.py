@@ -1,7 +1,6 @@
 """A server without a copy is given one: its bytes, what is refused of them, and three servers in this process."""
 
 import asyncio
-import gc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +28,6 @@ from psserver.service.replicas.wire import PIECE
 from psserver.shard import ShardState, copied
 from psserver.shard.state import ShardFacts
 from pswire import protocol
-from pswire.transport.segments import SegmentError
 from pswire.v1 import shard_pb2
 from tests.links import connect_link
 from tests.service.replicated import Job, copies, made_anew, newest, state_of, train
@@ -103,26 +101,6 @@ def test_arrays_that_are_lent_do_not_travel(monkeypatch: pytest.MonkeyPatch) -> 
     assert all((found.arrays[name] == values).all() for name, values in ARRAYS.items())
     with pytest.raises(ValueError, match="read-only"):
         found.arrays["version/3"][0] = 1.0
-
-
-def test_lent_arrays_that_are_gone_are_noticed() -> None:
-    lent = Lent([np.zeros(lending.LARGE, np.float32)])
-    places, _ = lent.divided({"version/3": lent.room[0].reshape(-1)})
-    del lent
-    gc.collect()
-    arriving = arrival()
-    (piece,) = Whole(7, {"lent": places}, {}).pieces(4)
-    arriving.take(piece)
-    with pytest.raises(SegmentError):
-        arriving.read()
-
-
-def test_a_place_that_is_none_is_a_damaged_copy() -> None:
-    arriving = arrival()
-    (piece,) = Whole(7, {"lent": {"version/3": [1, 2]}}, {}).pieces(4)
-    arriving.take(piece)
-    with pytest.raises(CopyError):
-        arriving.read()
 
 
 @pytest.mark.parametrize("place", [3, 40, -5])

@@ -74,7 +74,7 @@ def test_what_a_worker_is_told_is_in_the_file(tmp_path: Path, way: str) -> None:
     out = tmp_path / "run"
     with serving(out=out) as cluster:
         peer = Peer(cluster, "a")
-        for _ in range(20):
+        for _ in range(5):
             ticket = peer.ready().ticket
             if way == "session":
                 version = peer.step().version

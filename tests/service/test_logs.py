@@ -5,14 +5,13 @@ from unittest import mock
 
 import pytest
 
-from psserver.replication import Config, Disk, Member
+from psserver.replication import Config, Member
 from psserver.replication import messages as m
-from psserver.service.errors import Refused
 from psserver.service.job.log_file import LogError
 from psserver.service.replicas.bodies import Bodies
 from psserver.service.replicas.disk import Promises
 from psserver.service.replicas.links import Links
-from psserver.service.replicas.logs import Logs, holders, part_held
+from psserver.service.replicas.logs import Logs
 from psserver.service.replicas.shell import Machine
 
 
@@ -25,11 +24,6 @@ def made(out: Path, server: int, servers: int = 5, parts: int = 2, resume: str |
     logs.own.machine = mock.create_autospec(Machine, instance=True)
     logs.vote(lambda error: None)
     return logs
-
-
-def test_each_pair_of_servers_has_a_part_and_an_odd_one_votes() -> None:
-    assert [holders(part) for part in range(3)] == [(0, 1), (2, 3), (4, 5)]
-    assert [part_held(server, 2) for server in range(5)] == [0, 0, 1, 1, None]
 
 
 @pytest.mark.parametrize(
@@ -53,15 +47,6 @@ def test_a_promise_in_one_log_binds_in_that_one_alone_also_after_a_restart(tmp_p
     assert all(shell.replica.incarnation == 1 for shell in again.shells)
 
 
-def test_answers_name_the_log_of_the_question(tmp_path: Path) -> None:
-    logs = made(tmp_path, 4)
-    logs.receive(3, 1, m.Prepare(8))
-    links = logs.shells[1].links
-    assert links.send.call_args.kwargs == {"part": 1}  # type: ignore[attr-defined]
-    with pytest.raises(Refused):
-        logs.receive(3, 2, m.Prepare(8))
-
-
 def test_from_a_checkpoint_only_server_0_has_the_coordinator_and_both_copies_of_other_parts_begin(
     tmp_path: Path,
 ) -> None:
@@ -83,10 +68,3 @@ def test_promises_in_another_number_of_logs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(LogError, match="has promised in 2 logs"):
         made(tmp_path, 1, servers=7, parts=3)
     assert made(tmp_path, 1, servers=7, parts=3, resume="latest").anew
-
-
-def test_a_disk_holds_promises_of_all_logs(tmp_path: Path) -> None:
-    made(tmp_path, 2)
-    found = Promises(tmp_path, 2).read()
-    assert found is not None
-    assert found.with_promise(1, Disk(9, found.disks[1].config)).disks[1].promised == 9

@@ -1,5 +1,6 @@
 """Memory that a peer can cause is bounded for each member and in all, and a model that cannot fit is refused."""
 
+import resource
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from pslab.display.status import memory_line, memory_sentences, status_json
+from psserver.service.guard import machine
 from psserver.service.guard.limits import MEMBER_CALLS
 from psserver.service.guard.machine import default_limit
 from psserver.service.guard.memory import MIB, Memory
@@ -17,6 +19,7 @@ from pswire.config.units import parse_size
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import FRAME_BYTES
+from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from tests.probes import received_bytes
 from tests.service.peer import Peer, join_request, messages
@@ -173,6 +176,24 @@ def test_memory_grows_with_what_comes_and_not_with_what_is_announced() -> None:
         assert received_bytes(connection) <= 2**18
         other.close()
         reading.join(PATIENCE)
+
+
+def test_one_more_than_there_is_room_for_is_refused_with_the_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = machine.RESERVED_DESCRIPTORS + 2 * machine.DESCRIPTORS
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (room, room))
+    with serving() as cluster, Peer(cluster, "one") as one, Peer(cluster, "two") as two:
+        with refused(
+            grpc.StatusCode.RESOURCE_EXHAUSTED, "room for 2 workers at once, and has them", "ulimit -n"
+        ):
+            Peer(cluster, "three")
+        # Who is here may join again, and a place that is left is another's.
+        Peer(cluster, "one")
+        assert one.worker == "one"
+        two.send(leave=pb.Leave(reason="test"))
+        wait_until(lambda: [w.state for w in cluster.status().workers if w.name == "two"] == ["left"], "it")
+        Peer(cluster, "three")
 
 
 # The account

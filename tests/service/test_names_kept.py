@@ -3,41 +3,11 @@
 import grpc
 import pytest
 
-from pslab.verify.harness import CoordinatorHarness
-from psserver.coordinator import JobState, inputs
-from psserver.coordinator.roster import MAX_NAME_BYTES, REMEMBERED_SESSIONS, Tally
+from psserver.coordinator.roster import MAX_NAME_BYTES
 from psserver.service.guard.memory import MIB
 from psserver.service.job import joining
 from tests.service.peer import Peer, join_request
 from tests.service.serving import PATIENCE, refused, serving
-
-
-def weighed(harness: CoordinatorHarness) -> int:
-    return sum(len(name) + tally.nbytes for name, tally in harness.coordinator.state.roster.tallies.items())
-
-
-def test_the_sum_is_that_of_all_names_whatever_happens() -> None:
-    harness = CoordinatorHarness("async", {}, workers=3).starts()
-    roster = harness.coordinator.state.roster
-    assert roster.nbytes == weighed(harness) > 0
-    for turn in range(40):
-        before = roster.nbytes
-        harness.commits(f"w{turn % 3 if turn % 7 else 0}")
-        assert roster.nbytes == weighed(harness) >= before
-    for number in range(2 * REMEMBERED_SESSIONS):
-        harness.coordinator.take(inputs.JoinAsked("again", f"session-{number:056}", 9), harness.now)
-        assert roster.nbytes == weighed(harness)
-    kept = roster.tally("again").nbytes + len("again")
-    assert kept <= MAX_NAME_BYTES
-    assert kept - Tally().nbytes >= REMEMBERED_SESSIONS * 64, "more processes are remembered, and counted"
-
-
-def test_a_restored_roster_weighs_the_same() -> None:
-    harness = CoordinatorHarness("async", {}, workers=2).starts()
-    harness.commits("w0")
-    harness.commits("w1")
-    again = JobState.read(harness.coordinator.saved())
-    assert again.roster.nbytes == harness.coordinator.state.roster.nbytes
 
 
 def test_names_without_end_are_refused_with_the_numbers_and_members_go_on(

@@ -56,7 +56,7 @@ def test_a_loop_of_ready_and_abandon_is_slowed_down(monkeypatch: pytest.MonkeyPa
             idle.send(ready=pb.Ready())
             idle.send(abandon=pb.Abandon(ticket=idle.receive("grant").ticket, reason="again"))
         # What it says from here on waits at its own end.
-        for ticket in range(1000):
+        for ticket in range(100):
             idle.send(ready=pb.Ready())
             idle.send(abandon=pb.Abandon(ticket=ticket, reason="again"))
         for _ in range(20):
@@ -75,9 +75,9 @@ def test_ready_beyond_a_members_tickets_is_slowed_down(monkeypatch: pytest.Monke
         loud = Peer(cluster, "loud")
         loud.ready()
         # The last of these that is read has an answer, and so has each before it.
-        for _ in range(1000):
+        for _ in range(100):
             loud.send(ready=pb.Ready())
-        for _ in range(50):
+        for _ in range(10):
             steady.step()
         answers = 0
         with suppress(queue.Empty):

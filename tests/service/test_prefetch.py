@@ -87,14 +87,11 @@ def test_the_next_version_arrives_during_the_computation(transport: str, servers
         assert cluster.servers[0].probe.tickets == 7
 
 
-@pytest.mark.parametrize(
-    ("policy", "transport"), [("sync", "grpc"), ("k-async", "socket"), ("ssp", "shared-memory")]
-)
+@pytest.mark.parametrize(("policy", "transport"), [("sync", "grpc"), ("ssp", "shared-memory")])
 def test_where_the_policy_grants_nothing_ahead_it_is_as_without(policy: str, transport: str) -> None:
     def seen(prefetch: bool) -> list[bytes]:
-        knobs = ["policy.aggregate=1"] if policy == "k-async" else []
         with (
-            serving(policy=policy, overrides=knobs) as cluster,
+            serving(policy=policy) as cluster,
             connect(cluster, transport, prefetch=prefetch) as session,
         ):
             trainer = Trainer(5)
@@ -109,7 +106,6 @@ def test_where_the_policy_grants_nothing_ahead_it_is_as_without(policy: str, tra
     ("policy", "transport", "servers"),
     [
         ("async", "grpc", 2),
-        ("bounded", "socket", 1),
         ("sync", "shared-memory", 2),
     ],
 )
@@ -201,17 +197,6 @@ def test_no_commit_overtakes_the_one_before(tmp_path: Path) -> None:
     tickets = [line["ticket"] for line in commits]
     assert tickets == sorted(tickets) and len(tickets) == 60
     assert [line.get("residual") for line in commits] == [None, *tickets[:-1]]
-
-
-def test_closing_ends_the_wait_for_a_ticket_that_never_comes() -> None:
-    with serving(policy="sync", workers=1) as cluster:
-        session = connect(cluster, "grpc")
-        grant = granted(session)
-        with session.view_flat(grant):
-            session.prefetch(grant)
-        waiting = SessionProbe(session).fetch_under_way
-        session.close()
-        assert waiting is not None and waiting.result(PATIENCE) is None
 
 
 def test_a_commit_does_not_wait_for_the_worker_that_makes_it(caplog: pytest.LogCaptureFixture) -> None:

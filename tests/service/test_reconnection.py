@@ -6,12 +6,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from psworker.engine import Stop
+from psworker.engine import Grant, Stop
 from tests.links import connect_link
 from tests.promises import promise
 from tests.service.serving import ONES, PATIENCE, Cluster, granted, serving, wait_until
 
-BATCHES = 25
+BATCHES = 12
 
 
 def sessions() -> set[threading.Thread]:
@@ -44,12 +44,11 @@ def work(cluster: Cluster, name: str, abandon_every: int) -> Stop:
 
 
 @promise("Retries never apply a gradient twice and never lose one.")
-@pytest.mark.parametrize("policy", ["sync", "async"])
-def test_lines_that_break_at_every_version(policy: str) -> None:
+def test_lines_that_break_at_every_version() -> None:
     # Of which a third is theirs to come back.
     overrides = [f"cluster.worker_timeout={3 * PATIENCE}"]
     with (
-        serving(workers=2, policy=policy, overrides=overrides) as cluster,
+        serving(workers=2, policy="async", overrides=overrides) as cluster,
         ThreadPoolExecutor(2) as pool,
     ):
         ends: list[Future[Stop]] = [
@@ -72,8 +71,9 @@ def test_lines_that_break_at_every_version(policy: str) -> None:
         assert counts == {"anna": (BATCHES, BATCHES, 0, 0), "berta": (BATCHES, BATCHES, 0, 0)}
 
 
-def test_a_line_that_breaks_at_the_barrier() -> None:
-    """The grant is decided while the line is down, and told when it stands again."""
+@pytest.mark.parametrize("way", ["session", "exchange"])
+def test_a_line_that_breaks_at_the_barrier(way: str) -> None:
+    """The grant is decided while the line is down, and told when it stands again, or by the exchange that waits."""
     with (
         serving(workers=2, policy="sync") as cluster,
         connect_link(cluster.hosts, ONES, name="anna") as anna,
@@ -83,9 +83,17 @@ def test_a_line_that_breaks_at_the_barrier() -> None:
         asked = pool.submit(anna.ready), pool.submit(berta.ready)
         grants = [ask.result(PATIENCE) for ask in asked]
         assert grants[0] is not None and grants[1] is not None
-        anna.push(grants[0], {"dense/bias": np.ones(4)})
-        anna.commit(grants[0], samples=1)
-        waiting = pool.submit(anna.ready)
+        mine = grants[0]
+
+        def waits() -> Grant | None:
+            if way == "session":
+                anna.push(mine, {"dense/bias": np.ones(4)})
+                anna.commit(mine, samples=1)
+            else:
+                anna.contribute(mine, anna.pull_flat(mine), samples=1, ready=True)
+            return anna.ready()
+
+        waiting = pool.submit(waits)
         wait_until(
             lambda: "waiting" in {w.state for w in cluster.servers[0].probe.job.report().workers},
             "the barrier",

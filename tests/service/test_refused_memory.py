@@ -34,12 +34,8 @@ def alive(kind: type) -> int:
 REFUSED: dict[str, tuple[int, Any]] = {
     "/pswire.v1.Coordinator/Join": (0, pb.JoinRequest(worker="w" * 65)),
     "/pswire.v1.Coordinator/Session": (0, pb.SessionRequest(hello=pb.Hello(worker="w" * 65))),
-    "/pswire.v1.Coordinator/GatherEpoch": (0, pb.GatherEpochRequest(worker="w" * 65)),
-    "/pswire.v1.Coordinator/ChangePolicy": (0, pb.ChangePolicyRequest(name="no JSON")),
-    "/pswire.v1.Shard/Pull": (0, shard_pb2.PullRequest(worker="nobody", job="none")),
     "/pswire.v1.Shard/Exchange": (0, shard_pb2.ExchangeRequest(pull=shard_pb2.PullRequest(job="none"))),
     "/pswire.v1.Shard/Follow": (1, shard_pb2.FollowRequest(decisions=shard_pb2.Decisions())),
-    "/pswire.v1.Shard/Replicate": (0, shard_pb2.ReplicateRequest(parts=[shard_pb2.ReplicatePart()])),
 }
 
 

@@ -79,22 +79,6 @@ def test_who_waits_in_a_session_that_is_closed_is_told(wait: str, state: str) ->
         assert told == ["the session is closed"]
 
 
-@pytest.mark.parametrize(("transport", "servers"), [("grpc", 2), ("socket", 1), ("shared-memory", 2)])
-def test_a_closed_session_says_so(transport: str, servers: int, sentences: Recorder) -> None:
-    with serving(servers=servers) as cluster:
-        session = connect_link(cluster.hosts, {"w": np.zeros(3)}, transport=transport)
-        grant = granted(session)
-        session.pull(grant)
-        session.close()
-        for call in (
-            session.ready,
-            lambda: session.pull(grant),
-            lambda: session.push(grant, {"w": np.ones(3)}),
-        ):
-            with sentences.raises(SessionError):
-                call()
-
-
 def test_a_fault_of_the_server_ends_the_session_in_words(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

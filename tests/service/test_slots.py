@@ -1,6 +1,5 @@
 """What the optimizer remembers, as members read it: the slots of a version, copied once for all who read it."""
 
-import grpc
 import numpy as np
 import pytest
 
@@ -13,7 +12,7 @@ from psworker.link import Link
 from tests.links import connect_link
 from tests.sentences import Recorder
 from tests.service.peer import Peer
-from tests.service.serving import PATIENCE, refused, serving, wait_until
+from tests.service.serving import PATIENCE, serving, wait_until
 
 START = {"w": np.ones((300, 7), np.float32), "b": np.zeros(7, np.float32)}
 MOMENTUM = ["optimizer.name=momentum", "optimizer.momentum=0.5", "optimizer.learning_rate=1.0"]
@@ -46,11 +45,6 @@ def test_slots_of_a_grant_and_of_the_end(transport: str, servers: int) -> None:
         session.done()
         (last,) = session.pull_slots(1)
         assert all((array == -1.75).all() for array in last)
-
-
-def test_an_optimizer_that_remembers_nothing_has_no_slots() -> None:
-    with serving(2) as cluster, connect_link(cluster.hosts, START) as session:
-        assert session.pull_slots(0, trained(session, 1)) == []
 
 
 def test_before_the_first_update_they_are_as_they_begin() -> None:
@@ -102,12 +96,3 @@ def test_a_copy_that_cannot_be_made_ends_no_job(monkeypatch: pytest.MonkeyPatch)
                 session.pull_slots(1, grant)
         (slot,) = session.pull_slots(1, grant)
         assert all((array == -1).all() for array in slot)
-
-
-def test_no_room_for_a_copy_is_said() -> None:
-    with serving(overrides=MOMENTUM) as cluster, Peer(cluster, "w0") as peer:
-        grant = peer.ready()
-        memory = cluster.servers[0].probe.host.memory
-        memory.limit = memory.total
-        with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "no room for a copy"):
-            list(cluster.shards[0].Pull(peer.request(grant, ticket=0, slots=True), timeout=PATIENCE))

@@ -21,10 +21,7 @@ from tests.service.serving import granted, serving, wait_until
 STARVING = (
     ("bounded", {"max_staleness": 2}),
     ("ringmaster", {"threshold": 2}),
-    ("rennala", {"aggregate": 2}),
     ("k-sync", {"aggregate": 2}),
-    ("k-sync", {"aggregate": 2, "late": "drop"}),
-    ("k-batch-sync", {"aggregate": 2}),
 )
 
 

@@ -109,22 +109,6 @@ def play(cluster: Cluster, policy: str, *, stays: bool = False) -> None:
         one.stream.close()
 
 
-@promise(
-    "A failed write ends the job with a sentence and exit code 11; the log has no gap, and nobody waits in "
-    "silence."
-)
-@pytest.mark.parametrize("policy", POLICIES)
-def test_the_scenario_makes_the_entries_that_are_said(tmp_path: Path, policy: str) -> None:
-    out = tmp_path / "run"
-    name, knobs = POLICIES[policy]
-    with serving(1, workers=2, policy=name, overrides=knobs, out=out) as cluster:
-        play(cluster, policy)
-        cluster.servers[0].interrupt()
-        cluster.servers[0].ended()
-    made = {entry["kind"] for entry in log_of(out)}
-    assert made >= {kind for kind, under in KINDS.items() if under == policy}
-
-
 # Every call between an input and what is sent of it, in their order; "follow": to the other server, "post": to a
 # worker.
 WHERE = ("record", "order", "encode", "write", "submit", "follow", "remark", "post")
@@ -154,6 +138,10 @@ CASES = usually(
 )
 
 
+@promise(
+    "A failed write ends the job with a sentence and exit code 11; the log has no gap, and nobody waits in "
+    "silence."
+)
 @pytest.mark.parametrize(("kind", "where"), CASES)
 def test_a_failure_anywhere_ends_the_job_with_a_log_without_gaps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, where: str
