@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-import psworker
 from pslab.check.checker import check_run
 from pslab.replay.run_folder import prove, replay_of
 from pslab.runs.checkpoints import Fate, Shelf
@@ -20,7 +19,6 @@ from psserver.optimizers import build as build_optimizer
 from psserver.policies.declarations import BARE
 from psserver.shard import Shard
 from psserver.shard.deltas import DeltaStream
-from psserver.shard.resharding import reshard
 from pswire.decisions import entries
 from pswire.decisions.orders import Apply, Fold, Hold, Install
 from pswire.model.plan import VariableSpec, make_plan
@@ -35,7 +33,6 @@ from psworker.link import Link
 from tests.links import connect_link
 from tests.promises import promise
 from tests.replay.simulated import simulate
-from tests.sentences import Recorder
 from tests.service.serving import granted, serving, wait_until
 
 VARIABLES = (
@@ -116,15 +113,6 @@ def test_changes_that_arrive_in_pieces_make_the_same_version(
         chain[:here] = bytes_of[:here]
         adding.upto(here)
     assert arriving.tobytes() == whole.tobytes() and adding.checksum == found
-
-
-def test_a_checksum_tells_places_and_signs_apart() -> None:
-    values = drawn(1, 1000)
-    other = values.copy()
-    other[[3, 4]] = other[[4, 3]]
-    assert len({checksum(values), checksum(other), checksum(-values), checksum(values[:-1])}) == 4
-    bits = values.view(np.uint32).astype(object)
-    assert checksum(values) == sum((2 * i + 1) * int(each) for i, each in enumerate(bits)) % 2**64
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: str(codec.name))
@@ -254,16 +242,6 @@ def test_a_saved_shard_goes_on_with_the_same_bits(codec: BlockCodec) -> None:
     assert going_on.stream.exact.tobytes() == whole.stream.exact.tobytes() != whole.arena.values(6).tobytes()
 
 
-def test_other_servers_continue_from_the_exact_weights() -> None:
-    one = begun()
-    run(one, range(1, 4))
-    plan = make_plan(VARIABLES, 3)
-    states = reshard([one.state()], one.plan, plan)
-    back = reshard(states, plan, one.plan)[0]
-    assert {state.deltas for state in states} == {"int8"}
-    assert back.arrays["exact/int8"].tobytes() == one.stream.exact.tobytes()
-
-
 # Sessions
 
 
@@ -374,15 +352,6 @@ def test_a_base_of_another_history_gets_the_whole_version(
     assert versions == [0, 1, 2] and not chains
 
 
-def test_workers_of_a_job_agree_on_it(sentences: Recorder) -> None:
-    with serving() as cluster, connect_link(cluster.hosts, ones(), wire_dtype="int8/int4") as session:
-        assert session.ready() is not None
-        for other in ("int8", "int8/int8"):
-            with pytest.raises(psworker.Refused) as refused:
-                connect_link(cluster.hosts, ones(), wire_dtype=other)
-            sentences.check(refused)
-
-
 def test_names() -> None:
     wire = wire_named("bfloat16/top-k")
     assert wire.name == "bfloat16/top-k" and wire.deltas is TOP_K and not wire.exact
@@ -395,10 +364,8 @@ def test_names() -> None:
 
 
 CASES = [
-    ("int8", "sync", {}),
     ("int4", "async", {}),
     ("top-k", "diloco", {"steps": 3}),
-    ("int8", "median", {}),
     ("int4", "dc-asgd", {}),
 ]
 
@@ -412,20 +379,6 @@ def test_a_simulated_run_and_its_replay(tmp_path: Path, codec: str, policy: str,
     assert prove(run, replay).holds and check_run(run).ok
     plain = simulate(tmp_path / "plain", policy, knobs, **sections)
     assert run.summary.weights_sha256 != plain.summary.weights_sha256
-
-
-def test_the_same_weights_on_any_number_of_servers(tmp_path: Path) -> None:
-    found = set()
-    for servers in (1, 2, 3):
-        run = simulate(
-            tmp_path / str(servers),
-            "sync",
-            cluster={"wire_dtype": "int4/int4", "servers": servers},
-            optimizer={"name": "sgd", "learning_rate": 0.05},
-            simulation={"problem": "mlp"},
-        )
-        found.add(run.summary.weights_sha256)
-    assert len(found) == 1
 
 
 @promise("Simulated bytes are counted bytes.")
@@ -478,3 +431,12 @@ def test_a_job_that_resumes_on_other_servers_has_the_bits_of_one_that_did_not_st
     assert [each.fate for each in shelf.listed(shelf.store.names())][-1] is Fate.LATEST
     assert stepped(tmp_path / "run", range(3, 6), servers=3, resume="latest") == whole
     assert check_run(Run(tmp_path / "run")).ok
+
+
+def test_a_checksum_tells_places_and_signs_apart() -> None:
+    values = drawn(1, 1000)
+    other = values.copy()
+    other[[3, 4]] = other[[4, 3]]
+    assert len({checksum(values), checksum(other), checksum(-values), checksum(values[:-1])}) == 4
+    bits = values.view(np.uint32).astype(object)
+    assert checksum(values) == sum((2 * i + 1) * int(each) for i, each in enumerate(bits)) % 2**64

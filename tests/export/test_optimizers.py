@@ -144,14 +144,6 @@ def test_without_a_checkpoint_the_model_has_the_runs_optimizer(name: str, tmp_pa
     assert int(loaded.optimizer.iterations) == (EPOCHS * BATCHES if name == "cosine" else 0)
 
 
-@pytest.mark.nightly
-def test_without_a_checkpoint_sgd_goes_on(tmp_path: Path) -> None:
-    """It has no slots, so all of its state is known."""
-    run = trained(tmp_path / "run", {"name": "sgd", "learning_rate": 0.02}, run={"checkpoint_every": ""})
-    assert export(run.path, tmp_path / "model.keras").endswith("with the optimizer's state\n")
-    assert_goes_on(tmp_path / "model.keras", SGD(0.02))
-
-
 @pytest.mark.parametrize("name", registry.names())
 def test_each_optimizer_of_the_servers_that_keras_has_is_found(name: str) -> None:
     """With all its knobs: translated back it is what it was."""

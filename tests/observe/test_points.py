@@ -1,7 +1,5 @@
 """Points of a log, those of a log that grows, and the hook that gives them to trackers."""
 
-import json
-import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -141,12 +139,6 @@ def test_a_tracker_is_told_a_simulated_run(tmp_path: Path) -> None:
     assert run.experiment.trackers.classes == [f"{TRACKERS}:Lines"]
 
 
-def test_a_tracker_named_on_the_command_line_as_a_file(tmp_path: Path) -> None:
-    here = Path(__file__).with_name("my_trackers.py")
-    assert lab_run(tmp_path, "--tracker", f"{here}:Lines").exit_code == 0
-    assert told(tmp_path)[-1][0] == "finish"
-
-
 def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "examples" / "csv_tracker.py"
     assert lab_run(tmp_path, "--tracker", f"{example}:CsvTracker").exit_code == 0
@@ -194,14 +186,6 @@ def info(folder: Path) -> RunInfo:
     return RunInfo("test", folder, {"policy": {"name": "async"}}, virtual=False)
 
 
-def test_a_run_without_a_summary_is_told_as_one(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    with Observing(info(folder), [("lines", Lines())]) as observing:
-        pass
-    assert told(tmp_path)[-1] == ["finish", False, None] and observing.warnings == []
-
-
 def test_a_tracker_that_does_not_finish_is_not_waited_for(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
@@ -246,10 +230,3 @@ def test_the_local_engine_starts_and_finishes_its_trackers(tmp_path: Path) -> No
     assert finished.result.ok
     assert [line[0] for line in told(tmp_path) if line[0] == "start"] == ["start", "start"]
     assert [line[0] for line in told(tmp_path)].count("finish") >= 1
-
-
-def test_numbers_of_an_evaluation_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
-    from pslab.runs.folder import Metric
-
-    metric = Metric(1.0, 2, "eval", metrics={"accuracy": 0.5, "loss": math.nan})
-    assert json.dumps(evaluation(metric).metrics) == '{"evaluation/accuracy": 0.5}'

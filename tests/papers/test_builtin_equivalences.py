@@ -8,10 +8,7 @@ import random
 
 import pytest
 
-from psserver.policies import Apply, Decision, Fold
-from tests.papers.race import Race
 from tests.papers.side_by_side import WORKERS, Named, Pair
-from tests.policies.harness import start_policy
 
 HUGE = 10**9
 ALL = WORKERS
@@ -96,103 +93,3 @@ def test_the_same_facts_give_the_same_decisions(one: Named, other: Named) -> Non
         pair = Pair(one, other, list)
         pair.play(random.Random(seed), 300)
         assert pair.updates > 10
-
-
-def uncompensated(decisions: list[Decision]) -> list[object]:
-    """All but how much of a correction each gradient gets."""
-    return [
-        [(part.ticket, part.factor) for part in d.parts] if isinstance(d, Apply) else d for d in decisions
-    ]
-
-
-@pytest.mark.parametrize("name", ["dc-asgd-a", "gap-aware"])
-def test_a_compensator_changes_no_decision(name: str) -> None:
-    for seed in range(4):
-        Pair((name, {}), ("async", {}), uncompensated).play(random.Random(seed), 300)
-
-
-def without_weights(decisions: list[Decision]) -> list[object]:
-    """All but the factors and scales of the gradients, and the scale of the learning rate."""
-    seen: list[object] = []
-    for decision in decisions:
-        match decision:
-            case Apply(parts):
-                seen.append([part.ticket for part in parts])
-            case Fold(ticket):
-                seen.append(ticket)
-            case _:
-                seen.append(decision)
-    return seen
-
-
-def as_sets(decisions: list[Decision]) -> list[object]:
-    """Updates by what is in them, whatever the order of summation, and without what is summed early."""
-    seen: list[object] = []
-    for decision in decisions:
-        match decision:
-            case Apply(parts, scale, lr_scale):
-                seen.append((frozenset(parts), scale, lr_scale))
-            case Fold():
-                pass
-            case _:
-                # Grants of sync carry the place in the order of summation.
-                seen.append((type(decision).__name__, getattr(decision, "worker", None), decision.ticket))  # type: ignore[union-attr]
-    return seen
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (("softsync", {"n": ALL}), ("async", {})),
-        (("delay-adaptive", {}), ("async", {})),
-        (("softsync", {"n": 2}), ("k-batch-async", {"aggregate": ALL // 2})),
-        (("fedbuff", {"aggregate": 2}), ("softsync", {"n": 2})),
-    ],
-    ids=["softsync, n = P", "delay-adaptive", "softsync, n = 2", "FedBuff and softsync"],
-)
-def test_weights_change_nothing_else(one: Named, other: Named) -> None:
-    """Zhang et al. 2016: n = P softsync is Downpour, but for the weights 1 / tau."""
-    for seed in range(8):
-        Pair(one, other, without_weights).play(random.Random(seed), 300)
-
-
-def test_delay_adaptive_is_async_while_nothing_is_older_than_the_number_of_workers() -> None:
-    """Mishchenko et al. 2022: M / max(M, tau) = 1 for tau <= M; workers of equal speed never come to it."""
-    adaptive, plain = start_policy("delay-adaptive", workers=ALL), start_policy("async", workers=ALL)
-    for commits in range(200):
-        worker = f"w{commits % ALL}"
-        assert adaptive.commit(worker) == plain.commit(worker)
-    assert max(plain.staleness) == ALL - 1
-
-
-def test_a_robust_barrier_is_sync_whose_parts_come_together() -> None:
-    """Who waits for whom is the same; only the sum, which they do not have, and its scale differ."""
-
-    def updates(decisions: list[Decision]) -> list[object]:
-        return [
-            # What sync has summed keeps its place before a newcomer of a lower rank.
-            sorted(part.ticket for part in d.parts) if isinstance(d, Apply) else type(d).__name__
-            for d in decisions
-            if not isinstance(d, Fold)
-        ]
-
-    for seed in range(8):
-        pair = Pair(("median", {"fewest": 1}), ("sync", {}), updates)
-        pair.play(random.Random(seed), 400, churn=seed % 2 == 0)
-        assert pair.updates > 10
-
-
-@pytest.mark.parametrize("one", [("k-sync", {"aggregate": ALL}), ("k-async", {"aggregate": ALL})])
-def test_all_of_all_is_sync(one: Named) -> None:
-    """Dutta et al. 2018: K = P is synchronous SGD; only `sync` fixes the order of summation."""
-    for seed in range(8):
-        pair = Pair(one, ("sync", {}), as_sets)
-        pair.play(random.Random(seed), 400)
-        assert pair.updates > 10
-
-
-def test_ssp_without_slack_is_a_barrier_whose_updates_are_summed() -> None:
-    """SSP(0): each clock applies every worker's gradient once, and nobody starts the next before all have."""
-    race = Race("ssp", {"slack": 0}, 4).until(4 * 200)
-    assert race.clocks == [200] * 4
-    assert race.gap == 0 and set(race.sizes) == {1}

@@ -21,46 +21,6 @@ def grown(race: Race) -> int:
     return total(race.staleness) + race.in_flight
 
 
-@promise("Staleness applied + ages in flight = (n - 1) T when nobody waits, exactly (Conservation).")
-@pytest.mark.parametrize("draw", DRAWS, ids=["exponential", "shifted", "pareto", "10 x slower"])
-@pytest.mark.parametrize(
-    ("name", "knobs"),
-    [
-        ("async", {}),
-        ("delay-adaptive", {}),
-        ("dc-asgd", {}),
-        ("k-batch-async", {"aggregate": 3}),
-        ("fedbuff", {"aggregate": 8}),
-        ("k-batch-async", {"aggregate": 20}),
-        ("fedbuff", {"aggregate": 17}),
-        ("softsync", {"n": 1}),
-        ("softsync", {"n": 3}),
-        ("ringmaster", {"threshold": 10**9, "stops": True}),
-        ("bounded", {"aggregate": 5, "max_staleness": 10**9}),
-    ],
-)
-def test_n_minus_one_per_update_when_nobody_waits(name: str, knobs: dict[str, object], draw: Draw) -> None:
-    race = Race(name, knobs, P, draw).until(800)
-    assert grown(race) == (P - 1) * race.version
-    assert not race.dropped and not race.cancelled
-
-
-@promise("(n - K) T for K-async, 0 behind a barrier, exactly (Conservation).")
-@pytest.mark.parametrize("draw", DRAWS, ids=["exponential", "shifted", "pareto", "10 x slower"])
-@pytest.mark.parametrize("aggregate", [1, 3, 8])
-def test_n_minus_k_per_update_of_k_async(aggregate: int, draw: Draw) -> None:
-    race = Race("k-async", {"aggregate": aggregate}, P, draw).until(800)
-    assert grown(race) == (P - aggregate) * race.version
-
-
-@pytest.mark.parametrize(
-    ("name", "knobs"), [("sync", {}), ("k-sync", {"aggregate": P}), ("k-async", {"aggregate": P})]
-)
-def test_nothing_grows_behind_a_barrier(name: str, knobs: dict[str, object]) -> None:
-    race = Race(name, knobs, P).until(500)
-    assert grown(race) == 0
-
-
 @promise("What is dropped or cancelled takes its age along, exactly (Conservation).")
 @pytest.mark.parametrize("draw", DRAWS, ids=["exponential", "shifted", "pareto", "10 x slower"])
 @pytest.mark.parametrize(

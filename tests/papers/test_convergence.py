@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.papers.descent import Descent
-from tests.papers.race import Draw, exponential, total, turns
+from tests.papers.race import Draw, exponential, turns
 from tests.promises import promise
 
 pytestmark = pytest.mark.nightly
@@ -48,13 +48,6 @@ def test_linear_scaling_ends_where_the_one_large_step_is_unstable() -> None:
     assert Descent("async", {}, 1, turns, rate=0.3).until(200).loss < 1e-9
     assert Descent("sync", {}, P, turns, rate=P * 0.24).until(200).loss < 1e-9
     assert Descent("sync", {}, P, turns, rate=P * 0.26).until(200).loss > 1e3
-
-
-def test_fedbuff_with_k_workers_from_one_version_is_federated_averaging() -> None:
-    """Nguyen et al. 2022: K = n gradients of one version make the mean of all."""
-    buffered = Descent("fedbuff", {"aggregate": P}, P, turns, rate=0.3).until(1)
-    assert buffered.x == Descent("sync", {}, P, turns, rate=0.3).until(1).x
-    assert set(buffered.staleness) == {0} and set(buffered.sizes) == {P}
 
 
 # Noise
@@ -130,26 +123,6 @@ def test_dividing_by_the_staleness_is_slow_where_it_is_not_needed() -> None:
     plain = Descent("async", {}, n, turns, rate=rate).until(updates).loss
     divided = Descent("softsync", {"n": n}, n, turns, rate=rate).until(updates).loss
     assert plain < 0.01 < 0.3 < divided
-
-
-def test_staleness_is_counted_at_the_apply_of_a_worker_that_has_not_started_anew() -> None:
-    """A trap in published code: who starts again before its gradient is applied counts one version too many."""
-    run = Descent("async", {}, P, turns).until(800)
-    assert max(run.staleness) == P - 1 and run.staleness[P - 1] == 800 - (P - 1)
-    assert total(run.staleness) + run.in_flight == (P - 1) * 800
-
-
-def test_a_weight_by_staleness_does_not_add_up_over_updates() -> None:
-    """A trap in published code: a mixing rate that is multiplied by the weight for good goes to 0."""
-    # Polynomial weights with a = 1: every gradient of a steady state counts 1 / P, the thousandth as the tenth.
-    run = Descent("fedbuff", {"aggregate": 1, "a": 1.0}, P, turns, rate=0.05)
-    run.until(100)
-    before = float(run.x[0])
-    run.until(200)
-    once = before / float(run.x[0])
-    before = float(run.until(1000).x[0])
-    later = before / float(run.until(1100).x[0])
-    assert later == pytest.approx(once, rel=1e-3) and once > 1.5
 
 
 # Asynchrony begets momentum

@@ -57,18 +57,3 @@ def test_one_over_tau_keeps_the_limit_between_one_and_half_pi(name: str, n: int)
     # The first round has smaller staleness, which leaves the asymptotic growth alone.
     assert not grows(descend(name, knobs, n, 0.998 * expected, 8000))
     assert grows(descend(name, knobs, n, 1.002 * expected, 8000))
-
-
-@promise("15- and 30-softsync fail at a fixed rate and learn with 1 / tau (Zhang et al. 2016).")
-@pytest.mark.parametrize("n", [4, 8, 16, 30])
-def test_a_rate_that_is_right_for_one_worker_fails_for_many_unless_it_is_divided(n: int) -> None:
-    """Zhang et al. 2016: with a fixed rate 15- and 30-softsync fail, with rate / tau all of them learn."""
-    assert abs(descend("async", {}, n, 0.5, 4000)[-1]) > 1e3
-    assert abs(descend("softsync", {"n": n}, n, 0.5, 4000)[-1]) < 1e-3
-
-
-def test_ringmaster_is_stable_where_async_is_not() -> None:
-    """Maranjyan et al. 2025: staleness of R - 1 at most, so the rate may be that of R workers."""
-    rate = 0.9 * limit(3)
-    assert abs(descend("async", {}, 16, rate, 4000)[-1]) > 1e3
-    assert abs(descend("ringmaster", {"threshold": 4}, 16, rate, 4000)[-1]) < 1e-3

@@ -11,7 +11,6 @@ import grpc
 import pytest
 
 from psserver.coordinator import JobTerms
-from pswire.patience import SLOWEST_LINK
 from pswire.transport import channels
 from pswire.transport.channels import CHANNEL_OPTIONS, RECEIVED_BYTES, SERVER_OPTIONS
 from tests.comparing import same
@@ -107,20 +106,6 @@ def test_a_port_has_one_owner(echo: Echo, sentences: Recorder) -> None:
     with pytest.raises(RuntimeError) as refused:
         Echo(f"127.0.0.1:{echo.port}")
     sentences.check(refused)
-
-
-def test_intervals_follow_the_timeout() -> None:
-    """Who decides about the life of workers is quick; everybody else is patient, most of all behind a payload."""
-    server, other = dict(SERVER_OPTIONS(10.0)), dict(SERVER_OPTIONS(10.0, liveness=False))
-    between, session = dict(CHANNEL_OPTIONS(10.0)), dict(CHANNEL_OPTIONS(10.0, session=True))
-    payloads = dict(CHANNEL_OPTIONS(10.0, payloads=True))
-    answers = ((server, 4500), (other, 10000), (between, 10000), (session, 3000), (payloads, 10000 + 32500))
-    for options, answer in answers:
-        assert options["grpc.keepalive_time_ms"] == 1500
-        assert options["grpc.keepalive_timeout_ms"] == options["grpc.http2.ping_timeout_ms"] == answer
-        # On the slowest link a frame is there before the next ping is due.
-        assert options["grpc.http2.max_frame_size"] / SLOWEST_LINK < 3.0
-    assert server["grpc.http2.min_ping_interval_without_data_ms"] < 1500
 
 
 @pytest.mark.parametrize("timeout", [3.0, 4.0, 10.0, 600.0])

@@ -193,7 +193,6 @@ def test_an_override_through_a_number_is_refused(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("[clutser]", '[clutser]: unknown section; did you mean "cluster"?'),
-        ("[zzz]", "[zzz]: unknown section; known: run, cluster, policy, optimizer, job, security, workers"),
         ("seed = 3", "[seed]: unknown section; did you mean run.seed?"),
         ("[run]\nsede = 1", 'run.sede: unknown key; did you mean "seed"?'),
         ("[run]\nworkers = 3", "run.workers: unknown key; did you mean cluster.workers?"),
@@ -206,15 +205,10 @@ def test_an_override_through_a_number_is_refused(tmp_path: Path) -> None:
             "[run]\nseed = 'x'",
             'run.seed: expected a whole number from 0 to 9223372036854775807, got the string "x"',
         ),
-        ("[run]\nseed = true", "run.seed: expected a whole number from 0 to 9223372036854775807, got true"),
-        ("[run]\nseed = 1.0", "run.seed: expected a whole number from 0 to 9223372036854775807, got 1.0"),
         ("[run]\nseed = -1", "run.seed: expected a whole number from 0 to 9223372036854775807, got -1"),
-        ("[run]\nname = ''", 'run.name: expected a name, got the string ""'),
         ("[run]\ndeterministic = 1", "run.deterministic: expected true or false, got 1"),
         ("run = 3", "run: expected a table, got 3"),
-        ("[[run]]", "run: expected a table, got a list"),
         ("[cluster]\nworkers = 0", "cluster.workers: expected a whole number from 1 to 65536, got 0"),
-        ("[cluster]\nservers = 0", "cluster.servers: expected a whole number from 1 to 4096, got 0"),
         (
             "[cluster]\nworker_timeout = 0",
             "cluster.worker_timeout: expected a number above 0 and at most 1000000, got 0",
@@ -224,19 +218,16 @@ def test_an_override_through_a_number_is_refused(tmp_path: Path) -> None:
             "cluster.worker_timeout: expected a number above 0 and at most 1000000, got inf",
         ),
         ("[cluster]\nwire_dtype = 'int9'", "cluster.wire_dtype: unknown wire dtype 'int9'"),
-        ("[policy]\nname = 3", "policy.name: expected a string, got 3"),
         (
             "[optimizer]\nlearning_rate = 'x'",
             "optimizer.learning_rate: expected a number or a table with a schedule",
         ),
-        ("[optimizer]\nlearning_rate = true", "optimizer.learning_rate: expected a number or a table"),
         ("[job]\npatience = 2", "job.module: missing; expected package.module:attribute"),
         (
             "[job]\nmodule = 'digits'",
             "job.module: expected package.module:attribute or path/file.py:attribute",
         ),
         ("[job]\nmodule = 'a:b'\nepochs = 0", "job.epochs: expected a whole number from 1 to 1048576, got 0"),
-        ("[job]\nmodule = 'a:b'\noptions = 3", "job.options: expected a table, got 3"),
         (
             "[cluster]\nworkers = 2\nmin_workers = 3",
             "cluster.min_workers: expected at most cluster.workers, which is 2, got 3",

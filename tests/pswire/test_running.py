@@ -136,24 +136,3 @@ def test_servers_and_workers_have_one_clock_of_deadlines() -> None:
         for line, what in system_clocks(path.read_text(encoding="utf-8"))
     ]
     assert not found, f"use pswire.running.now, which no pause of the process makes jump: {found}"
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import time\ntime.monotonic()",
-        "from time import monotonic\n",
-        "asyncio.get_running_loop().time()",
-        "self._loop.time()",
-        "self.owner.loop.time()",
-        "clock = loop.time",
-        "loop = asyncio.new_event_loop()",
-    ],
-)
-def test_another_clock_is_found(source: str) -> None:
-    assert list(system_clocks(source))
-
-
-@pytest.mark.parametrize("source", ["import time\ntime.perf_counter()", "running.now()", "order.time"])
-def test_what_measures_work_is_none(source: str) -> None:
-    assert not list(system_clocks(source))

@@ -59,3 +59,12 @@ def test_a_segment_that_is_not_the_one_named_is_refused_and_no_more_are_asked_fo
     with pytest.raises(SegmentError):
         follower.read(Lies(replace(lies.place, token=b"x" * 16), lies.use), LARGE)
     assert not follower.can_read(probe)
+
+
+@pytest.mark.parametrize("nbytes", [0, 1 << 40])
+def test_a_body_beyond_its_segment_is_refused(nbytes: int) -> None:
+    primary = bodies()
+    lies = primary.lies(primary.make(parts(1)))
+    assert lies is not None
+    with pytest.raises(SegmentError):
+        bodies().read(lies, nbytes)

@@ -107,8 +107,12 @@ def test_so_many_in_a_row_end_the_job_at_the_same_version() -> None:
     assert found[0] == found[1] and len(found[0]) == 2
 
 
-def test_a_commit_is_decided_behind_the_facts_of_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Server 1 has made the version, and its word is still on the way."""
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_commit_is_decided_behind_the_facts_of_its_version(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """Server 1 has made the version, and its word is still on the way. Where the job fails meanwhile, the commit is
+    answered."""
     late, executed = list[tuple[int, Made]](), Decider.executed
 
     def held_up(decider: Decider, server: int, fact: Made) -> None:
@@ -137,6 +141,11 @@ def test_a_commit_is_decided_behind_the_facts_of_its_version(monkeypatch: pytest
 
         assert grant.ticket not in committed()
         server, job = cluster.servers[0].server, cluster.servers[0].server.job
+        if fails:
+            server.owner.ask(lambda: job.decider.fail("planted", ExitCode.STORAGE))
+            waiting.join(PATIENCE)
+            assert not waiting.is_alive() and grant.ticket not in committed()
+            return
         monkeypatch.setattr(Decider, "executed", executed)
         for told in list(late):
             server.owner.ask(lambda told=told: executed(job.decider, *told))

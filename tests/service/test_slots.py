@@ -1,5 +1,6 @@
 """What the optimizer remembers, as members read it: the slots of a version, copied once for all who read it."""
 
+import grpc
 import numpy as np
 import pytest
 
@@ -12,7 +13,7 @@ from psworker.link import Link
 from tests.links import connect_link
 from tests.sentences import Recorder
 from tests.service.peer import Peer
-from tests.service.serving import PATIENCE, serving, wait_until
+from tests.service.serving import PATIENCE, refused, serving, wait_until
 
 START = {"w": np.ones((300, 7), np.float32), "b": np.zeros(7, np.float32)}
 MOMENTUM = ["optimizer.name=momentum", "optimizer.momentum=0.5", "optimizer.learning_rate=1.0"]
@@ -96,3 +97,12 @@ def test_a_copy_that_cannot_be_made_ends_no_job(monkeypatch: pytest.MonkeyPatch)
                 session.pull_slots(1, grant)
         (slot,) = session.pull_slots(1, grant)
         assert all((array == -1).all() for array in slot)
+
+
+def test_no_room_for_a_copy_is_said() -> None:
+    with serving(overrides=MOMENTUM) as cluster, Peer(cluster, "w0") as peer:
+        grant = peer.ready()
+        memory = cluster.servers[0].probe.host.memory
+        memory.limit = memory.total
+        with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "no room for a copy"):
+            list(cluster.shards[0].Pull(peer.request(grant, ticket=0, slots=True), timeout=PATIENCE))

@@ -7,7 +7,6 @@ import socket
 from collections.abc import Callable
 from contextlib import closing, suppress
 
-import grpc
 import pytest
 
 import psworker
@@ -17,13 +16,9 @@ from pswire.transport import segments
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import DESCRIPTORS, HEAD, FramedSocket, SocketError
 from pswire.transport.segments import HEADER, Place, Segment, SegmentError
-from pswire.v1 import shard_pb2
-from psworker.engine import Grant
-from psworker.link import Link
-from tests.probes import SessionProbe
 from tests.sentences import Recorder
-from tests.service.serving import Cluster, refused, serving
-from tests.shm.sessions import connect, granted, step
+from tests.service.serving import Cluster, serving
+from tests.shm.sessions import connect, step
 
 
 @pytest.fixture
@@ -114,49 +109,6 @@ def test_an_unknown_transport_is_named(sentences: Recorder) -> None:
 
 
 # Unknown peers
-
-
-Change = Callable[[shard_pb2.Attach], None]
-
-
-@pytest.mark.parametrize(
-    ("change", "code", "words"),
-    [
-        (
-            lambda a: setattr(a, "membership_token", b"guessed"),
-            grpc.StatusCode.PERMISSION_DENIED,
-            "membership token",
-        ),
-        (lambda a: setattr(a, "worker", "another"), grpc.StatusCode.PERMISSION_DENIED, "membership token"),
-        (lambda a: setattr(a, "incarnation", 7), grpc.StatusCode.PERMISSION_DENIED, "membership token"),
-        (lambda a: setattr(a, "job", "another"), grpc.StatusCode.FAILED_PRECONDITION, "another job"),
-        (lambda a: setattr(a, "plan", "another"), grpc.StatusCode.FAILED_PRECONDITION, "plan"),
-    ],
-)
-@pytest.mark.parametrize("server", [0, 1])
-def test_a_worker_without_membership_is_given_nothing(
-    change: Change, code: grpc.StatusCode, words: str, server: int
-) -> None:
-    with serving(servers=2) as cluster, connect(cluster.hosts) as session:
-        grant = granted(session)
-        request = introduction(session, grant)
-        change(request)
-        exchange = cluster.raw(server, "/pswire.v1.Shard/Exchange")
-        with refused(code, words):
-            list(exchange(iter([shard_pb2.ExchangeRequest(attach=request).SerializeToString()])))
-        session.abandon(grant, "enough")
-
-
-def introduction(session: Link, grant: Grant) -> shard_pb2.Attach:
-    joined = SessionProbe(session).joined()
-    return shard_pb2.Attach(
-        job=session.info.job,
-        worker=session.info.worker,
-        incarnation=joined.incarnation,
-        membership_token=joined.membership_token,
-        plan=session.plan.fingerprint,
-        after=grant.index,
-    )
 
 
 # Segments

@@ -1,7 +1,6 @@
 """A socket for payloads: who may use it, what ends it, and that a step on it is a step."""
 
 import asyncio
-import errno
 import os
 import socket
 import struct
@@ -232,57 +231,6 @@ def test_a_session_that_insists_on_a_socket_is_told_why_not(sentences: Recorder)
         with pytest.raises(psworker.Refused) as refused:
             session.ready()
         sentences.check(refused)
-
-
-class Backlog:
-    """A listening socket of a process that has no descriptor left, for a while."""
-
-    def __init__(self, listening: socket.socket, refusals: int) -> None:
-        self._listening, self._left = listening, refusals
-        self.calls = 0
-
-    def fileno(self) -> int:
-        return self._listening.fileno()
-
-    def getsockname(self) -> tuple[str, int]:
-        host, port = self._listening.getsockname()
-        return host, port
-
-    def setblocking(self, flag: bool) -> None:
-        self._listening.setblocking(flag)
-
-    def accept(self) -> tuple[socket.socket, object]:
-        self.calls += 1
-        if self._left:
-            self._left -= 1
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return self._listening.accept()
-
-    def close(self) -> None:
-        self._listening.close()
-
-
-def test_a_server_without_descriptors_pauses_before_it_accepts_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What cannot be accepted stays in the backlog, where nobody is lost; one line says so."""
-    made: list[Backlog] = []
-    listen = handshake.listen_tcp
-
-    def full(host: str, port: int) -> Backlog:
-        listening = listen(host, port)
-        made.append(Backlog(listening, 3))
-        return made[0]
-
-    monkeypatch.setattr(handshake, "listen_tcp", full)
-    with listening() as opened, closing(socket_to(opened, "tcp")) as connection:
-        connection.send([b"hello"])
-        assert connection.receive() == (b"hello", 0)
-    # Each refused attempt is followed by a pause, and what came at last is taken in one go.
-    assert 4 <= made[0].calls <= 6
-    assert [record.message for record in caplog.records].count(
-        "a connection cannot be accepted yet: Too many open files"
-    ) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -63,18 +63,6 @@ def test_a_computation_that_keeps_the_interpreter_counts_whole() -> None:
     assert times is not None and times.compute >= 0.6
 
 
-def test_waiting_for_the_grant_is_nobodys_time() -> None:
-    """The grant came while the loop still read its data: that part of the reading is before, the rest computing."""
-    loop = Loop()
-    loop.granted(1)
-    loop.step(1, pull=0, compute=1, push=0)
-    heard = loop.now + 2
-    loop.now += 5
-    loop.watch.ask()
-    loop.watch.begin(Grant(2, 0, 0, received_at=heard))
-    assert loop.step(2, pull=1, compute=4, push=9) == pytest.approx((1, 3 + 4, 0 + 2))
-
-
 def test_a_ticket_that_was_granted_ahead_begins_when_the_one_before_it_ends() -> None:
     """Its version was fetched meanwhile, and costs what is left to wait for."""
     loop = Loop()
@@ -98,27 +86,6 @@ def test_the_version_that_came_along_with_the_answer_to_a_commit() -> None:
     loop.watch.begin(Grant(2, 0, 0, received_at=20))
     loop.watch.pulled(3)
     assert loop.step(2, pull=0, compute=4, push=1) == pytest.approx((3, 4, 0))
-
-
-def test_a_ticket_that_was_given_up_or_cancelled_is_nobodys_time() -> None:
-    loop = Loop()
-    for give_up in (True, False):
-        loop.granted(1)
-        loop.now += 50
-        if give_up:
-            loop.watch.end()
-        loop.granted(2)
-        assert loop.step(2, pull=0, compute=1, push=0) == pytest.approx((0, 1, 0))
-
-
-def test_a_repeated_push_is_the_same_one() -> None:
-    loop = Loop()
-    loop.granted(1)
-    loop.now += 3
-    loop.watch.push(1)
-    loop.now += 50
-    loop.watch.push(1)
-    assert loop.watch.times(1) == pytest.approx((0, 3, 0))
 
 
 def test_nothing_is_told_of_a_ticket_that_was_not_pushed_or_is_not_in_hand() -> None:
