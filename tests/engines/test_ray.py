@@ -3,9 +3,7 @@
 Needs the extra `ray`; where it is missing they are skipped.
 """
 
-import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -19,9 +17,8 @@ from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from pswire.exits import ExitCode
 from tests.cluster.cluster import entries_of
-from tests.engines.codes import CODES
 from tests.engines.ray_nodes import RayNodes, serving
-from tests.engines.sites import ROOT, Running, running
+from tests.engines.sites import Running, running
 from tests.engines.test_real import endless, experiment
 from tests.patience import PATIENCE, at_most, within
 from tests.repetitions import SOAK, usually
@@ -119,21 +116,6 @@ def test_what_is_killed_comes_back_and_the_run_succeeds(place: Site, tmp_path: P
     place.assert_nothing_left()
 
 
-def test_exit_codes_arrive_as_they_are(place: Site, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.engines.codes", "ray", str(tmp_path)],
-        cwd=ROOT,
-        env={**place.environment, "RAY_ADDRESS": place.cluster.address},
-        capture_output=True,
-        text=True,
-        timeout=4 * PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    said = {path.name: path.read_text() for path in tmp_path.glob("*.log")}
-    assert json.loads(done.stdout) == {str(code): code for code in CODES}, said
-
-
 ROOM = [
     ("cluster.place.workers.gpus=1", "1 GPU wanted, 0 GPU there, 0 GPU free"),
     ("cluster.place.workers.cpus=3", "no node has room for worker-0, which wants 3 CPU"),
@@ -157,17 +139,3 @@ def test_what_finds_no_room_is_said_with_what_there_is(
     assert run.process.returncode == ExitCode.UNREACHABLE
     assert words in end["reason"], end
     place.assert_nothing_left()
-
-
-def test_one_experiment_ends_with_the_same_weights_here_and_on_ray(place: Site, tmp_path: Path) -> None:
-    words = [experiment(tmp_path, "--batches", "30"), "--set", "policy.name=sync"]
-    here = [sys.executable, "-m", "pslab", "run", *words, "--out", str(tmp_path / "here")]
-    there = [*place.run(*words), "--out", str(tmp_path / "there")]
-    digests = []
-    for command, name in ((here, "here"), (there, "there")):
-        with running(command, place.environment) as run:
-            assert run.end()["code"] == 0, run.said[-3:]
-        log = Run(tmp_path / name)
-        assert check_run(log).ok and log.summary.versions == 30
-        digests.append(log.summary.weights_sha256)
-    assert digests[0] and digests[0] == digests[1]

@@ -18,8 +18,7 @@ from pslab.runs.folder import Run
 from psserver.checkpoint import Store
 from pswire.exits import ExitCode
 from tests.cluster.cluster import entries_of
-from tests.engines.codes import CODES
-from tests.engines.sites import HOSTS, ROOT, Site, missing, running, site
+from tests.engines.sites import ROOT, Site, missing, running, site
 from tests.lab.test_local import assert_gone
 from tests.patience import PATIENCE
 from tests.repetitions import SOAK
@@ -130,37 +129,6 @@ def test_nothing_is_left_however_ps_lab_ends(place: Site, tmp_path: Path) -> Non
 
 
 @pytest.mark.nightly
-def test_exit_codes_arrive_as_they_are(place: Site, tmp_path: Path) -> None:
-    hosts = HOSTS if place.engine == "ssh" else ()
-    command = [
-        *place.around,
-        sys.executable,
-        "-m",
-        "tests.engines.codes",
-        place.engine,
-        str(tmp_path),
-        *hosts,
-    ]
-    found = asked(place, *command, seconds=4 * PATIENCE)
-    assert json.loads(found) == {str(code): code for code in CODES}
-
-
-@pytest.mark.nightly
-def test_what_finds_no_room_is_said_with_what_there_is(place: Site, tmp_path: Path) -> None:
-    wishes = {"slurm": "cluster.place.workers.cpus=9", "ssh": "cluster.workers=9"}
-    command = place.run(experiment(tmp_path), "--out", str(tmp_path / "run"), "--set", wishes[place.engine])
-    with running(command, place.environment) as run:
-        end = run.end()
-    assert run.process.returncode == ExitCode.UNREACHABLE
-    wanted = {
-        "slurm": "no room for worker-0 of 4 processes: wanted 9 cpus; still available: n1 2 of 4 cpus, n2 4 of 4",
-        "ssh": "no room for worker-6 of 11 processes: wanted 1 cpu; still available: h0 0 of 3 workers, h1 0 of 3",
-    }
-    assert end["reason"].startswith(wanted[place.engine])
-    place.assert_nothing_left()
-
-
-@pytest.mark.nightly
 @SLURM_ALONE
 def test_room_that_others_keep_is_waited_for_and_no_longer(place: Site, tmp_path: Path) -> None:
     """Another step has all processors of the first node."""
@@ -268,18 +236,3 @@ def until(true: Callable[[], bool], seconds: float = 2 * PATIENCE) -> None:
     while not true():
         assert time.monotonic() < deadline
         threading.Event().wait(0.1)
-
-
-@pytest.mark.nightly
-def test_one_experiment_ends_with_the_same_weights_on_every_engine(place: Site, tmp_path: Path) -> None:
-    """Under a barrier; the reference is a run on this machine alone."""
-    words = [experiment(tmp_path, "--batches", "30"), "--set", "policy.name=sync", "--json"]
-    here = [sys.executable, "-m", "pslab", "run", *words, "--out", str(tmp_path / "here")]
-    there = [*place.run(*words), "--out", str(tmp_path / "there")]
-    digests = []
-    for command, name in ((here, "here"), (there, "there")):
-        asked(place, *command, seconds=4 * PATIENCE)
-        run = Run(tmp_path / name)
-        assert check_run(run).ok and run.summary.versions == 30
-        digests.append(run.summary.weights_sha256)
-    assert digests[0] and digests[0] == digests[1]
