@@ -12,7 +12,7 @@ from typing import Any
 import psworker.keras  # isort: skip  (before Keras)
 import keras
 
-from tests.keras.around_script import BATCH, SAMPLES, data, model, wait_for
+from tests.keras.two_workers import BATCH, SAMPLES, data, model, wait_for
 
 EPOCHS = 5
 

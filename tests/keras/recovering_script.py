@@ -13,7 +13,7 @@ import psworker.keras  # isort: skip  (before Keras)
 import keras
 import tensorflow as tf
 
-from tests.keras.around_script import BATCH, SAMPLES, data, model, wait_for
+from tests.keras.two_workers import BATCH, SAMPLES, data, model, wait_for
 
 EPOCHS = 4
 

@@ -271,20 +271,6 @@ def test_masked_ids_are_zeros_and_keras_sees_the_mask():
     assert layer(ragged)[..., 0].to_list() == [[3, 0], [], [5]]
 
 
-def test_a_batch_of_masked_ids_alone_moves_no_row():
-    layer = RemoteEmbedding("t", 2, mask_id=0, combiner="sum")
-    made = with_weights(keras.Sequential([keras.Input((2,), dtype="int64"), layer, keras.layers.Dense(1)]))
-    made.compile("sgd", "mse", run_eagerly=True)
-    with psworker.keras.distribute(made) as job:
-        made.fit(
-            np.array([[0, 0], [0, 0], [0, 4], [4, 0]]), np.ones(4), batch_size=2, shuffle=False, verbose=0
-        )
-        rows, version = job.session.lookup("t", [0, 4])
-    begun = initial_rows(TableSpec("t", 2), mix([0, 4]))
-    assert version == 2
-    assert np.array_equal(rows[0], begun[0]) and not np.array_equal(rows[1], begun[1])
-
-
 def test_a_frozen_table_is_read_and_not_trained():
     frozen = RemoteEmbedding("frozen", DIM)
     frozen.trainable = False

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 
@@ -83,47 +82,9 @@ def several_outputs() -> Any:
     )
 
 
-def test_losses_of_several_outputs_where_the_last_batch_is_short() -> None:
+def test_losses_of_several_outputs_where_dealt_batches_are_short() -> None:
     """Keras weighs a batch by its size where the graph knows that, and the graph knows as much here as there."""
-    targets = {"kind": Y, "size": X[:, :1]}
-    weights = {"kind": np.linspace(0, 2, 40, dtype=np.float32), "size": np.ones(40, np.float32)}
-
-    def make() -> Any:
-        model = several_outputs()
-        model.run_eagerly = False
-        return model
-
-    def script(model: Any) -> Any:
-        told: dict[str, Any] = {"batch_size": BATCH, "verbose": 0}
-        data = X[:40], {name: each[:40] for name, each in targets.items()}
-        sized = tf.data.Dataset.from_tensor_slices(data).batch(BATCH, drop_remainder=True)
-        return [
-            model.fit(*data, epochs=2, **told).history,
-            model.fit(*data, sample_weight=weights, **told).history,
-            model.fit(sized, shuffle=False, verbose=0).history,
-        ]
-
-    _, expected, _, got = both(make, script)
-    for ours, plain in zip(got, expected, strict=True):
-        assert ours.keys() == plain.keys()
-        for name in plain:
-            np.testing.assert_allclose(ours[name], plain[name], rtol=1e-5, err_msg=name)
-
-
-@pytest.mark.parametrize(
-    "kind", ["arrays", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("dataset", "PyDataset"))]
-)
-def test_losses_of_several_outputs_where_dealt_batches_are_short(kind: str) -> None:
-    """Where the coordinator deals the data, too."""
     targets = {"kind": Y[:40], "size": X[:40, :1]}
-
-    class Batches(keras.utils.PyDataset):  # type: ignore[misc]
-        def __len__(self) -> int:
-            return 3
-
-        def __getitem__(self, index: int) -> Any:
-            chosen = slice(index * BATCH, (index + 1) * BATCH)
-            return X[:40][chosen], {name: each[chosen] for name, each in targets.items()}
 
     def make() -> Any:
         model = several_outputs()
@@ -132,10 +93,7 @@ def test_losses_of_several_outputs_where_dealt_batches_are_short(kind: str) -> N
 
     def script(model: Any) -> Any:
         told: dict[str, Any] = {"epochs": 2, "shuffle": False, "verbose": 0}
-        if kind == "arrays":
-            return model.fit(X[:40], targets, batch_size=BATCH, **told).history
-        data = tf.data.Dataset.from_tensor_slices((X[:40], targets)).batch(BATCH)
-        return model.fit(Batches() if kind == "PyDataset" else data, **told).history
+        return model.fit(X[:40], targets, batch_size=BATCH, **told).history
 
     _, expected, _, got = both(make, script, sharding="units", stay=False)
     assert got.keys() == expected.keys()
@@ -207,17 +165,6 @@ def test_labels_out_of_range_end_their_worker_and_nobody_waits_for_it(tmp_path: 
         # The servers hear of it from the session's stream.
         (left,) = wait_until(lambda: leaves(tmp_path / "run"), "the worker to leave")
     assert left["reason"] == "InvalidArgumentError in fit"
-
-
-def test_a_name_that_keras_does_not_know_ends_fit_before_the_first_step(tmp_path: Path) -> None:
-    model = build()
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("sgd", loss, metrics=["acuracy"])
-    with servers(out=tmp_path / "run") as hosts, pk.distribute(model, hosts):
-        with pytest.raises(ValueError, match="Could not interpret .* acuracy"):
-            model.fit(**FIT)
-        assert wait_until(lambda: leaves(tmp_path / "run"), "the worker to leave")
-    assert '"commit"' not in (tmp_path / "run" / "decisions.jsonl").read_text()
 
 
 def test_other_callbacks_see_what_they_see_in_plain_fit() -> None:
@@ -306,21 +253,6 @@ def test_a_backup_that_servers_would_not_take_up_is_refused(
         with pytest.raises(pk.FitError, match=f"cannot go on from it {words}.*initial_epoch"):
             model.fit(**FIT, epochs=3, callbacks=[saves])
         assert job.version == 0
-
-
-def test_weights_that_a_callback_sets_within_an_epoch_are_refused() -> None:
-    """Before a gradient of them is computed."""
-    model, steps = build(), []
-
-    def act(batch: int, logs: Any) -> None:
-        steps.append(batch)
-        if batch == 2:
-            model.layers[0].set_weights([weights + 0.5 for weights in model.layers[0].get_weights()])
-
-    with servers() as hosts, pk.distribute(model, hosts) as job:
-        with pytest.raises(pk.FitError, match="changed by something"):
-            model.fit(**FIT, callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=act)])
-        assert max(steps) == 2 and job.fates["applied"] <= 3
 
 
 def test_the_logged_loss_is_the_mean_over_accumulated_batches(tmp_path: Path) -> None:
@@ -470,36 +402,3 @@ def losses(model: Any, epochs: int) -> list[float]:
 def assert_same_state(one: Any, other: Any) -> None:
     for a, b in zip(one.variables, other.variables, strict=True):
         np.testing.assert_allclose(b.numpy(), a.numpy(), rtol=1e-4, atol=1e-6, err_msg=a.path)
-
-
-@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
-def test_checkpoints_of_a_model_have_the_optimizers_state(tmp_path: Path) -> None:
-    """Those of an epoch in the middle: what is saved then is of the version of its weights."""
-
-    def fit(model: Any, name: str) -> None:
-        saved = [tmp_path / f"{name}-{{epoch}}{ending}" for ending in (".keras", ".weights.h5", ".h5")]
-        savers = [
-            keras.callbacks.ModelCheckpoint(file, save_weights_only="weights" in str(file)) for file in saved
-        ]
-        model.fit(**FIT, epochs=2, shuffle=False, callbacks=savers)
-
-    plain, ours = build(), build()
-    fit(plain, "plain")
-    with servers(2) as hosts, pk.distribute(ours, hosts):
-        fit(ours, "ours")
-    whole = [keras.models.load_model(tmp_path / f"{name}-1.keras") for name in ("plain", "ours")]
-    assert_same_state(*(model.optimizer for model in whole))
-    assert float(np.abs(whole[1].optimizer.variables[2].numpy()).max()) > 0
-    weights = build()
-    weights.optimizer.build(weights.trainable_variables)
-    weights.load_weights(tmp_path / "ours-1.weights.h5")
-    assert_same_state(whole[0].optimizer, weights.optimizer)
-    # Of the older format Keras itself loads no optimizer of such a model.
-    with h5py.File(tmp_path / "ours-1.h5") as older:
-        found: list[Any] = []
-        older["optimizer_weights"].visititems(
-            lambda _, each: found.append(np.asarray(each)) if hasattr(each, "shape") else None
-        )
-    kernel = whole[0].optimizer.variables[2].numpy()
-    assert any(each.shape == kernel.shape and np.allclose(each, kernel, atol=1e-6) for each in found)
-    np.testing.assert_allclose(losses(whole[1], 1), losses(whole[0], 1), rtol=0, atol=1e-5)

@@ -318,7 +318,7 @@ CELLS = [(name, place) for name in CASES for place in PLACES]
 # Rows of which another file tries the same, daily: test_fit.py, test_features.py, test_phases.py.
 ELSEWHERE = {
     *("`Sequential`", "functional, several outputs, `loss_weights`"),
-    *("`EarlyStopping`", "`ModelCheckpoint`; plain Keras goes on from its file", "`ReduceLROnPlateau`"),
+    "`ReduceLROnPlateau`",
     *("`LearningRateScheduler` that begins at 0", "`use_ema`"),
     *("`Dropout`", "`class_weight`", "`validation_data`", "`tf.data.Dataset`"),
     *("a metric of your own that is a maximum", "`fit` twice"),

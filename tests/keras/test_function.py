@@ -87,47 +87,6 @@ def test_what_decides_the_function_is_found_in_its_layer(change: dict[str, Any],
     assert differ(model(), model(**change)) >= layer
 
 
-def test_text_vectorization_constants_and_layers_of_ones_own(caplog: pytest.LogCaptureFixture) -> None:
-    def texts(*words: str) -> keras.Model:
-        vectors = keras.layers.TextVectorization()
-        vectors.adapt(list(words))
-        return keras.Sequential([vectors, keras.layers.Embedding(9, 2)])
-
-    assert differ(texts("a b"), texts("a b")) == set() and "TextVectorization" in differ(
-        texts("a b"), texts("a c")
-    )
-
-    class Shift(keras.layers.Layer):
-        def __init__(self, by: float) -> None:
-            super().__init__()
-            self.by = np.float32(by) * np.ones(3, np.float32)
-
-        def call(self, x: Any) -> Any:
-            return x + self.by
-
-    def shifted(by: float) -> keras.Model:
-        return keras.Sequential([keras.Input((3,)), Shift(by)])
-
-    caplog.clear()
-    with caplog.at_level(logging.WARNING):
-        assert differ(shifted(1.0), shifted(1.0)) == set()
-    # Its configuration is not known, which is said; its constant is.
-    assert any("Shift" in record.getMessage() for record in caplog.records)
-    assert differ(shifted(1.0), shifted(2.0)) == {"Shift"}
-
-
-def test_what_cannot_be_decided_is_said_once_and_never_refused(caplog: pytest.LogCaptureFixture) -> None:
-    def doubled(by: int) -> keras.Model:
-        return keras.Sequential(
-            [keras.Input((3,)), keras.layers.Lambda(lambda x: by * x), keras.layers.Dense(1)]
-        )
-
-    with caplog.at_level(logging.WARNING):
-        found = layers(doubled(2))
-    assert len(caplog.records) == 1 and "Lambda" in caplog.records[0].getMessage()
-    assert found and differ(doubled(2), doubled(3)) == set()
-
-
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         record.getMessage()

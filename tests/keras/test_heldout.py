@@ -20,7 +20,7 @@ Y = X.sum(axis=1)
 
 
 @promise("The validations of `fit` are evaluations of the run, and the last one is in its summary.")
-@pytest.mark.parametrize(("workers", "sharding"), [(1, None), (1, "units"), (2, None), (2, "units")])
+@pytest.mark.parametrize(("workers", "sharding"), [(1, None), (2, "units")])
 def test_every_validation_is_an_evaluation_of_the_run(
     workers: int, sharding: str | None, tmp_path: Path
 ) -> None:

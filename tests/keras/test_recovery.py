@@ -10,7 +10,7 @@ from pslab.runs.folder import Run
 from tests.cluster.cluster import ROOT, Cluster, entries_of
 from tests.cluster.test_recovered_ps_worker import wait_saved
 from tests.cluster.test_recovery import again, gate, kill, start_servers
-from tests.keras.around_script import SAMPLES
+from tests.keras.two_workers import SAMPLES
 
 pytestmark = [pytest.mark.nightly, pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(600)]
 

@@ -126,18 +126,3 @@ def test_settings_of_a_script_are_an_experiment_file(tmp_path: Path) -> None:
 def test_what_would_do_nothing_for_a_script_is_refused(document: dict[str, Any], words: str) -> None:
     with pytest.raises(ExperimentError, match=words):
         Experiment.parse(document)
-
-
-def test_a_script_that_is_not_there_is_refused() -> None:
-    with pytest.raises(ExperimentError, match="no such file"):
-        of_script(Path("no.py"), [], [])
-
-
-def test_the_command_line_takes_an_experiment_or_a_script() -> None:
-    for arguments, words in (
-        ((), "Missing argument 'EXPERIMENT'"),
-        (("one.toml", "two.toml"), "expected one EXPERIMENT"),
-        (("--script", SCRIPT, "--engine", "simulated"), "which runs as processes only"),
-    ):
-        refused = ps_lab("run", *arguments)
-        assert refused.returncode == ExitCode.USAGE and words in refused.stderr

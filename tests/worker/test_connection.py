@@ -1,6 +1,7 @@
 """One reading of arguments and environment for every entry: what makes no sense is refused before anything starts."""
 
 import inspect
+import json
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,31 @@ def test_an_argument_comes_before_the_environment(monkeypatch: pytest.MonkeyPatc
     own = Connection.resolve(HOSTS, task_index=0, wire_dtype="float16", transport="socket", replicas=1)
     assert [each.port for each in own.hosts] == [7070, 7071] and own.parts == 2
     assert (own.task_index, own.wire_dtype, own.transport, own.replicas) == (0, "float16", "socket", False)
+
+
+CLUSTER = {"ps": ["p:1", "q:2"], "chief": ["c:3"], "worker": ["w:4", "w:5"]}
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"PS_HOSTS": "", "TF_CONFIG": ""}, None),
+        ({"PS_HOSTS": "e:8", "TF_CONFIG": "chief"}, (["e:8"], None)),
+        ({"TF_CONFIG": "chief", "PS_TASK_INDEX": "7"}, (CLUSTER["ps"], 7)),
+        ({"TF_CONFIG": "worker"}, (CLUSTER["ps"], 2)),
+    ],
+)
+def test_servers_are_where_ps_hosts_says_then_tf_config(
+    environment: dict[str, str],
+    expected: tuple[list[str], int | None] | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in environment.items():
+        task = {"type": value, "index": int(value == "worker")}
+        text = json.dumps({"cluster": CLUSTER, "task": task}) if name == "TF_CONFIG" and value else value
+        monkeypatch.setenv(name, text)
+    found = Connection.resolve()
+    assert (None if found.own else ([str(each) for each in found.hosts], found.task_index)) == expected
 
 
 def test_without_servers_one_is_started_as_the_caller_says(tmp_path: Path) -> None:
