@@ -49,25 +49,6 @@ def test_from_start_to_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
-def test_a_worker_that_fails_is_reported(tmp_path: Path) -> None:
-    notes = Notes()
-    finished = run_here(tmp_path / "run", fakes(worker="crash@1"), display=notes)
-    assert finished.result.ok
-    assert (
-        notes.warnings[0][0].startswith("worker-1 exited with code 6") and "no data" in notes.warnings[0][1]
-    )
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize(("server", "worker", "code"), [("die@1", "stubborn", 8)])
-def test_failures_have_their_codes(tmp_path: Path, server: str, worker: str, code: int) -> None:
-    notes = Notes()
-    finished = run_here(tmp_path / "run", fakes(server, worker, patience=0.5), display=notes)
-    assert finished.result.verdict.code == code
-    assert_gone(notes.pids())
-
-
-@pytest.mark.cluster
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_both_copies_on_one_node_are_warned_of(tmp_path: Path, nodes: int) -> None:
     what, notes = experiment(replicas=2), Notes()

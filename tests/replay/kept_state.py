@@ -43,25 +43,6 @@ class Recurrent(Averages):
         return [(x[:, :, None], y) for x, y in super().dataset(worker_index, worker_count, seed)]
 
 
-class Counting(keras.layers.Layer):
-    """Its state is no variable that Keras lists."""
-
-    def __init__(self):
-        super().__init__()
-        self.kept = {"all": [tf.Variable(0.5, trainable=False)]}
-
-    def call(self, x, training=False):
-        (count,) = self.kept["all"]
-        if training:
-            count.assign_add(1.0)
-        return x / count
-
-
-class Counted(Averages):
-    def model(self):
-        return keras.Sequential([keras.Input((STEPS,)), Counting(), keras.layers.Dense(1)])
-
-
 class Scattering(keras.layers.Layer):
     """It draws from a generator of its own."""
 

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600)]
 
 @pytest.mark.parametrize(
     ("name", "policy"),
-    [("Averages", "async"), ("Recurrent", "sync"), ("Counted", "async"), ("Scattered", "sync")],
+    [("Averages", "async"), ("Recurrent", "sync"), ("Scattered", "sync")],
 )
 def test_a_run_is_recomputed(name: str, policy: str, tmp_path: Path) -> None:
     run = simulate(

@@ -93,38 +93,6 @@ def test_a_reader_whose_version_is_taken_back_keeps_what_it_reads(caplog: pytest
             assert cluster.servers[0].probe.buffers <= 3
 
 
-STOPPED = """
-import os, signal, sys
-from tests.shm.sessions import connect, granted
-with connect(sys.argv[1], name="stopped") as session:
-    grant = granted(session)
-    with session.view_flat(grant) as (weights,):
-        before = weights.tobytes()
-        print("reading", flush=True)
-        sys.stdin.readline()
-        os.kill(os.getpid(), signal.SIGSTOP)
-        same = weights.tobytes() == before and not weights.flags.writeable
-    print("same" if same else "changed", flush=True)
-    session.abandon(grant, "seen")
-"""
-
-
-@pytest.mark.cluster
-def test_nothing_is_kept_of_a_stopped_process() -> None:
-    """Its sockets are open, and stay so: gRPC notices, and the socket goes with its stream, and with it the slot."""
-    with serving(overrides=["cluster.worker_timeout=4.0"]) as cluster:
-        probe = cluster.servers[0].probe
-        stopped = worker(STOPPED, cluster.hosts)
-        assert line(stopped) == "reading"
-        wait_until(lambda: probe.sockets == 1, "its socket")
-        lent = len(segments_of("self"))
-        stop(stopped)
-        wait_until(lambda: not probe.sockets, "the socket to be cut")
-        wait_until(lambda: len(segments_of("self")) < lent, "its slot to be freed")
-        stopped.kill()
-        stopped.communicate()
-
-
 def worker(program: str, hosts: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-X", "faulthandler", "-c", program, hosts]
     root = Path(__file__).parents[2]
@@ -150,18 +118,6 @@ def assert_ends(process: subprocess.Popen[str]) -> None:
 def line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
-
-
-def stop(process: subprocess.Popen[str]) -> None:
-    """A process of the program STOPPED, which reads: once it has stopped itself."""
-    assert process.stdin is not None
-    process.stdin.write("stop\n")
-    process.stdin.flush()
-    wait_until(lambda: state(process.pid) == "T", "the worker to stop")
-
-
-def state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
 
 
 KILLED = """
