@@ -74,17 +74,20 @@ def facts(run: Run, kind: str) -> list[Any]:
 
 @promise("One worker validates and writes files for all.")
 def test_one_worker_validates_and_writes_files_for_all(tmp_path: Path) -> None:
-    def writers() -> list[Any]:
-        saved = keras.callbacks.ModelCheckpoint(str(tmp_path / "{epoch}.keras"), save_freq="epoch")
-        return [saved, keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))]
+    def writers(folder: Path) -> list[Any]:
+        folder.mkdir()
+        saved = keras.callbacks.ModelCheckpoint(str(folder / "{epoch}.keras"), save_freq="epoch")
+        return [saved, keras.callbacks.CSVLogger(str(folder / "log.csv"))]
 
-    first, second, _ = trained(tmp_path / "run", writers(), writers())
+    mine, others = tmp_path / "first", tmp_path / "second"
+    first, second, _ = trained(tmp_path / "run", writers(mine), writers(others))
     assert first["history"] == second["history"]
-    assert sorted(path.name for path in tmp_path.glob("*.keras")) == ["1.keras", "2.keras", "3.keras"]
-    header, *rows = (tmp_path / "log.csv").read_text().splitlines()
+    assert sorted(path.name for path in mine.iterdir()) == ["1.keras", "2.keras", "3.keras", "log.csv"]
+    assert not list(others.iterdir())
+    header, *rows = (mine / "log.csv").read_text().splitlines()
     assert len(rows) == EPOCHS and "val_loss" in header
     # Saved behind the last update of the last epoch, which is the job's last version.
-    saved = keras.models.load_model(tmp_path / "3.keras")
+    saved = keras.models.load_model(mine / "3.keras")
     assert float(np.sum(saved.get_weights()[0])) == first["weight"]
 
 

@@ -467,7 +467,7 @@ def test_named_layers_become_remote_and_have_their_rows_at_the_end(tmp_path):
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 @pytest.mark.parametrize(
     "how",
-    [{}, {"mask_id": 0}, {"combiner": "sqrtn", "mask_id": 0}, {"combiner": "mean"}],
+    [{}, {"combiner": "sqrtn", "mask_id": 0}],
 )
 def test_an_exported_model_needs_no_servers(how, tmp_path):
     layer = RemoteEmbedding("t", 3, **how)

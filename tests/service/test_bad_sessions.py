@@ -256,7 +256,8 @@ def test_what_a_worker_says_is_escaped_and_cut(caplog: pytest.LogCaptureFixture,
 def test_a_peer_that_never_reads_its_session_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its notices would fill the server's memory; it is lost like a broken connection, and the others go on."""
     monkeypatch.setattr(outbox_module, "OUTBOX", 50)
-    with serving(policy="sync", overrides=["cluster.worker_timeout=4.0"]) as cluster:
+    # Nothing else ends its session in that time.
+    with serving(policy="async", overrides=[f"cluster.worker_timeout={10 * PATIENCE}"]) as cluster:
         mute = Peer(cluster, "mute")
         mute.ready()
 
@@ -264,7 +265,7 @@ def test_a_peer_that_never_reads_its_session_is_cut_off(monkeypatch: pytest.Monk
             return next(w.state for w in cluster.status().workers if w.name == "mute")
 
         with flood(cluster, mute, pb.SessionRequest(abandon=pb.Abandon(ticket=10**9))):
-            wait_until(lambda: state() == "left", "the peer that does not read to be given up")
+            wait_until(lambda: state() == "lost", "the session that is not read to be cut")
             with Peer(cluster, "other") as other:
                 assert other.step().version == 1
 

@@ -211,7 +211,7 @@ def test_no_job_follows_where_something_was_lost_or_a_signal_came(
         monkeypatch.setattr(next_job, "make_room", made_room)
         with pytest.raises((psworker.Refused, psworker.Unreachable)):
             phase = Phase(job=session.info.job, begins_next=True)
-            joined(cluster.hosts, OTHER, phase=phase, name="w0", server_timeout=6)
+            joined(cluster.hosts, OTHER, phase=phase, name="w0", server_timeout=3)
         session.close()
         expected = {"a server": ExitCode.UNREACHABLE, "the log": ExitCode.STORAGE, "a signal": ExitCode.OK}
         assert cluster.servers[0].ended() == expected[what]

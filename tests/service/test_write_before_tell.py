@@ -127,12 +127,12 @@ EVERY = [
 # Its line in metrics.jsonl.
 EVERY.append(("apply", "metric"))
 # Usually: every kind where an entry is written, and where a policy's decision is made; every call for what makes a
-# member and a version.
+# version.
 CASES = usually(
     [
         (kind, where)
         for kind, where in EVERY
-        if kind in ("join", "apply") or where == "write" or (where == "record" and kind in (*DECIDED, "stop"))
+        if kind == "apply" or where == "write" or (where == "record" and kind in (*DECIDED, "stop"))
     ],
     soak=EVERY,
 )
