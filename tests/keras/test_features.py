@@ -402,3 +402,18 @@ def losses(model: Any, epochs: int) -> list[float]:
 def assert_same_state(one: Any, other: Any) -> None:
     for a, b in zip(one.variables, other.variables, strict=True):
         np.testing.assert_allclose(b.numpy(), a.numpy(), rtol=1e-4, atol=1e-6, err_msg=a.path)
+
+
+def test_weights_that_a_callback_sets_within_an_epoch_are_refused() -> None:
+    """Before a gradient of them is computed."""
+    model, steps = build(), []
+
+    def act(batch: int, logs: Any) -> None:
+        steps.append(batch)
+        if batch == 2:
+            model.layers[0].set_weights([weights + 0.5 for weights in model.layers[0].get_weights()])
+
+    with servers() as hosts, pk.distribute(model, hosts) as job:
+        with pytest.raises(pk.FitError, match="changed by something"):
+            model.fit(**FIT, callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=act)])
+        assert max(steps) == 2 and job.fates["applied"] <= 3
