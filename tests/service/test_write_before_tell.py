@@ -16,18 +16,14 @@ from pslab.runs.folder import Run
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.outputs import Record
 from psserver.service.job import log_file
-from psserver.service.job.follower import Follower
 from psserver.service.job.log_file import JsonLines, LogError
 from psserver.service.job.outbox import Outboxes
 from psserver.service.job.routes import Routes
 from psserver.service.life import job_loop
-from psserver.service.store.executor import Executor
 from psserver.weights_file import load
-from pswire.decisions import entries
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from tests.promises import promise
-from tests.repetitions import usually
 from tests.service.peer import Peer, Stream
 from tests.service.serving import VARIABLES, Cluster, serving
 
@@ -109,33 +105,15 @@ def play(cluster: Cluster, policy: str, *, stays: bool = False) -> None:
         one.stream.close()
 
 
-# Every call between an input and what is sent of it, in their order; "follow": to the other server, "post": to a
-# worker.
-WHERE = ("record", "order", "encode", "write", "submit", "follow", "remark", "post")
-# Kinds that come with a notice to a worker.
-NOTICED = (*("initialise", "install", "grant", "commit", "apply", "drop", "cancel", "abandon", "stop"),)
 # What a policy decides.
 DECIDED = ("grant", "fold", "apply", "drop", "cancel")
-# Of every step: nothing is remarked of them (`psserver.service.job.routes`).
-UNREMARKED = ("grant", "commit", "fold", "apply")
-EVERY = [
-    (kind, where)
-    for kind in KINDS
-    for where in WHERE
-    if (where != "post" or kind in NOTICED) and (where != "remark" or kind not in UNREMARKED)
+# An entry fails as it is made, as it is written, or as a worker is told of it; "metric": its line in metrics.jsonl.
+CASES = [
+    *((kind, "write") for kind in KINDS),
+    *((kind, "record") for kind in (*DECIDED, "join", "stop")),
+    *((kind, "post") for kind in ("grant", "apply")),
+    ("apply", "metric"),
 ]
-# Its line in metrics.jsonl.
-EVERY.append(("apply", "metric"))
-# Usually: every kind where an entry is written, and where a policy's decision is made; every call for what makes a
-# version.
-CASES = usually(
-    [
-        (kind, where)
-        for kind, where in EVERY
-        if kind == "apply" or where == "write" or (where == "record" and kind in (*DECIDED, "stop"))
-    ],
-    soak=EVERY,
-)
 
 
 @promise(
@@ -149,8 +127,7 @@ def test_a_failure_anywhere_ends_the_job_with_a_log_without_gaps(
     reached = inject(monkeypatch, kind, where)
     out = tmp_path / "run"
     name, knobs = POLICIES[KINDS[kind]]
-    servers = 2 if where == "follow" else 1
-    with serving(servers, workers=2, policy=name, overrides=knobs, out=out) as cluster:
+    with serving(1, workers=2, policy=name, overrides=knobs, out=out) as cluster:
         # What a worker sees of a job that ends in the middle is not the point here.
         with suppress(Exception):
             play(cluster, KINDS[kind], stays=kind == "stop")
@@ -169,19 +146,18 @@ def test_a_failure_anywhere_ends_the_job_with_a_log_without_gaps(
         assert kind not in [entry["kind"] for entry in log_of(out)] or kind in ("drop", "cancel")
         assert check_run(Run(out)).ok
         return
-    storage = where in ("encode", "write", "metric")
+    storage = where in ("write", "metric")
     assert code == (ExitCode.STORAGE if storage else ExitCode.INTERNAL)
     kinds = [entry["kind"] for entry in log_of(out)]
-    if where in ("record", "order", "encode", "write"):
+    if where in ("record", "write"):
         assert kind not in kinds, "an entry that the writer did not take stands in the log"
     else:
         assert kind in kinds, "what may have been sent does not stand in the log"
     assert not (out / "summary.json").exists()
 
 
-def lines_of(kind: str) -> Callable[[object, Callable[[], str]], bool]:
-    """Lines of the log, or of the metrics, of one kind."""
-    return lambda _, line: f'"kind":"{kind}"' in line()
+def is_metric(_: object, line: Callable[[], str]) -> bool:
+    return '"kind":"train"' in line()
 
 
 def inject(patch: pytest.MonkeyPatch, kind: str, where: str) -> list[str]:
@@ -205,27 +181,13 @@ def inject(patch: pytest.MonkeyPatch, kind: str, where: str) -> list[str]:
                 return bool(entry.kind == kind)
 
             patch.setattr(Ledger, "record", failing(Ledger.record, made, bug))
-        case "encode":
-            patch.setattr(JsonLines, "take", failing(JsonLines.take, lines_of(kind), LogError("planted")))
         case "metric":
-            patch.setattr(JsonLines, "take", failing(JsonLines.take, lines_of("train"), LogError("planted")))
+            patch.setattr(JsonLines, "take", failing(JsonLines.take, is_metric, LogError("planted")))
         case "write":
             # Every line goes to the file at once, so that the write of this one fails.
             patch.setattr(log_file, "BUFFERED", 1)
             ours = f'"kind":"{kind}"'.encode()
             patch.setattr(log_file.os, "write", failing(os.write, lambda _, data: ours in data, FULL))
-        case "order":
-            patch.setattr(
-                entries.KINDS[kind], "order", failing(entries.KINDS[kind].order, lambda *_: True, bug)
-            )
-        case "submit":
-            now_sent = sending(patch, kind)
-            patch.setattr(Executor, "submit", failing(Executor.submit, lambda *_: bool(now_sent), bug))
-        case "follow":
-            now_sent = sending(patch, kind)
-            patch.setattr(Follower, "send", failing(Follower.send, lambda *_: bool(now_sent), bug))
-        case "remark":
-            patch.setattr(Routes, "remark", failing(Routes.remark, lambda _, entry: entry.kind == kind, bug))
         case "post":
             now_sent = sending(patch, kind)
             patch.setattr(Outboxes, "post", failing(Outboxes.post, lambda *_: bool(now_sent), bug))
