@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.keras.test_workers import PATIENCE, ROOT, server
+from tests.keras.processes import PATIENCE, ROOT, server
 from tests.lab.logs import verify
 from tests.repetitions import usually
 

@@ -14,7 +14,7 @@ import pytest
 
 from pswire.addresses import Address
 from tests.frameworks.test_backends import ROOT, environment, require
-from tests.keras.test_workers import PATIENCE
+from tests.keras.processes import PATIENCE
 from tests.promises import promise
 from tests.sentences import Recorder
 

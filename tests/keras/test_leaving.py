@@ -4,44 +4,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.keras.processes import PATIENCE, ROOT, server
 from tests.lab.logs import verify
 from tests.service.serving import wait_until
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(600)]
-
-
-ROOT = Path(__file__).resolve().parents[2]
-# Three interpreters load TensorFlow at once, on whatever machine this is.
-PATIENCE = 240.0
-
-
-@contextmanager
-def server(*options: str) -> Iterator[str]:
-    """The address of a ps-server whose optimizer is the job's. It ends by itself, with success."""
-    command = [
-        sys.executable,
-        "-m",
-        "psserver",
-        "--ps-hosts",
-        "127.0.0.1:0",
-        "--json",
-        "--optimizer",
-        "from-job",
-    ]
-    with subprocess.Popen([*command, *options], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield json.loads(process.stdout.readline())["address"]
-            assert process.wait(PATIENCE) == 0
-        finally:
-            process.kill()
 
 
 def begin(index: int, address: str, shared: Path) -> subprocess.Popen[str]:
