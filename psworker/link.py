@@ -4,7 +4,6 @@ One step is `ready` -> `pull` -> compute -> `contribute`. Only numpy is needed.
 """
 
 import json
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -15,12 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pswire import running
-from pswire.logs.events import event
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.model.rows import NO_ROWS, KeysByName, RowLayout, RowsByName
 from pswire.model.tables import TableSpec, compiled_batches, joined_parts, unique
 from pswire.transport.wire import wire_named
-from pswire.unreached import unreached_here
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.connection import Connection
 from psworker.control.backoff import Backoff, Contact
@@ -28,7 +25,6 @@ from psworker.control.epochs import EpochTotals, gather
 from psworker.control.joining import FIRST, JobInfo, Phase, Registration
 from psworker.control.stream import SessionStream
 from psworker.data.payloads import Floats, Payload
-from psworker.data.reach import Reach
 from psworker.data.reader import WeightReader
 from psworker.data.shard_client import Settings, ShardClient, StepResult
 from psworker.data.shard_group import ShardGroup
@@ -37,8 +33,6 @@ from psworker.engine import Commit, Disposition, Grant, Stop
 from psworker.errors import JobStopped, Refused, Voided
 from psworker.local import PLAIN, LocalRuleError, LocalWork, build
 from psworker.work import Unit, WorkUnits
-
-log = logging.getLogger("ps-worker")
 
 
 class Link:
@@ -120,8 +114,6 @@ class Link:
         self._receipts: dict[int, tuple[bytes, ...]] = {}
         # The ticket whose payload was encoded last, by a codec that remembers.
         self._encoded = 0
-        fragments = self._joined.reply.local_rule.knobs.get("fragments", 1)
-        self._reach = Reach(self.plan, int(fragments))
         # Log index of the newest grant.
         self._seen = 0
         self._at_close: tuple[Callable[[], object], Callable[[], object]] | None = None
@@ -305,8 +297,6 @@ class Link:
         commit = Commit(*facts, learning_rate=learning_rate, unit_ends=unit_ends)
         if ahead or self._reader.wanted:
             self.want_rows(ahead)
-        if samples:
-            flats = self._reach.watched(flats)
         try:
             if len(self._shards) > 1:
                 self._push(grant, flats, rows)
@@ -318,8 +308,6 @@ class Link:
             raise
         self._joined.contributed(batch, void=False)
         self._joined.set_rate(learning_rate)
-        if samples:
-            self._tell_unreached()
 
     def abandon(self, grant: Grant, reason: str, *, unit_ends: bool = False) -> None:
         """Give the ticket back unused. `unit_ends`: its work unit ended before its part; else the part is dealt
@@ -476,17 +464,6 @@ class Link:
         """
         self._stream.announce("extent", pb.SessionRequest(extent=pb.Extent(epochs=epochs, batches=batches)))
 
-    def _tell_unreached(self, *, ends: bool = False) -> None:
-        """Say once, here and to the servers, which variables the first contributions did not reach."""
-        if self._reach.counts(ends=ends):
-            self._warn_of_unreached()
-            numbers = pb.UnreachedVariables(variables=self._reach.numbers)
-            self._stream.announce("unreached", pb.SessionRequest(unreached=numbers))
-
-    def _warn_of_unreached(self) -> None:
-        said = unreached_here(self._joined.reply.worker, self._reach.names, self._reach.looked)
-        log.warning("%s", said, extra=event("unreached"))
-
     def report(self, metrics: Mapping[str, float], version: int | None = None) -> None:
         """Report metrics of the final version, after the stop, for the run's summary.
 
@@ -505,7 +482,6 @@ class Link:
         `ends`: a reason to end the job at once for all workers, as a success, with its present version. Under a policy
         that tolerates bad workers, more of them must ask than it tolerates.
         """
-        self._tell_unreached(ends=True)
         self._stream.tell(lambda engine: engine.done(ends))
         return self._stream.wait_stop()
 
@@ -561,9 +537,6 @@ class Link:
         """Leave the job. Open tickets become void, commits stay valid. Safe to call twice."""
         if not self._servers.closing.is_set():
             over = self.stop is not None
-            if self._reach.earlier:
-                self._warn_of_unreached()
-            self._tell_unreached(ends=True)
             self._stream.leave(reason)
             self._reader.close()
             self._servers.close()

@@ -41,8 +41,7 @@ class Stepwise(Link):
         self.push_flat(grant, self.plan.scatter_by_name(gradients), self.summed(rows or {}))
 
     def push_flat(self, grant: Grant, flats: Sequence[Payload], rows: RowsByName = NO_ROWS) -> None:
-        self._push(grant, self._reach.watched(flats), rows)
-        self._tell_unreached()
+        self._push(grant, flats, rows)
 
     def commit(
         self,

@@ -43,8 +43,6 @@ def outcome_text(finished: FinishedRun) -> Text:
         text.append(f"not trained on: {summary.missing_text}\n", style="yellow")
     if summary is not None and summary.uncounted:
         text.append(f"did not count: {summary.uncounted}\n", style="yellow")
-    if summary is not None and summary.unreached:
-        text.append(f"not reached by all: {summary.unreached}\n", style="yellow")
     if summary is not None and summary.kept_back:
         text.append(f"warning: {summary.kept_back}\n", style="yellow")
     if summary is not None and (sentence := stale_text(summary)):
@@ -140,5 +138,4 @@ def outcome_json(finished: FinishedRun) -> dict[str, Any]:
         "versions": summary.versions if summary else None,
         "missing": dict(summary.missing) if summary else {},
         "uncounted": summary.uncounted if summary else "",
-        "unreached": summary.unreached if summary else "",
     }

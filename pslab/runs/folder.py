@@ -104,8 +104,6 @@ class Summary:
     uncounted: str = ""
     # Elements that versions left as they were, as a sentence; empty if there are none.
     kept_back: str = ""
-    # Trained variables that some or all workers did not reach, as a sentence; empty if there are none.
-    unreached: str = ""
 
     @property
     def missing_text(self) -> str:
@@ -170,7 +168,6 @@ class Summary:
                 missing=dict(record.get("missing", {})),
                 uncounted=str(record.get("uncounted", "")),
                 kept_back=str(record.get("kept_back", "")),
-                unreached=str(record.get("unreached", "")),
                 began_with=dict(record.get("began_with", {})),
                 tables=tuple(map(TableFigures.from_json, record.get("tables", ()))),
             )

@@ -54,7 +54,6 @@ EVENTS: Final[dict[str, Event]] = {
         SERVER, ("worker",), "under a robust policy one worker alone does not end a job"
     ),
     "uncounted": Event(BOTH, (), "at the end: workers whose work did not count"),
-    "unreached": Event(BOTH, (), "trained variables that some or all workers do not reach"),
     # Certificates
     "identity_renewed": Event(
         BOTH, ("subject",), "the files of the certificate have changed: the new one is used"

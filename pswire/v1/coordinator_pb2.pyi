@@ -381,7 +381,6 @@ class SessionRequest(_message.Message):
     REPORT_FIELD_NUMBER: _builtins.int
     EXTENT_FIELD_NUMBER: _builtins.int
     CARRIERS_FIELD_NUMBER: _builtins.int
-    UNREACHED_FIELD_NUMBER: _builtins.int
     PONG_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
@@ -400,8 +399,6 @@ class SessionRequest(_message.Message):
     @_builtins.property
     def carriers(self) -> Global___Carriers: ...
     @_builtins.property
-    def unreached(self) -> Global___UnreachedVariables: ...
-    @_builtins.property
     def pong(self) -> Global___Pong: ...
     def __init__(
         self,
@@ -414,14 +411,13 @@ class SessionRequest(_message.Message):
         report: Global___Report | None = ...,
         extent: Global___Extent | None = ...,
         carriers: Global___Carriers | None = ...,
-        unreached: Global___UnreachedVariables | None = ...,
         pong: Global___Pong | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "carriers", b"carriers", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "pong", b"pong", "ready", b"ready", "report", b"report", "unreached", b"unreached"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "carriers", b"carriers", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "pong", b"pong", "ready", b"ready", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "carriers", b"carriers", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "pong", b"pong", "ready", b"ready", "report", b"report", "unreached", b"unreached"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "carriers", b"carriers", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "pong", b"pong", "ready", b"ready", "report", b"report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ready", "abandon", "done", "leave", "report", "extent", "carriers", "unreached", "pong"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ready", "abandon", "done", "leave", "report", "extent", "carriers", "pong"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -826,32 +822,6 @@ class Carriers(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Carriers: _TypeAlias = Carriers  # noqa: Y015
-
-@_typing.final
-class UnreachedVariables(_message.Message):
-    """Trained variables whose gradients were zero in each of this worker's first contributions, sent once; named at the end
-    of the job. Nothing is decided by it.
-    """
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    VARIABLES_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def variables(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Their numbers in the order of Join."""
-
-    def __init__(
-        self,
-        *,
-        variables: _abc.Iterable[_builtins.int] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["variables", b"variables"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___UnreachedVariables: _TypeAlias = UnreachedVariables  # noqa: Y015
 
 @_typing.final
 class SessionReply(_message.Message):

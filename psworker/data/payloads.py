@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -72,21 +71,6 @@ class Pieces:
                 found += array.size
         if found != target.size:
             raise ValueError(f"expected parts of {target.size} elements in all, got {found}")
-
-    def watched(self, look: Callable[[int, NDArray[Any]], object]) -> "Pieces":
-        """Return the same payload; `look` gets each part, and the element at which it begins, when it is made."""
-        at = 0
-
-        def part(number: int) -> NDArray[Any]:
-            nonlocal at
-            array = self._parts[number]()
-            at = at if number else 0
-            look(at, array)
-            at += array.size
-            return array
-
-        numbers = range(len(self._parts))
-        return Pieces([partial(part, number) for number in numbers], self.shape[0], self.dtype)
 
     def __call__(self) -> NDArray[Any]:
         joined = np.empty(self.shape, self.dtype)

@@ -86,8 +86,6 @@ class Job:
         self.progress = Progress()
         # Transports by worker, as last reported; for people, no decision depends on them.
         self.carriers: dict[str, Sequence[str]] = {}
-        # By worker, the numbers of variables that it does not reach.
-        self.unreached: dict[str, frozenset[int]] = {}
         self._first: inputs.Opened | inputs.Resumed = inputs.Opened()
         # What the end waits for beside members: what, since when (monotonic), and for how many seconds at most.
         self.awaited: Wait | None = None
@@ -177,11 +175,6 @@ class Job:
         """Record how a member's payloads travel to each server."""
         if self.coordinator.state.roster.member(worker, incarnation) is not None:
             self.carriers[worker] = carriers[: self.terms.servers]
-
-    def tell_unreached(self, worker: str, incarnation: int, variables: Sequence[int]) -> None:
-        """Record which variables a member does not reach."""
-        if self.coordinator.state.roster.member(worker, incarnation) is not None:
-            self.unreached[worker] = frozenset(variables)
 
     # Time and the outside world
 

@@ -29,7 +29,6 @@ from pswire.model.variables import WholeTables
 from pswire.patience import transfer
 from pswire.transport.codecs import FLOAT32, ElementDecoder
 from pswire.transport.failures import reason
-from pswire.unreached import unreached
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
@@ -153,8 +152,6 @@ class Results:
             self._job.routes.run_log.write_summary({**found, "concluded": concluded})
             if concluded and "uncounted" in found:
                 log.warning("did not count: %s", found["uncounted"], extra=event("uncounted"))
-            if concluded and "unreached" in found:
-                log.warning("not reached by all: %s", found["unreached"], extra=event("unreached"))
 
 
 async def _write_weights(job: Job) -> str | None:
@@ -216,18 +213,7 @@ def summary(job: Job, sha256: str | None) -> dict[str, Any]:
     found = summarise(job.coordinator, metrics=metrics, seconds=seconds, sha256=sha256, tables=tables)
     # A job that was ended early has more data than it wanted.
     missing = job.progress.missing(job.coordinator) if stopped.cause in ("done", "missing") else {}
-    if said := _unreached(job):
-        found["unreached"] = said
     return {**found, "missing": missing, "security": job.security}
-
-
-def _unreached(job: Job) -> str:
-    """Name variables that some or all workers do not reach, as far as these have said so."""
-    plan = job.agreement.plan
-    tallies = job.coordinator.state.roster.tallies.items()
-    workers = [worker for worker, tally in tallies if tally.applied]
-    names = [] if plan is None else [variable.name for variable in plan.variables]
-    return unreached(names, job.unreached, workers)
 
 
 async def _final_weights(job: Job) -> list[Floats] | None:

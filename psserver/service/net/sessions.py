@@ -145,11 +145,8 @@ class SessionRpc:
             case "carriers":
                 carriers = [pb.Carrier.Name(each) for each in request.carriers.carriers]
                 self._job.tell_carriers(hello.worker, hello.incarnation, carriers)
-            case "unreached":
-                variables = list(request.unreached.variables)
-                self._job.tell_unreached(hello.worker, hello.incarnation, variables)
             case "pong":
                 self._job.joining.names.answered(hello.session, request.pong.number)
             case other:
-                kinds = "ready, abandon, done, leave, report, extent, carriers, unreached or pong"
+                kinds = "ready, abandon, done, leave, report, extent, carriers or pong"
                 outbox.put(protocol.Refusal(f"expected {kinds}, got {other or 'nothing'}"))
