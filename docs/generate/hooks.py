@@ -9,7 +9,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from docs.generate import api, commands, experiments, logs, optimizers, policies, promises, protocol
+from docs.generate import api, commands, experiments, logs, optimizers, policies, promises, protocol, way
 from docs.generate.pictures import pictures
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +27,7 @@ def generated() -> dict[str, str]:
         | logs.pages()
         | protocol.pages()
         | promises.pages()
+        | way.pages()
         | api.pages()
     )
 

@@ -101,6 +101,7 @@ class RunLog:
             self._metrics = JsonLines(self._folder / METRICS, going_on=more, check=self._check)
 
     def append(self, record: Record) -> None:
+        """Take an entry, to be written at the end of this turn of the loop."""
         if self._decisions is not None:
             self._decisions.take(lambda: line_of(record.index, record.t, record.entry))
         entry = record.entry
