@@ -83,21 +83,23 @@ class Staging:
         return len(self._free)
 
     def is_next(self, ticket: int) -> bool:
-        """Return True if the ticket's payload is the next to be summed: in a round with a fixed order the next in turn,
-        in any other round any while none is held."""
+        """Return True if the ticket's payload goes before all others: the next in turn in a round with a fixed order,
+        that of the oldest ticket in any other round. All shards agree on it."""
         turn = self.tickets[ticket].turn
-        return turn == self._first_turn() if turn is not None else not self.held
+        return turn == self._first_turn() if turn is not None else ticket == self._oldest()
 
     def next_is_held(self) -> bool:
-        """Return True if a payload that can be summed next is held or incoming.
-
-        In a round with a fixed order that is the next in turn; in any other round, any payload.
-        """
-        held = [*self._complete, *self._incoming]
+        """Return True if the payload that goes before all others is held or incoming."""
         first = self._first_turn()
         if first is None:
-            return bool(held)
+            oldest = self._oldest()
+            return oldest is None or oldest in self._complete or oldest in self._incoming
+        held = [*self._complete, *self._incoming]
         return any(n in self.tickets and self.tickets[n].turn == first for n in held)
+
+    def _oldest(self) -> int | None:
+        # In the order of the log, as shards that were restored have them, too.
+        return next(iter(self.tickets), None)
 
     def _first_turn(self) -> int | None:
         turns = self._turns

@@ -146,7 +146,8 @@ class Memory:
     def admits_payload(self, ticket: int) -> bool:
         """Return whether one more payload fits, for this open ticket. One always does: its room is part of the model's.
 
-        Others leave room for the sum and for the one that is to be summed next, so that all of them come to their end.
+        Others leave room for the sum and for the one that goes before all others on every server, so that all of them
+        come to their end.
         """
         shard = self._shard
         assert shard is not None

@@ -20,8 +20,8 @@ class PushAdmission:
         self._owner = owner
         # By ticket. A worker that has begun anew may leave an earlier push of the ticket behind.
         self._waiting: dict[int, list[Future[None]]] = {}
-        # (turn, order of arrival, what wakes it). Pushes that wait no more are removed when their turn comes.
-        self._order: list[tuple[int, int, Future[None]]] = []
+        # (turn, ticket, order of arrival, what wakes it). Pushes that wait no more are removed when their turn comes.
+        self._order: list[tuple[int, int, int, Future[None]]] = []
         self._arrivals = 0
 
     async def wait(self, ticket: int, turn: int) -> None:
@@ -29,7 +29,7 @@ class PushAdmission:
         woken: Future[None] = self._owner.loop.create_future()
         self._waiting.setdefault(ticket, []).append(woken)
         self._arrivals += 1
-        heappush(self._order, (turn, self._arrivals, woken))
+        heappush(self._order, (turn, ticket, self._arrivals, woken))
         try:
             await until(woken, RECHECK_EVERY)
         finally:
@@ -46,10 +46,10 @@ class PushAdmission:
 
     def freed(self) -> None:
         """Wake the push whose turn is the first: there may be room for it."""
-        while self._order and self._order[0][2].done():
+        while self._order and self._order[0][3].done():
             heappop(self._order)
         if self._order:
-            settle(heappop(self._order)[2])
+            settle(heappop(self._order)[3])
 
     def wake_all(self) -> None:
         """Wake all pushes: nothing that they wait for will come."""
