@@ -70,15 +70,15 @@ def function(dotted: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _row(dotted: str) -> tuple[str, str, str]:
+def _row(dotted: str) -> tuple[str, str]:
     passed = function(dotted)
-    file = passed.__module__.replace(".", "/") + ".py"
+    file = passed.__module__.replace(".", "/<wbr>") + ".py"
     first, *_ = paragraphs(inspect.getdoc(passed)) or [""]
-    return code(file), code(passed.__qualname__), first.partition(". ")[0].rstrip(".") + "."
+    return f"{code(passed.__qualname__)}<br>{file}", first.partition(". ")[0].rstrip(".") + "."
 
 
 def pages() -> dict[str, str]:
     parts = [INTRODUCTION]
     for title, stops in WAY.items():
-        parts += [f"## {title}", table(("file", "function", "does"), map(_row, stops))]
+        parts += [f"## {title}", table(("function", "does"), map(_row, stops))]
     return {"design/way.md": "\n\n".join(parts) + "\n"}
