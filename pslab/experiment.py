@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from pslab.sections import ClusterSection, FaultsSection, LinksSection, SimulationSection, TrackersSection
+from pslab.sections import ClusterSection, FaultsSection, LinksSection, SimulationSection
 from pswire.config import experiment
 from pswire.config.experiment import FROM_JOB
 from pswire.config.run_sections import JobSection
@@ -18,7 +18,6 @@ class Experiment(experiment.Experiment):
     links: LinksSection = LinksSection()
     faults: FaultsSection = FaultsSection()
     simulation: SimulationSection = SimulationSection()
-    trackers: TrackersSection = TrackersSection()
 
     @property
     def own_code(self) -> dict[str, str]:
@@ -42,7 +41,7 @@ class Experiment(experiment.Experiment):
         for number, worker in sorted(self.workers.items()):
             tables[f"workers.{number}"] = worker.model_dump()
         # Written only if the file uses them.
-        for name in sorted(self.model_fields_set & {"security", "links", "faults", "simulation", "trackers"}):
+        for name in sorted(self.model_fields_set & {"security", "links", "faults", "simulation"}):
             tables[name] = getattr(self, name).model_dump()
         return toml_text(tables)
 

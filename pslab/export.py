@@ -72,15 +72,13 @@ def weights_of_checkpoint(folder: Path, *, optimizer: bool = False) -> Weights:
     return Weights(found, about.version, f"read from checkpoint {folder.name}", state)
 
 
-def _optimizer_of(store: Store, name: str) -> OptimizerState | None:
-    """Read the optimizer's state from a checkpoint; None if it has slots per worker. Raises CheckpointError."""
+def _optimizer_of(store: Store, name: str) -> OptimizerState:
+    """Read the optimizer's state from a checkpoint. Raises CheckpointError."""
     about = store.manifest(name)
     try:
         optimizer = build_optimizer(about.optimizer)
     except OptimizerError as error:
         raise CheckpointError(f"{store.root / name}: {error}") from error
-    if optimizer.per_worker:
-        return None
     found, scale = slots(store, name, about, optimizer.slots)
     began = about.optimizer["learning_rate"]
     rate = began * scale if isinstance(began, int | float) else None
@@ -101,8 +99,7 @@ def with_optimizer(run: Run, found: Weights) -> Weights:
             # A checkpoint of a version that a recovery has undone may have the same number.
             same = all(np.array_equal(arrays.get(each, ()), values) for each, values in found.arrays.items())
             if about.version == found.version and same:
-                state = _optimizer_of(store, name)
-                return replace(found, optimizer=state or _optimizer_of_log(run, found.version))
+                return replace(found, optimizer=_optimizer_of(store, name))
         except CheckpointError:
             continue
     return replace(found, optimizer=_optimizer_of_log(run, found.version))
@@ -183,9 +180,8 @@ def weights_of(run: Run, version: int | None, watch: Callable[[Replayed], None] 
     replayed = execution.run(wanted, watch)
     if replayed.first is not None:
         raise OtherWeightsError(f"{run.path}: these would not be the run's weights: {replayed.first}")
-    optimizer, store, state = model_of(execution.steps).optimizer, execution.store, None
-    if not build_optimizer(optimizer).per_worker:
-        state = OptimizerState(optimizer, store.slots(), wanted, replayed.rate)
+    optimizer, store = model_of(execution.steps).optimizer, execution.store
+    state = OptimizerState(optimizer, store.slots(), wanted, replayed.rate)
     origin = "computed again from the decision log"
     return Weights(store.weights(), wanted, origin, state, store.tables())
 

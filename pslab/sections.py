@@ -1,4 +1,4 @@
-"""Sections of an experiment file that only `ps-lab` reads: simulated cluster, trackers, places."""
+"""Sections of an experiment file that only `ps-lab` reads: simulated cluster, places."""
 
 import re
 from typing import Annotated, Any
@@ -16,7 +16,6 @@ Chance = Annotated[float, Field(ge=0, lt=1)]
 WorkerNumber = Annotated[int, Field(ge=0, le=65536)]
 # Names a class or function of the user's: "package.module:attribute" or "path/file.py:attribute".
 _TARGET = r".+:[A-Za-z_][A-Za-z0-9_]*"
-Target = Annotated[str, Field(pattern=_TARGET)]
 
 
 def _rate(value: float) -> float:
@@ -157,15 +156,6 @@ class SimulationSection(Section):
     @field_serializer("factors")
     def _text_keys(self, factors: dict[int, float]) -> dict[str, float]:
         return {str(worker): factor for worker, factor in factors.items()}
-
-
-class TrackersSection(Section):
-    """[trackers]: the user's classes that receive a run's metrics from `ps-lab run`."""
-
-    classes: list[Target] = Field(default_factory=list)
-    """tracker classes, each `package.module:Class` or `path/file.py:Class`; see [Observe a run](observe.md)"""
-    every: Annotated[int, Field(ge=1, le=LARGEST)] = 10
-    """number of versions per point"""
 
 
 def _size(text: str) -> str:

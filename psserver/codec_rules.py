@@ -49,8 +49,6 @@ def check_rows(policy: Policy, optimizer: Optimizer) -> None:
         )
     elif not rule.plain:
         why = f"the local rule {rule.name} needs a copy of the model at each worker"
-    elif optimizer.per_worker:
-        why = f"{optimizer.name} keeps a copy of what it remembers for each worker"
     if why:
         raise PolicyError(
             f"sparse tables under policy {policy.name}: {why}; expected a policy of plain gradients, such as sync, "

@@ -38,8 +38,8 @@ def _planned(experiment: Experiment, policy: Policy) -> Iterator[Planned]:
         yield Planned(name, knobs, int(due.of("versions")), due.of("%"), change.why, change.rate or None)
 
 
-def adapt_of(experiment: Experiment, policy: Policy, optimizer: Optimizer | None) -> dict[str, object]:
-    """Return name and knobs of the job's controller; empty if it has none. `optimizer`: None if not known yet.
+def adapt_of(experiment: Experiment, policy: Policy) -> dict[str, object]:
+    """Return name and knobs of the job's controller; empty if it has none.
 
     Raises PolicyError for one that cannot control the policy.
     """
@@ -53,21 +53,14 @@ def adapt_of(experiment: Experiment, policy: Policy, optimizer: Optimizer | None
         )
     config = {"name": adapt.name, **adapt.knobs}
     try:
-        controller = Controller(config, policy, cluster.workers, cluster.parts)
-        if controller.spec.measures and optimizer is not None:
-            check_measures(optimizer)
+        Controller(config, policy, cluster.workers, cluster.parts)
     except PolicyError as error:
         raise PolicyError(f"policy.adapt: {error}") from error
     return config
 
 
-def check_measures(optimizer: Optimizer, *, tables: bool = False) -> None:
+def check_measures(*, tables: bool) -> None:
     """Raise PolicyError if shards cannot measure the updates of such a job. `tables`: it has sparse tables."""
-    if optimizer.per_worker:
-        raise PolicyError(
-            f"the controller learns from the mean gradient of an update, and {optimizer.name} applies each "
-            "contribution by itself: expected an optimizer without slots for each worker"
-        )
     if tables:
         raise PolicyError(
             "the controller learns from the mean gradient of an update, and rows of sparse tables are not measured: "

@@ -88,8 +88,6 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
         )
     optimizer = _optimizer(experiment)
     policy = build_policy(experiment.policy.name, experiment.policy.knobs, cluster.workers, cluster.parts)
-    if optimizer is not None:
-        optimizer.check_aggregator(policy.tensors.aggregator)
     if experiment.job.patience and policy.tensors.aggregator != "mean":
         raise SettingsError(
             f"job.patience: worker 0 alone evaluates, and {policy.name} tolerates bad workers, of which one could end "
@@ -123,7 +121,7 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
             allow_missing=cluster.allow_missing,
             ticket_timeout=None if cluster.ticket_timeout == "auto" else cluster.ticket_timeout,
             plan=plan_of(experiment, policy, optimizer),
-            adapt=adapt_of(experiment, policy, optimizer),
+            adapt=adapt_of(experiment, policy),
         ),
         policy=policy,
         optimizer=optimizer,

@@ -100,11 +100,10 @@ SILENT = """## What the papers leave open
   `most_samples`.
 - **An update of too few** is not made by `trimmed-mean` and `krum`, which need 2 b + 1 and 2 f + 3
   contributions.
-- **`dssp` as printed** does not keep its upper bound; ours does, unless `literal` asks for the printed
-  form.
+- **`dssp` as printed** does not keep its upper bound; ours does.
 - **A newcomer** under `ssp` starts with the clock of the slowest worker.
-- **A deadline** (`deadline-sync`, `fedbuff-timeout`) ends the wait of an update. A cancelled ticket counts as longer
-  than all others in a quantile. An update that a deadline makes follows on an entry `timer` of the log.
+- **A deadline** (`deadline-sync`, `fedbuff-timeout`) ends the wait of an update. An update that a deadline makes
+  follows on an entry `timer` of the log.
 - **The last update** takes what is left when nobody has more data.
 - **Order of summation**: by rank under `sync` without backups, `median`, `trimmed-mean`, `krum`,
   `local-sgd` and `diloco`; in the order of the commits under all others.

@@ -103,11 +103,11 @@ class Controllers(LogCheck):
 
     def _follows(self, change: e.Policy) -> Iterator[str]:
         former, policy, at = change.former, change.policy, f"version {change.version}: {change.by}"
-        knob = "max_staleness" if self._adapt["name"] == "noise-bound" else "aggregate"
+        knob = "aggregate"
         others = {key for key in former.keys() | policy.keys() if former.get(key) != policy.get(key)} - {knob}
         if others:
             yield f"{at} changes {', '.join(sorted(others))}; it sets {knob}"
-        wanted, low, high = self._wanted(change.inputs or {}, int(former.get("aggregate", 1)))
+        wanted, low, high = self._wanted(change.inputs or {})
         if not math.isclose(wanted, float((change.inputs or {})["wanted"]), rel_tol=1e-9, abs_tol=1e-9):
             yield f"{at} wants {(change.inputs or {})['wanted']}; its inputs say {wanted:.6g}"
         value, present = min(max(wanted, low), high), int(former[knob])
@@ -118,13 +118,11 @@ class Controllers(LogCheck):
             yield f"{at} sets {knob} to {policy[knob]}; expected {expected}"
         powers = {"keep": 0.0, "sqrt": 0.5, "linear": 1.0}
         began = int(self._policy[knob])
-        rate = (
-            1.0 if knob != "aggregate" else (policy[knob] / began) ** powers[self._adapt.get("rate", "keep")]
-        )
+        rate = (policy[knob] / began) ** powers[self._adapt.get("rate", "keep")]
         if not math.isclose(1.0 if change.rate is None else change.rate, rate, rel_tol=1e-9):
             yield f"{at} sets the rate to {change.rate} times the job's; expected {rate:.6g}"
 
-    def _wanted(self, inputs: Mapping[str, Any], aggregate: int) -> tuple[float, int, int]:
+    def _wanted(self, inputs: Mapping[str, Any]) -> tuple[float, int, int]:
         """Return the value that the inputs lead to, and the limits of the knob."""
         adapt, workers = self._adapt, self._workers
         if adapt["name"] == "adasync":
@@ -138,6 +136,4 @@ class Controllers(LogCheck):
             return wanted, int(adapt.get("least", 1)), int(adapt.get("most", 0)) or workers
         variance, square = inputs["variance"], inputs["square"]
         scale = MOST_NOISE if square <= 0 else min(max(variance, 0.0) / square, MOST_NOISE)
-        if adapt["name"] == "noise-scale":
-            return scale, max(2, int(adapt.get("least", 1))), int(adapt.get("most", 0)) or workers
-        return max(1.0, scale / aggregate) - 1, int(adapt.get("least", 0)), int(adapt.get("most", 64))
+        return scale, max(2, int(adapt.get("least", 1))), int(adapt.get("most", 0)) or workers

@@ -110,9 +110,7 @@ def _ringmaster(knobs: Knobs, workers: int) -> Terms:
 
 
 def _dssp(knobs: Knobs, workers: int) -> Terms:
-    # The algorithm as printed in the paper has no bound.
-    lead = math.inf if knobs.get("literal", False) else int(knobs.get("upper", 15))
-    return Terms(lead=lead, ahead=False)
+    return Terms(lead=int(knobs.get("upper", 15)), ahead=False)
 
 
 def _dc_asgd(knobs: Knobs, workers: int) -> Terms:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pslab.commands.failure import EPILOG, console, failures, say_unfinished
 from pslab.compare.charts import PLOTS, check_target, write_picture
-from pslab.compare.group_table import columns_for, compare_json, compare_table, drops, starving
+from pslab.compare.group_table import columns_for, compare_json, compare_table
 from pslab.compare.groups import MEASURES, Goals, Group, best_of_each, goal_of, grouped
 from pslab.display.progress import print_json
 from pslab.display.tables import tables_view
@@ -151,8 +151,6 @@ def _print_tables(groups: Sequence[Group], how: Comparison) -> None:
     screen.print(table, soft_wrap=False)
     if left_out:
         click.echo(f"no room for: {', '.join(left_out)} (--columns chooses, --json has all)")
-    for line in (*starving(groups), *drops(groups)):
-        click.echo(line)
     for group in groups:
         _print_sparse(screen, group.runs[0].run)
         for each in group.runs:

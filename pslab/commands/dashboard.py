@@ -14,14 +14,13 @@ from pslab.dashboard.serve import PORT, ServeError, check_installed, link, liste
 from pslab.launch.status_client import StatusError
 from pslab.runs.folder import RunError
 from pswire.addresses import AddressError
-from pswire.command.options import insecure_option, overrides_option, security_options
-from pswire.config.experiment import ExperimentError
+from pswire.command.options import insecure_option, security_options
 from pswire.exits import ExitCode
 from pswire.security.settings import SecurityOptions
 
 
 @click.command(epilog=EPILOG)
-@click.argument("target", metavar="[HOST:PORT | RUN | EXPERIMENT]", required=False)
+@click.argument("target", metavar="[HOST:PORT | RUN]", required=False)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -39,24 +38,20 @@ from pswire.security.settings import SecurityOptions
     "reverse proxy.",
 )
 @insecure_option
-@overrides_option("Override a key of EXPERIMENT: policy.name=async. Repeatable.")
 @trust_option
 @security_options
 def dashboard(
     target: str | None,
     port: int,
     bind: str,
-    overrides: tuple[str, ...],
     trust: bool,
     security: SecurityOptions,
 ) -> None:
-    """Serve a web page that shows a cluster, a run or a simulated experiment, with a playground.
+    """Serve a web page that shows a cluster or a run, with a playground.
 
     \b
     HOST:PORT   a live cluster; the server with task index 0
     RUN         a run folder: live while the run goes on, afterwards with a time slider
-    EXPERIMENT  an experiment file, simulated as its [simulation] says, without its [job]; one with code of your own
-                is simulated by ps-lab run
     nothing     the playground alone
 
     The page shows who waits, why and for whom; the servers; a lane for each worker and the decision log;
@@ -76,9 +71,9 @@ def dashboard(
         credentials = observer_credentials(security, Path(target), trusted=trust)
     try:
         check_installed()
-        source = sources.find(target, overrides, credentials)
+        source = sources.find(target, credentials)
         sock = listening(bind, port)
-    except (RunError, ExperimentError, AddressError) as error:
+    except (RunError, AddressError) as error:
         raise Failure(error) from error
     except StatusError as error:
         raise Failure(error, error.code) from error

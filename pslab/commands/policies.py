@@ -16,7 +16,7 @@ from pslab.verify.guarded import Case
 from pslab.verify.search import Finding, Report, verify
 from psserver import optimizers as optimizer
 from psserver.policies import PolicyError, PolicySpec, names
-from psserver.policies.controllers import CONTROLLERS, ControllerSpec
+from psserver.policies.controllers import CONTROLLERS, KNOB, ControllerSpec
 from psserver.policies.loading import spec_of
 from pswire.command.options import completed_by, number_option
 from pswire.config.toml import OverrideError, apply_overrides
@@ -59,9 +59,9 @@ def _explain_controller(spec: type[ControllerSpec], as_json: bool) -> None:
     first, rest = rule_of(spec)
     if as_json:
         rule = {"name": spec.name, "rule": " ".join(f"{first} {rest}".split()), "use_when": spec.use_when}
-        print_json({**rule, "source": spec.source, "sets": spec.sets, "knobs": _knobs_json(knobs_of(spec))})
+        print_json({**rule, "source": spec.source, "sets": KNOB, "knobs": _knobs_json(knobs_of(spec))})
         return
-    facts = (("use it when", spec.use_when), ("sets", ", ".join(spec.sets)), ("source", spec.source))
+    facts = (("use it when", spec.use_when), ("sets", KNOB), ("source", spec.source))
     console().print(_explained(spec.name, first, rest, facts, knobs_of(spec)), soft_wrap=False)
 
 

@@ -75,8 +75,7 @@ def predict_command(
 
     Runs that differ only by their seed count as one. A simulation is of time only: nothing is trained. It takes the
     durations of steps from the run: those that a simulated run declared, or those that were measured in a real one.
-    Theory has a number only where its assumptions hold. Below the table stand the formulas, and what the slowest
-    worker costs.
+    Theory has a number only where its assumptions hold. Below the table stand the formulas.
 
     An EXPERIMENT is predicted before it is run: bytes of a contribution, seconds of a batch, and the least that the
     link (links.bandwidth, bytes/s) and the computation (simulation.compute) allow. Encoding, decoding and updates come

@@ -16,7 +16,6 @@ from pslab.launch.engines.launcher import EngineError
 from pslab.launch.engines.registry import ENGINES, Options, engine_named, engines_text
 from pslab.launch.experiments import checked, of_script
 from pslab.launch.job_place import with_job
-from pslab.observe.trackers import TrackerError
 from pslab.runs.folder import EXPERIMENT, RunError
 from psserver.optimizers import OptimizerError
 from psserver.policies import names
@@ -82,13 +81,6 @@ from psworker.job.errors import JobError
     help="Restart each process that dies at most N times, with backoff; servers only if checkpoints are taken or "
     "there are replicas.  [default: 6 on engines with nodes, 3 with checkpoints or replicas, else 0]",
 )
-@click.option(
-    "--tracker",
-    "trackers",
-    multiple=True,
-    metavar="MODULE:CLASS",
-    help="Pass the metrics to a class of your own, in addition to [trackers]. Repeatable.",
-)
 @log_format_option("the logs of servers and workers")
 @click.option("--force", is_flag=True, help="Replace an earlier run in --out.")
 @click.option(
@@ -107,7 +99,6 @@ def run(
     address: str,
     resume: str | None,
     restarts: int | None,
-    trackers: tuple[str, ...],
     log_format: str,
     force: bool,
     as_json: bool,
@@ -129,9 +120,7 @@ def run(
       ps-lab run --script train.py --workers 4 --servers 2 --policy bounded -- --epochs 3
 
     The run folder gets the resolved experiment.toml, decisions.jsonl, metrics.jsonl,
-    summary.json, weights.safetensors and logs/ with the output of each process. With --tracker
-    (docs/observe.md), other tools receive the metrics: during a real run, and at the end of a
-    simulated one.
+    summary.json, weights.safetensors and logs/ with the output of each process.
     """
     try:
         overrides = chosen_keys(RUN, keys, overrides)
@@ -146,8 +135,8 @@ def run(
         raise Failure("--resume: expected --out RUN of an experiment's run, without --force")
     machines = tuple(part for part in (hosts or "").split(",") if part.strip())
     engine = Options(hosts=machines, address=address)
-    how = RunOptions(out, force, resume, restarts, log_format, trackers, as_json, quiet, engine)
-    with failures(EngineError, ExperimentError, OptimizerError, RunError, TrackerError, JobError):
+    how = RunOptions(out, force, resume, restarts, log_format, as_json, quiet, engine)
+    with failures(EngineError, ExperimentError, OptimizerError, RunError, JobError):
         if script is None:
             loaded = _experiment(arguments, overrides, typed_options(keys))
         else:

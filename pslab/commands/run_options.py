@@ -1,6 +1,5 @@
 """Actions of `ps-lab run`: train an experiment as processes, or simulate it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from pslab.launch.engines.registry import Options, check, engine_named, launcher
 from pslab.launch.experiments import FinishedRun, run_real
 from pslab.launch.simulated import run_simulated
 from pslab.launch.tasks import Daemons
-from pslab.observe.trackers import Tracker, load_trackers
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import advice
 from pswire.config.experiment import FROM_JOB, ExperimentError
@@ -27,19 +25,14 @@ class RunOptions:
     resume_from: str | None
     restarts: int | None
     log_format: str
-    trackers: Sequence[str]
     as_json: bool
     quiet: bool
     options: Options
 
-    def loaded(self, experiment: Experiment) -> list[tuple[str, Tracker]]:
-        """Return the trackers that receive the run's metrics. Raises TrackerError."""
-        return load_trackers([*experiment.trackers.classes, *self.trackers])
-
 
 def train(experiment: Experiment, how: RunOptions) -> FinishedRun:
     """Run as processes of the experiment's engine. Raises what `run_real` and `launcher_for` raise."""
-    trackers, display = how.loaded(experiment), choose(as_json=how.as_json, quiet=how.quiet)
+    display = choose(as_json=how.as_json, quiet=how.quiet)
     daemons = Daemons(log_format=how.log_format, restarts=how.restarts)
     return run_real(
         experiment,
@@ -48,7 +41,6 @@ def train(experiment: Experiment, how: RunOptions) -> FinishedRun:
         out=how.out,
         force=how.force,
         daemons=daemons,
-        trackers=trackers,
         resume_from=how.resume_from,
     )
 
@@ -65,10 +57,8 @@ def simulate(experiment: Experiment, how: RunOptions) -> FinishedRun:
         )
     check(engine_named(experiment.run.engine), experiment, how.options)
     advise(experiment)
-    quiet, trackers = how.quiet or how.as_json, how.loaded(experiment)
-    return run_simulated(
-        experiment, out=how.out, force=how.force, quiet=quiet, trackers=trackers, resume_from=how.resume_from
-    )
+    quiet = how.quiet or how.as_json
+    return run_simulated(experiment, out=how.out, force=how.force, quiet=quiet, resume_from=how.resume_from)
 
 
 def advise(experiment: Experiment) -> None:

@@ -1,7 +1,6 @@
 """Groups of runs as a table, and as one JSON object."""
 
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from pslab.compare.groups import Goals, Group, Measured, Spread
-from pslab.runs.folder import DECISIONS
 
 FAILED, UNFINISHED = "failed", "unfinished"
 
@@ -42,10 +40,6 @@ COLUMNS = (
     Column("least_share", "least worker %", 1, 100.0),
     Column("most_share", "most worker %", 1, 100.0),
 )
-# Reasons of drops that are named.
-REASONS = 3
-# Starving workers of a group that have a line each.
-NAMED = 5
 # The least width of the column of labels, in characters.
 LABEL = 24
 
@@ -127,41 +121,6 @@ def spread_text(spread: Spread, digits: int, factor: float = 1.0) -> str:
         return "-"
     mean = f"{factor * spread.mean:.{digits}f}"
     return mean if math.isnan(spread.deviation) else f"{mean} ±{factor * spread.deviation:.{digits}f}"
-
-
-def starving(groups: Sequence[Group], below: float = 0.25) -> list[str]:
-    """Return a sentence for each worker whose part is below `below` of an equal one, the worst first, up to a limit."""
-    lines = []
-    for group in groups:
-        equal = 1 / max(1, len(group.shares()))
-        parts = {worker: share.mean for worker, share in group.shares().items()}
-        starved = sorted((w for w, part in parts.items() if part < below * equal), key=parts.__getitem__)
-        lines += [
-            f"{group.label}: {worker} starves, {100 * parts[worker]:.1f} % of what was applied is its "
-            f"(an equal part is {100 * equal:.1f} %)"
-            for worker in starved[:NAMED]
-        ]
-        if len(starved) > NAMED:
-            lines.append(f"{group.label}: {len(starved) - NAMED} more of {len(parts)} workers starve")
-    return lines
-
-
-def drops(groups: Sequence[Group]) -> list[str]:
-    """Return a sentence about the reasons of drops in each group's first run, if it has a log. Raises RunError."""
-    lines = []
-    for group in groups:
-        run = group.runs[0].run
-        if not (group.spread("dropped_share").mean > 0 and (run.path / DECISIONS).is_file()):
-            continue
-        # One reason for all versions and tickets.
-        counted: Counter[str] = Counter()
-        for reason, count in run.fold().reasons.items():
-            counted[re.sub(r"\d+", "N", reason)] += count
-        listed = "; ".join(f"{reason} ({count})" for reason, count in counted.most_common(REASONS))
-        more = f"; {len(counted) - REASONS} more reasons" if len(counted) > REASONS else ""
-        if listed:
-            lines.append(f"{group.label}: {counted.total()} dropped in {run.name}: {listed}{more}")
-    return lines
 
 
 def compare_json(groups: Sequence[Group]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
@@ -51,7 +50,7 @@ def application(source: Source, *, names: frozenset[str] = frozenset(), token: s
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        if source.kind in ("playground", "simulated"):
+        if source.kind == "playground":
             source.pool.warm_up()
         yield
         if source.observer is not None:
@@ -131,11 +130,7 @@ class Pages:
         return _file("favicon.svg")
 
     async def about(self, request: Request) -> Response:
-        source = self._source
-        about: dict[str, Any] = {"kind": source.kind, "title": source.title, "note": source.note}
-        if source.settings is not None:
-            about["settings"] = source.settings
-        return _json(json.dumps(about))
+        return _json(json.dumps({"kind": self._source.kind, "title": self._source.title}))
 
     async def choices(self, request: Request) -> Response:
         return _json(json.dumps(choices()))

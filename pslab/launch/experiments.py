@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from pslab.launch.exits import RunResult, Verdict
 from pslab.launch.run import RealRun
 from pslab.launch.security import observable, security_of
 from pslab.launch.tasks import Daemons
-from pslab.observe.trackers import Observing, RunInfo, Tracker
 from pslab.runs.folder import Run
 from pslab.runs.making import open_folder
 from psserver.checkpoint.resumption import AUTO
@@ -87,13 +86,12 @@ def _try_out(experiment: Experiment, source: str) -> None:
             raise ExperimentError(f"cluster.transport: shared memory carries float32, not {wire.name}")
         if experiment.optimizer.name != FROM_JOB:
             optimizer = build_optimizer(experiment.optimizer.config)
-            optimizer.check_aggregator(built.tensors.aggregator)
             optimizer.check_local(built.local_rule.name)
             optimizer.check_whole((), cluster.parts)
         check_codec(wire.up, built, optimizer)
         check_fragments(built.tensors.fragments, optimizer, replicas=cluster.replicas)
         plan_of(experiment, built, optimizer)
-        adapt_of(experiment, built, optimizer)
+        adapt_of(experiment, built)
     except ValueError as error:
         raise ExperimentError(f"{source}: {error}") from error
 
@@ -111,14 +109,12 @@ def run_real(
     out: Path | None = None,
     force: bool = False,
     daemons: Daemons | None = None,
-    trackers: Sequence[tuple[str, Tracker]] = (),
     resume_from: str | None = None,
 ) -> FinishedRun:
     """Run an experiment as processes that `launcher` starts, into `out` or ``runs/<name>``.
 
-    `trackers` receive the run's metrics while it goes on. `resume_from`: a checkpoint of the run in `out`, "latest", or
-    "auto", which does nothing if the job has succeeded. Raises RunError when the folder cannot be used, TrackerError
-    when a tracker does not start, EngineError when the run cannot be protected.
+    `resume_from`: a checkpoint of the run in `out`, "latest", or "auto", which does nothing if the job has succeeded.
+    Raises RunError when the folder cannot be used, EngineError when the run cannot be protected.
     """
     security = security_of(experiment, launcher.remote)
     folder, resume_from = open_folder(out, experiment.run.name, force, resume_from)
@@ -126,13 +122,8 @@ def run_real(
         verdict = Verdict(ExitCode.OK, "the job had succeeded before")
         return FinishedRun(folder, RunResult(verdict, (f"{verdict.reason}: nothing was left to do",)), "")
     run = RealRun(experiment, folder, display, launcher, daemons, resume_from, security=security)
-    info = RunInfo(experiment.run.name, folder, experiment.model_dump(), virtual=False)
     with display, observable(folder, security):
-        with Observing(info, trackers, every=experiment.trackers.every) as observing:
-            result = run.run()
-        for warning in observing.warnings:
-            display.warning(warning, "")
-    result = replace(result, warnings=(*result.warnings, *observing.warnings))
+        result = run.run()
     culprit = result.verdict.culprit
     if culprit is None:
         return FinishedRun(folder, result, "")

@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -17,7 +17,6 @@ from rich.console import Console
 from pslab.experiment import Experiment
 from pslab.launch.exits import RunResult, Verdict
 from pslab.launch.experiments import FinishedRun
-from pslab.observe.trackers import Observing, RunInfo, Tracker
 from pslab.replay.worker_replica import memory_of
 from pslab.runs.folder import EXPERIMENT, RunError
 from pslab.runs.making import open_folder
@@ -52,15 +51,14 @@ def run_simulated(
     out: Path | None = None,
     force: bool = False,
     quiet: bool = False,
-    trackers: Sequence[tuple[str, Tracker]] = (),
     resume_from: str | None = None,
     trainers: Callable[[Experiment], TrainerFactory] | None = None,
 ) -> FinishedRun:
-    """Simulate an experiment into `out` or ``runs/<name>``. `trackers` receive the metrics at the end.
+    """Simulate an experiment into `out` or ``runs/<name>``.
 
     `trainers`: of a [job] that is computed for real; one of its own for each run where not given.
-    `resume_from`: a checkpoint of the run in `out`, or "latest". Raises ExperimentError, RunError, TrackerError, and
-    JobError when the job's own code fails.
+    `resume_from`: a checkpoint of the run in `out`, or "latest". Raises ExperimentError, RunError, and JobError if the
+    job's own code fails.
     """
     if experiment.run.rescue:
         raise ExperimentError(
@@ -77,13 +75,11 @@ def run_simulated(
         else _resumed(cluster, folder, LATEST if resume_from == AUTO else resume_from)
     )
     mark, names = (None, None) if resumed is None else (resumed.mark, resumed.names)
-    info = RunInfo(experiment.run.name, folder, experiment.model_dump(), virtual=True)
-    with Observing(info, trackers, every=experiment.trackers.every, live=False) as observing:
-        write_file(folder / EXPERIMENT, experiment.to_toml())
-        cluster.folder = Folder(folder, record=experiment.simulation.record, going_on=mark)
-        saver = Saver(cluster, folder, experiment.run.keep, names=names)
-        _simulate(cluster, quiet)
-    warnings = (*_warnings(cluster), *saver.problems, *observing.warnings)
+    write_file(folder / EXPERIMENT, experiment.to_toml())
+    cluster.folder = Folder(folder, record=experiment.simulation.record, going_on=mark)
+    saver = Saver(cluster, folder, experiment.run.keep, names=names)
+    _simulate(cluster, quiet)
+    warnings = (*_warnings(cluster), *saver.problems)
     return FinishedRun(folder, RunResult(_verdict(cluster), warnings), "")
 
 

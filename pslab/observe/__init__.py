@@ -1,1 +1,1 @@
-"""Exports of runs to other tools: Perfetto, TensorBoard, experiment trackers."""
+"""Exports of runs to other tools: Perfetto, TensorBoard."""

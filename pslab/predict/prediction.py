@@ -10,7 +10,7 @@ from pslab.compare.groups import Group, Spread, spread
 from pslab.experiment import Experiment
 from pslab.launch.simulated import model_plan
 from pslab.predict.link import link_laws
-from pslab.predict.simulation import VERSIONS, Numbers, Straggler, numbers_of, play
+from pslab.predict.simulation import VERSIONS, Numbers, numbers_of, play
 from pslab.predict.steps import StepTimes, step_times_of
 from pslab.runs.fold import Fold
 from pslab.runs.folder import EXPERIMENT, SIMULATED, Run, RunError
@@ -69,7 +69,6 @@ class Prediction:
     measured: tuple[Numbers, ...] = ()
     plays: tuple[Numbers, ...] = ()
     laws: Sequence[Claim] = ()
-    straggler: Straggler | None = None
     unknown: str = ""
     rows: Sequence[Row] = field(init=False)
 
@@ -101,7 +100,7 @@ def predict(group: Group, pace: Experiment | StepTimes | None, repeat: int) -> P
     runs = tuple(run.run for run in group.runs)
     first, laws, unknown = runs[0], claims_of(runs), ""
     plays: tuple[Numbers, ...] = ()
-    straggler, batches = None, 1
+    batches = 1
     try:
         experiment = first.experiment
         batches = _batches_of_each(experiment)
@@ -109,12 +108,12 @@ def predict(group: Group, pace: Experiment | StepTimes | None, repeat: int) -> P
         if plan is not None:
             laws += link_laws(experiment, plan)
         pace = _own_pace(first, plan) if pace is None else pace
-        plays, straggler = play(experiment, pace, repeat, plan, _batches(first))
+        plays = play(experiment, pace, repeat, plan, _batches(first))
     except REFUSALS as error:
         unknown = str(error)
     measured = tuple(numbers_of(run.summary, batches) for run in runs)
     paths = tuple(run.path for run in runs)
-    return Prediction(group.label, first.summary.policy, paths, measured, plays, laws, straggler, unknown)
+    return Prediction(group.label, first.summary.policy, paths, measured, plays, laws, unknown)
 
 
 def forecast(
@@ -132,10 +131,10 @@ def forecast(
         experiment = experiment.model_copy(update={"run": run})
     try:
         laws = link_laws(experiment, plan) if plan is not None else []
-        plays, straggler = play(experiment, experiment if pace is None else pace, repeat, plan)
+        plays = play(experiment, experiment if pace is None else pace, repeat, plan)
     except REFUSALS as error:
         return Prediction(label, policy, unknown=str(error))
-    return Prediction(label, policy, plays=plays, laws=laws, straggler=straggler)
+    return Prediction(label, policy, plays=plays, laws=laws)
 
 
 def _batches_of_each(experiment: Experiment) -> int:

@@ -9,10 +9,8 @@ import math
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from statistics import fmean, median
 from typing import Any, Final
 
 from pslab.experiment import Experiment
@@ -33,8 +31,6 @@ from pswire.transport.wire import wire_named
 REPEAT = 10
 # Versions of a play where nothing says when it ends.
 VERSIONS = 200
-# A worker whose batches take this many times as long as the median of the others' is a straggler.
-STRAGGLES = 1.25
 # Seeds are below this, as in an experiment.
 _SEEDS = 2**63
 
@@ -62,52 +58,23 @@ def numbers_of(summary: Summary, batches: int) -> Numbers:
     return found | drops if found["dropped"] else found
 
 
-@dataclass(frozen=True, slots=True)
-class Straggler:
-    """The slowest worker. `seconds`, `others`: of its batches and the median of the others'; `now`, `without`: seconds
-    per version, simulated, with it as it is and as fast as they are."""
-
-    worker: int
-    seconds: float
-    others: float
-    now: float
-    without: float
-
-    @property
-    def sentence(self) -> str:
-        return (
-            f"worker {self.worker} takes {self.seconds:.3g} s a batch and the others {self.others:.3g} s: a version "
-            f"takes {self.now:.3g} s, and would take {self.without:.3g} s if it were as fast as they are (simulated)"
-        )
-
-
 def play(
     experiment: Experiment,
     pace: Experiment | StepTimes,
     repeat: int,
     plan: Plan | None = None,
     batches: Mapping[int, int] | None = None,
-) -> tuple[tuple[Numbers, ...], Straggler | None]:
-    """Simulate `repeat` runs, timing only; return their numbers, and the straggler if there is one.
+) -> tuple[Numbers, ...]:
+    """Simulate `repeat` runs, timing only, and return their numbers.
 
     `pace`: an experiment that declares the durations of steps, or measured ones. `plan`: of the model, for the bytes on
     the links. `batches`: worker number -> its batches, where the data ends the run. Raises SimulationError.
     """
     with _timed(experiment, pace) as timed:
-        plays = _plays(timed, repeat, plan, batches or {})
-        now, straggler = fmean(each[VERSION] for each in plays), None
-        if found := _slowest(timed):
-            worker, like, seconds, others = found
-            even = _plays(_evened(timed, worker, like), repeat, plan, batches or {})
-            straggler = Straggler(worker, seconds, others, now, fmean(each[VERSION] for each in even))
-    return plays, straggler
-
-
-def _plays(
-    experiment: Experiment, repeat: int, plan: Plan | None, batches: Mapping[int, int]
-) -> tuple[Numbers, ...]:
-    first = experiment.run.seed
-    return tuple(_played(_seeded(experiment, (first + k) % _SEEDS), plan, batches) for k in range(repeat))
+        first = timed.run.seed
+        return tuple(
+            _played(_seeded(timed, (first + k) % _SEEDS), plan, batches or {}) for k in range(repeat)
+        )
 
 
 def _seeded(experiment: Experiment, seed: int) -> Experiment:
@@ -180,36 +147,8 @@ def _played(experiment: Experiment, plan: Plan | None, batches: Mapping[int, int
     return numbers_of(summary, parts.local_rule.batches)
 
 
-# The straggler
-
-
 def seconds_of(experiment: Experiment, number: int) -> float:
     """Return the expected seconds of a worker's batch, with its injected delay; infinite if it has no mean."""
     simulation, section = experiment.simulation, experiment.workers.get(number)
     delay = 0.0 if section is None else parse(section.delay).mean
     return parse(simulation.compute).mean * simulation.factors.get(number, 1.0) + delay
-
-
-def _slowest(experiment: Experiment) -> tuple[int, int, float, float] | None:
-    """Return the straggler, a worker of median speed, and the seconds of their batches; None without a straggler."""
-    seconds = {number: seconds_of(experiment, number) for number in range(experiment.cluster.workers)}
-    worker = max(seconds, key=seconds.__getitem__)
-    rest = sorted((other for other in seconds if other != worker), key=seconds.__getitem__)
-    if not rest or not math.isfinite(seconds[worker]):
-        return None
-    others = median(seconds[other] for other in rest)
-    if seconds[worker] <= STRAGGLES * others:
-        return None
-    return worker, rest[(len(rest) - 1) // 2], seconds[worker], others
-
-
-def _evened(experiment: Experiment, worker: int, like: int) -> Experiment:
-    """Return the experiment with one worker as fast as another."""
-    simulation, sections = experiment.simulation, dict(experiment.workers)
-    sections.pop(worker, None)
-    if like in sections:
-        sections[worker] = sections[like]
-    factors = {**simulation.factors, worker: simulation.factors.get(like, 1.0)}
-    return experiment.model_copy(
-        update={"workers": sections, "simulation": simulation.model_copy(update={"factors": factors})}
-    )

@@ -60,7 +60,7 @@ def _number(value: float) -> str:
 
 
 def sentences(predictions: Sequence[Prediction]) -> Iterator[str]:
-    """Yield what the columns are, whom a straggler costs how much, what could not be simulated, and the formulas."""
+    """Yield what the columns are, what could not be simulated, and the formulas."""
     plays = max(len(each.plays) for each in predictions)
     if plays:
         yield (
@@ -72,8 +72,6 @@ def sentences(predictions: Sequence[Prediction]) -> Iterator[str]:
         head = f"{each.label}: " if len(predictions) > 1 else ""
         if each.unknown:
             yield f"{head}not simulated: {each.unknown}"
-        if each.straggler is not None:
-            yield f"{head}{each.straggler.sentence}"
         for law in (law for law in each.laws if law.formula):
             text = f"{law.what} {law.relation} {law.formula} ({law.source})"
             formulas.setdefault(text, []).append(each.label)
@@ -84,7 +82,6 @@ def sentences(predictions: Sequence[Prediction]) -> Iterator[str]:
 
 def prediction_json(prediction: Prediction) -> dict[str, Any]:
     """Return a prediction as JSON, with NaN for missing numbers."""
-    straggler = prediction.straggler
     return {
         "event": "prediction",
         "label": prediction.label,
@@ -92,7 +89,6 @@ def prediction_json(prediction: Prediction) -> dict[str, Any]:
         "runs": list(map(str, prediction.runs)),
         "repeat": len(prediction.plays),
         "rows": {row.what: _row_json(row) for row in prediction.rows},
-        "straggler": None if straggler is None else asdict(straggler),
         "not_simulated": prediction.unknown or None,
     }
 

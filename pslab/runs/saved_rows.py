@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from pslab.runs.folder import CHECKPOINTS, RunError
 from psserver.checkpoint import CheckpointError, Store
-from psserver.checkpoint.increments import load_rows
+from psserver.checkpoint.rows import load_rows
 from pswire.model.tables import Floats, Keys, TableSpec, initial_rows, tables_from_json, unique
 from pswire.nearest import did_you_mean
 

@@ -55,12 +55,11 @@ def build(
     chosen, size = experiment.policy, experiment.cluster
     policy = build_policy(chosen.name, chosen.knobs, size.workers, size.servers)
     optimizer = build_optimizer(experiment.optimizer.config)
-    optimizer.check_aggregator(policy.tensors.aggregator)
     numbers = _numbers(experiment)
     made = {number: None if factory is None else factory(number) for number in numbers}
     queue = EventQueue()
     link_faults = LinkFaults(links.latency, faults.loss, faults.duplicate, faults.resend)
-    plan, adapt = plan_of(experiment, policy, optimizer), adapt_of(experiment, policy, optimizer)
+    plan, adapt = plan_of(experiment, policy, optimizer), adapt_of(experiment, policy)
     if adapt and not any(made.values()):
         raise SimulationError(
             "policy.adapt: a controller decides by losses and norms, and a simulation of time has none; give "
@@ -189,7 +188,7 @@ def _store(
         check_rows(policy, optimizer)
     measures = bool(adapt) and CONTROLLERS[str(adapt["name"])].measures
     if measures:
-        check_measures(optimizer, tables=bool(plan.tables))
+        check_measures(tables=bool(plan.tables))
     for trainer in {id(trainer): trainer for trainer in given}.values():
         trainer.attach(plan)
     return ShardStore(

@@ -364,12 +364,9 @@ class ShardStore(SizedStore):
         return dict(zip(names, self.plan.gather(self.flats()), strict=True))
 
     def slots(self) -> list[dict[str, Floats]]:
-        """Return the optimizer's slots, each as variables by name, with zeros for those that are not trained.
-
-        Only for an optimizer without slots per worker.
-        """
+        """Return the optimizer's slots, each as variables by name, with zeros for those that are not trained."""
         names = [variable.name for variable in self.plan.variables]
-        kept = [shard.slots[""] for shard in self._shards]
+        kept = [shard.slots for shard in self._shards]
         return [
             dict(zip(names, self.plan.gather_trained([each[slot] for each in kept]), strict=True))
             for slot in kept[0]

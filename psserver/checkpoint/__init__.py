@@ -5,6 +5,7 @@
     tensors     arrays in the safetensors format, written and read in pieces
     manifest    the facts of a checkpoint; written last, it completes the checkpoint
     store       the folder of all checkpoints: list, verify, take the newest, prune
+    rows        rows of tables, in pieces
     contents    the state of a coordinator and its shards, to files and back
     resumption  from a checkpoint to a running coordinator and shards
     rewind      the log up to a checkpoint; the rest is put aside
@@ -29,7 +30,6 @@ from psserver.checkpoint.contents import (
 )
 from psserver.checkpoint.disk import CheckpointError, Disk, UnwritableError
 from psserver.checkpoint.fence import FolderLock
-from psserver.checkpoint.increments import restore_bytes
 from psserver.checkpoint.manifest import FileFacts, Manifest
 from psserver.checkpoint.resumption import (
     check_same_job,
@@ -42,6 +42,7 @@ from psserver.checkpoint.resumption import (
     plan_of,
     shards_of,
 )
+from psserver.checkpoint.rows import restore_bytes
 from psserver.checkpoint.store import Store, name_of
 
 __all__ = [

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psserver.checkpoint.disk import CheckpointError
-from psserver.checkpoint.increments import load_rows, row_files
 from psserver.checkpoint.manifest import FORMAT, FileFacts, Manifest
+from psserver.checkpoint.rows import load_rows, row_files
 from psserver.checkpoint.store import Store
 from psserver.coordinator import JobState, JobTerms, Record
 from psserver.policies import Policy
@@ -153,11 +153,11 @@ def weights(store: Store, name: str) -> tuple[Manifest, dict[str, Floats]]:
 def slots(
     store: Store, name: str, about: Manifest, names: Sequence[str]
 ) -> tuple[list[dict[str, Floats]], float]:
-    """Read the slots of an optimizer without slots per worker, and the factor on the initial learning rate.
+    """Read the slots of the optimizer, and the factor on the initial learning rate.
 
     Returns, for each slot in `names`, the trained variables by name. Raises CheckpointError.
     """
-    wanted = [f"slot/0/{slot}" for slot in names]
+    wanted = [f"slot/{slot}" for slot in names]
     arrays = _arrays(store, name, about, wanted)
     try:
         plan = about.plan_for(about.servers)

@@ -68,10 +68,6 @@ class Disk(Protocol):
         """Rename in one step, replacing what has the new name."""
         ...
 
-    def link(self, old: Path, new: Path) -> None:
-        """Give a file that will not change another name, if it has not that one already."""
-        ...
-
     def sync_folder(self, path: Path) -> None:
         """Return once the names in the folder would survive a loss of power."""
         ...
@@ -172,10 +168,6 @@ class RealDisk:
 
     def rename(self, old: Path, new: Path) -> None:
         old.replace(new)
-
-    def link(self, old: Path, new: Path) -> None:
-        with suppress(FileExistsError):
-            os.link(old, new, follow_symlinks=False)
 
     def sync_folder(self, path: Path) -> None:
         with _folder(path) as number:

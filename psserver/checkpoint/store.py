@@ -4,7 +4,7 @@
         0000000812-1f0c9a2b7d3e4c55/      the log entry, and the job
             server-0.safetensors          arrays of one server
             server-0.json                 its other state
-            server-0-rows-....safetensors rows of its tables (`psserver.checkpoint.increments`)
+            server-0-rows-....safetensors rows of its tables (`psserver.checkpoint.rows`)
             coordinator.json
             manifest.json                 written last: completes the checkpoint
 
@@ -79,15 +79,6 @@ class Store:
 
     def _write(self, path: Path, pieces: Iterable[memoryview]) -> FileFacts:
         return files.write(self.disk, path, pieces, files.aside_of(path, self._writer))
-
-    def link(self, former: str, file: str, name: str) -> None:
-        """Take up a file of a former checkpoint."""
-        try:
-            self.disk.link(self.root / former / file, self.root / name / file)
-        except OSError as error:
-            raise UnwritableError(
-                f"{self.root / name / file} cannot be a link to that of {former}: {error.strerror or error}"
-            ) from error
 
     def has(self, name: str, wanted: Mapping[str, FileFacts]) -> bool:
         """Return whether the checkpoint, complete or not, has these files in full length."""

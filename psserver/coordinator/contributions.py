@@ -197,12 +197,6 @@ class Contributions:
             f"its {expected} parts; expected as many as the job's terms say ({queue.terms})"
         )
 
-    @property
-    def _needed(self) -> int:
-        """How many members must say what makes work of all vanish: more than the policy tolerates to be dishonest."""
-        here = self._job.roster.here()
-        return max(1, min(self._driver.policy.tensors.tolerated(len(here)) + 1, len(here)))
-
     def _ends(self, member: Member, ticket: Ticket, commit: protocol.Commit) -> bool:
         """Whether the unit ends with this commit."""
         queue, part = self._job.work, ticket.part
@@ -213,9 +207,6 @@ class Contributions:
                 commit.unit_ends or queue.parts_of(part.unit) < queue.parts
             )
         if not commit.unit_ends:
-            return False
-        if not queue.believes(member.worker, part, part.part + 1, self._needed):
-            queue.hand_on(member.worker, part, empty=False)
             return False
         queue.end(member.worker, part)
         return True
@@ -266,7 +257,7 @@ class Contributions:
         ledger = self._ledger
         skipped = False
         if fault and self._job.work is not None and ticket.part is not None:
-            skipped, ends = self._lose(self._job.work, member, ticket.part, ends)
+            skipped = self._lose(self._job.work, member, ticket.part, ends)
         elif not fault:
             ledger.deal_again(ticket)
         ledger.record(entries.Abandon(member.worker, ticket.number, reason, skipped, ends), now)
@@ -278,19 +269,13 @@ class Contributions:
             event = Abandon(member.worker, ticket.number, reason, self._driver.time(now))
             self._driver.decide(event, now)
 
-    def _lose(self, queue: WorkQueue, member: Member, part: UnitPart, ends: bool) -> tuple[bool, bool]:
-        """Return the part to the queue, unless the unit `ends`. Returns whether it is skipped instead, and whether the
-        unit has ended."""
-        worker, needed = member.worker, self._needed
-        if not ends and (needed <= 1 or not queue.ended(part, part.part, needed)):
-            lost = queue.lose(part, self._job.version, dropped=False, worker=worker, needed=needed)
-            return lost, False
-        if ends and not queue.believes(worker, part, part.part, needed):
-            queue.hand_on(worker, part, empty=True)
-            return False, False
+    def _lose(self, queue: WorkQueue, member: Member, part: UnitPart, ends: bool) -> bool:
+        """Return the part to the queue, unless the unit `ends`. Returns whether it is skipped instead."""
+        if not ends:
+            return queue.lose(part, self._job.version, dropped=False)
         queue.void()
-        queue.end(worker, part)
-        return False, True
+        queue.end(member.worker, part)
+        return False
 
     def _vote(self, member: Member, ends: str, now: float) -> None:
         """End the job for all if more members ask than the aggregator tolerates to be dishonest.

@@ -82,26 +82,19 @@ class Dealer:
         if queue is None or self._job.stopped is not None:
             return
         while queue.standby and self._job.stopped is None:
-            queue.unbar(self._able(queue))
             standby = [self._job.roster.present[worker] for worker in queue.standby]
             if self._driver.policy.by_rank:
                 standby.sort(key=lambda each: each.rank)
             # At the beginning of an epoch each already has a unit.
-            able = [each for each in standby if queue.available_to(each.worker) > 0]
-            member = next((each for each in standby if each.worker in queue.held), (able or standby)[0])
+            member = next((each for each in standby if each.worker in queue.held), standby[0])
             if member.worker not in queue.held:
                 # Any member may take a returned part; fresh units belong to lower ranks, which will ask.
                 before = 0 if queue.lost else self._before(queue, member)
-                if queue.available_to(member.worker) <= before:
+                if queue.available <= before:
                     break
             self._resume(queue, member, now)
         if queue.complete and self._job.started:
             self._lifecycle.finish_work(now)
-
-    def _able(self, queue: WorkQueue) -> list[str]:
-        """Return the workers that take work now or later."""
-        here = self._job.roster.here()
-        return [each.worker for each in here if each.state != "done" or each.worker in queue.standby]
 
     def _resume(self, queue: WorkQueue, member: Member, now: float) -> None:
         ledger = self._ledger

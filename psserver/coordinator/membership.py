@@ -205,7 +205,7 @@ class Membership:
             self._job.work.keep(member.worker, [t.part for t in opened if t.part is not None])
         elif self._job.work is not None:
             self._job.work.release(member.worker)
-        ledger.record(entries.Leave(member.worker, reason, kept), now)
+        ledger.record(entries.Leave(member.worker, reason), now)
         if self._job.stopped is not None:
             return
         if member.known_to_policy:

@@ -64,17 +64,10 @@ class UnitPart(protocol.UnitPart):
     """One ticket's part of a unit.
 
     `losses`: how often it was lost (see `WorkQueue.lose`). `lost_at`: the version at its last drop; -1: never dropped.
-    `by`: workers that gave it up, and whose word is not enough.
     """
 
     losses: int = 0
     lost_at: int = -1
-    by: tuple[str, ...] = ()
-
-    @property
-    def place(self) -> str:
-        """Its epoch and unit, as a key."""
-        return f"{self.epoch}/{self.unit}"
 
 
 @dataclass(slots=True)
@@ -87,11 +80,10 @@ class Rest:
     stop: int = 0
     losses: int = 0
     lost_at: int = -1
-    by: tuple[str, ...] = ()
 
     def take(self) -> UnitPart:
         """Take the next part."""
-        taken = UnitPart(self.epoch, self.unit, self.part, self.losses, self.lost_at, self.by)
+        taken = UnitPart(self.epoch, self.unit, self.part, self.losses, self.lost_at)
         self.part += 1
         return taken
 

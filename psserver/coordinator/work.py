@@ -1,6 +1,6 @@
 """The queue of work units: fresh ones, returned parts, and the unit that each worker is in."""
 
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from psserver.coordinator.units import MAX_LOSSES, Rest, UnitPart, WorkTerms
@@ -21,9 +21,6 @@ class WorkQueue:
 
     If units are dealt by rank, `deal_round` assigns each worker its unit before it asks, so that the order of requests
     does not matter.
-
-    A worker's word may not be enough: that a part cannot be used, or that its unit has ended. Until enough others say
-    the same, the part goes to workers that have not said so (`Rest.by`).
 
     `steps`: batches of one ticket.
     """
@@ -48,8 +45,6 @@ class WorkQueue:
     short: int = 0
     # The version of the last call of `deal_round`.
     round: int = -1
-    # "epoch/unit" -> worker -> how many parts the unit has at most, as the worker says; of `MAX_RETURNED` units.
-    claims: dict[str, dict[str, int]] = field(default_factory=dict)
     _reserved: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -88,10 +83,6 @@ class WorkQueue:
         """The number of items that may be dealt and are not reserved."""
         return self._open + len(self.lost) - self._reserved
 
-    def available_to(self, worker: str) -> int:
-        """Return how many items may be dealt to the worker and are not reserved."""
-        return self.available - sum(worker in rest.by for rest in self.lost)
-
     @property
     def complete(self) -> bool:
         """Whether every part was counted or skipped."""
@@ -119,7 +110,7 @@ class WorkQueue:
         if worker in self.promised:
             return True
         kept = worker not in self.held
-        if kept and self.available_to(worker) <= before:
+        if kept and self.available <= before:
             return False
         self.promised[worker] = kept
         self._reserved += kept
@@ -132,8 +123,8 @@ class WorkQueue:
         self.round = version
         for worker in workers:
             reserved = self.promised.get(worker, False)
-            if worker not in self.held and (reserved or self.available_to(worker) > 0):
-                self.held[worker] = self._next(worker)
+            if worker not in self.held and (reserved or self.available > 0):
+                self.held[worker] = self._next()
                 if reserved:
                     self.promised[worker] = False
                     self._reserved -= 1
@@ -142,7 +133,7 @@ class WorkQueue:
         """Return the part that the worker was promised."""
         kept = self.promised.pop(worker)
         self._reserved -= kept
-        rest = self._next(worker) if kept else self.held[worker]
+        rest = self._next() if kept else self.held[worker]
         part = rest.take()
         if rest.over:
             self.held.pop(worker, None)
@@ -151,14 +142,10 @@ class WorkQueue:
         self.outstanding += 1
         return part
 
-    def _next(self, worker: str) -> Rest:
+    def _next(self) -> Rest:
         lost = self.lost
         if lost and (lost[0].epoch < self.epoch or not self.fresh or len(lost) > MAX_RETURNED):
-            place = next((place for place, rest in enumerate(lost) if worker not in rest.by), 0)
-            if worker not in lost[place].by or not self._open:
-                rest = lost[place]
-                del lost[place]
-                return rest
+            return lost.pop(0)
         rest = Rest(self.epoch, self.unit, stop=self.parts_of(self.unit))
         self.unit += 1
         if self.unit == self.terms.units:
@@ -190,9 +177,7 @@ class WorkQueue:
                 stop = rest.stop
             else:
                 self.lost.append(rest)
-        self.held[worker] = Rest(
-            *(first.epoch, first.unit, first.part, stop), first.losses, first.lost_at, first.by
-        )
+        self.held[worker] = Rest(first.epoch, first.unit, first.part, stop, first.losses, first.lost_at)
 
     def release_all_but(self, workers: Container[str]) -> None:
         """Release the units of workers that did not come back."""
@@ -216,31 +201,17 @@ class WorkQueue:
         ends = self.terms.epochs if self.terms.apart else 1
         return bool(self.counted) and self.skipped == self.short <= (fewest - 1) * ends
 
-    def lose(
-        self,
-        part: UnitPart,
-        version: int,
-        *,
-        dropped: bool,
-        worker: str = "",
-        needed: int = 1,
-        short: bool = False,
-    ) -> bool:
-        """Return a part that its `worker` abandoned, or that the policy dropped at `version`.
+    def lose(self, part: UnitPart, version: int, *, dropped: bool, short: bool = False) -> bool:
+        """Return a part that its worker abandoned, or that the policy dropped at `version`.
 
         True: it is skipped instead, after `MAX_LOSSES` abandons, or as many drops without a new version in between:
-        dealing it again would never end. If `needed` is above 1, a worker's abandons count once, and `needed` count.
-        `short`: it was dropped with others that were too few for an update.
+        dealing it again would never end. `short`: it was dropped with others that were too few for an update.
         """
         self.outstanding -= 1
-        known = needed > 1 and worker in part.by
-        again = part.lost_at == version if dropped else not known
-        by = part.by if dropped or known or needed <= 1 else (*part.by, worker)
+        again = not dropped or part.lost_at == version
         lost_at = version if dropped else part.lost_at
-        part = replace(part, losses=part.losses + again, lost_at=lost_at, by=by)
-        said = self.claims.get(part.place, {})
-        enough = dropped or needed <= 1 or sum(each not in said for each in by) >= needed
-        if again and enough and part.losses >= MAX_LOSSES:
+        part = replace(part, losses=part.losses + again, lost_at=lost_at)
+        if again and part.losses >= MAX_LOSSES:
             self.skipped += 1
             self.short += short
             return True
@@ -248,69 +219,20 @@ class WorkQueue:
         return False
 
     def _again(self, part: UnitPart) -> None:
-        facts = (part.losses, part.lost_at, part.by)
-        self.lost.append(Rest(part.epoch, part.unit, part.part, part.part + 1, *facts))
-
-    def unbar(self, workers: Collection[str]) -> None:
-        """Let all `workers` have what each of them gave up: nobody else is there to try it."""
-        for rest in self.lost:
-            if rest.by and all(worker in rest.by for worker in workers):
-                rest.by = ()
+        self.lost.append(Rest(part.epoch, part.unit, part.part, part.part + 1, part.losses, part.lost_at))
 
     # Ends of units that only the data shows
 
-    def believes(self, worker: str, part: UnitPart, length: int, needed: int) -> bool:
-        """Note that the worker says its unit has `length` parts. Return whether `needed` workers say so."""
-        if needed > 1:
-            said = self.claims.setdefault(part.place, {})
-            said[worker] = min(length, said.get(worker, length))
-            if len(self.claims) > MAX_RETURNED:
-                del self.claims[next(iter(self.claims))]
-        if not self.ended(part, length, needed):
-            return False
-        for rest in [rest for rest in self.lost if (rest.epoch, rest.unit) == (part.epoch, part.unit)]:
-            # What is reserved turns out to be empty.
-            if needed > 1 and rest.part >= length and self.available > 0:
-                self.lost.remove(rest)
-        return True
-
-    def ended(self, part: UnitPart, length: int, needed: int) -> bool:
-        """Whether `needed` workers have said that the unit has `length` parts at most."""
-        said = self.claims.get(part.place, {})
-        return needed <= 1 or sum(each <= length for each in said.values()) >= needed
-
     def end(self, worker: str, part: UnitPart) -> None:
         """Note that the worker's unit ends with `part`."""
-        rest = self._rest_behind(worker, part)
-        if rest is None:
+        rest = self.held.get(worker)
+        if rest is None or (rest.epoch, rest.unit) != (part.epoch, part.unit) or rest.part <= part.part:
             return
         if self.promised.get(worker) is False:
             # The policy has its request already: deal one more part, which will turn out to be empty.
             rest.stop = rest.part + 1
         else:
             del self.held[worker]
-
-    def hand_on(self, worker: str, part: UnitPart, *, empty: bool) -> None:
-        """Return what the worker says lies beyond its unit's end to the queue, for others. `empty`: `part` does too."""
-        rest = self._rest_behind(worker, part)
-        by = part.by if worker in part.by else (*part.by, worker)
-        if rest is not None:
-            del self.held[worker]
-            self.lost.append(replace(rest, by=by))
-            if self.promised.get(worker) is False:
-                # The policy has its request already: another item is reserved for it.
-                self.promised[worker] = True
-                self._reserved += 1
-        if empty:
-            self.outstanding -= 1
-            self._again(replace(part, by=by))
-
-    def _rest_behind(self, worker: str, part: UnitPart) -> Rest | None:
-        """Return what is left of the worker's unit after `part`."""
-        rest = self.held.get(worker)
-        if rest is None or (rest.epoch, rest.unit) != (part.epoch, part.unit) or rest.part <= part.part:
-            return None
-        return rest
 
     def void(self) -> None:
         """Forget a part that turned out to be empty, because its unit had ended."""

@@ -15,7 +15,7 @@ row_kernels     compiled kernels of tables
 row_updates     compiled updates of rows where they lie
 """
 
-from psserver.fast.backend import ALONE, Backend, ParallelRunner
+from psserver.fast.backend import ALONE, Backend
 from psserver.fast.loops import LARGEST, SWEEP_EVERY, AnyArray, Loop, RowPass, Variant, loop
 from psserver.fast.ready import not_kept, prepare, update_of
 
@@ -26,7 +26,6 @@ __all__ = [
     "AnyArray",
     "Backend",
     "Loop",
-    "ParallelRunner",
     "RowPass",
     "Variant",
     "loop",

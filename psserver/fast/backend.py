@@ -16,13 +16,14 @@ GRAIN = 256 * 1024
 RANGES = 4
 
 
-class ParallelRunner:
-    """A pool of `threads` threads, including the caller's, that share the ranges of a pass.
+class Backend:
+    """Runs loops; `threads` threads, including the caller's, share the ranges of a large array.
 
-    Threads start when first needed. Thread-safe. Close it, or use it as a context manager.
+    What is written does not depend on their number. Threads start when first needed. One thread at a time calls `run`
+    and `total`; `share` is thread-safe. Close it at the end, or use it as a context manager.
     """
 
-    def __init__(self, threads: int, grain: int = GRAIN) -> None:
+    def __init__(self, threads: int = 1, grain: int = GRAIN) -> None:
         if threads < 1:
             raise ValueError(f"threads is {threads}; expected at least 1")
         if grain < 1:
@@ -63,33 +64,6 @@ class ParallelRunner:
             wait(others)
         return all([good, *(other.result() for other in others)])
 
-    def close(self) -> None:
-        """End the threads. Later calls of `share` run in the caller's thread; none may start meanwhile."""
-        self._closed = True
-        if self._pool is not None:
-            self._pool.shutdown()
-
-    def __enter__(self) -> "ParallelRunner":
-        return self
-
-    def __exit__(self, *ignored: object) -> None:
-        self.close()
-
-
-class Backend:
-    """Runs loops, the ranges of a large array on several threads. What is written does not depend on their number.
-
-    One thread at a time calls `run` and `total`. Close it at the end.
-    """
-
-    def __init__(self, threads: int = 1, grain: int = GRAIN) -> None:
-        self._runner = ParallelRunner(threads, grain)
-
-    @property
-    def threads(self) -> int:
-        """The number of threads that share a pass over an array."""
-        return self._runner.threads
-
     def run(
         self,
         loop: Loop,
@@ -102,14 +76,14 @@ class Backend:
         first = arrays[0]
         if first is None:
             first = next(array for array in arrays if array is not None)
-        if not self._runner.divides(first.size):
+        if not self.divides(first.size):
             return compiled(*arguments) is not False
 
         def part(start: int, stop: int) -> bool:
             pieces = (None if array is None else array[start:stop] for array in arrays)
             return compiled(*pieces, *scalars) is not False
 
-        return self._runner.share(part, first.size)
+        return self.share(part, first.size)
 
     def total(
         self, loop: Loop, arrays: Sequence[AnyArray], scalars: Sequence[np.float32] = ()
@@ -120,7 +94,7 @@ class Backend:
         """
         compiled = loop_of((loop, loop.variant((*arrays, *scalars))))
         size = arrays[0].size
-        if not self._runner.divides(size):
+        if not self.divides(size):
             whole: float = compiled(*arrays, *scalars)
             return None if whole < 0 else whole
         found: dict[int, float] = {}
@@ -129,13 +103,15 @@ class Backend:
             found[start] = compiled(*(array[start:stop] for array in arrays), *scalars)
             return True
 
-        self._runner.share(part, size)
+        self.share(part, size)
         sums = [found[start] for start in sorted(found)]
         return None if min(sums) < 0 else sum(sums)
 
     def close(self) -> None:
-        """End the threads."""
-        self._runner.close()
+        """End the threads. Later calls of `share` run in the caller's thread; none may start meanwhile."""
+        self._closed = True
+        if self._pool is not None:
+            self._pool.shutdown()
 
     def __enter__(self) -> "Backend":
         return self

@@ -9,7 +9,6 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
-from numpy.typing import NDArray
 
 from psserver.fast.rows import BUCKET_BITS, SPREAD, Floats, Keys, Slots
 from pswire.compiled import compiled, together
@@ -290,28 +289,3 @@ def spread(keys: Keys, own: Keys, rows: Floats, out: Floats) -> None:
         else:
             for j in range(out.shape[1]):
                 out[i, j] = np.float32(0)
-
-
-@_compiled(_READ_BITS, returns=types.uint32)
-def largest(bits: NDArray[np.uint32]) -> np.uint32:
-    # Magnitudes order as their bits do, with infinity and NaN above all.
-    found = np.uint32(0)
-    for i in range(bits.size):
-        magnitude = bits[i] & np.uint32(0x7FFFFFFF)
-        found = magnitude if magnitude > found else found
-    return found
-
-
-@_compiled(_READ_ROWS, _READ_ROWS, _FLOATS, types.float32, types.float32, _ROWS)
-def rowwise_adagrad(
-    x: Floats, g: Floats, a: Floats, rate: np.float32, epsilon: np.float32, out: Floats
-) -> None:
-    width = np.float32(x.shape[1])
-    for i in range(x.shape[0]):
-        total = g[i, 0] * g[i, 0]
-        for j in range(1, x.shape[1]):
-            total += g[i, j] * g[i, j]
-        a[i] += total / width
-        share = rate / (np.sqrt(a[i]) + epsilon)
-        for j in range(x.shape[1]):
-            out[i, j] = x[i, j] - g[i, j] * share

@@ -177,15 +177,3 @@ def union(one: Keys, other: Keys) -> Keys:
 def spread(keys: Keys, own: Keys, rows: Floats, out: Floats) -> None:
     """Write to `out` the row of each of `keys`, zeros for those that `own`, a part of them, lacks. All sorted."""
     compiled().spread(keys, own, rows, out)
-
-
-def largest(values: Floats) -> float:
-    """Return the largest magnitude; NaN or infinite if any number is; 0 for an empty array."""
-    return float(np.uint32(compiled().largest(values.view(np.uint32))).view(np.float32))
-
-
-def rowwise_adagrad(
-    x: Floats, g: Floats, a: Floats, rate: np.float32, epsilon: np.float32, out: Floats
-) -> None:
-    """Write new rows: see `psserver.optimizers.rows.RowwiseAdagrad`. `a` is [n], and advances."""
-    compiled().rowwise_adagrad(x, g, a, rate, epsilon, out)

@@ -135,19 +135,6 @@ class Optimizer:
             for slot in self.slots
         }
 
-    @property
-    def per_worker(self) -> bool:
-        """True if the caller of `update` keeps a set of slots for each worker and passes the set of the gradient's."""
-        return self.rule.per_worker
-
-    def check_aggregator(self, aggregator: str) -> None:
-        """Raise OptimizerError if the rule needs each worker's own gradient and the policy aggregates them."""
-        if self.per_worker and aggregator != "mean":
-            raise OptimizerError(
-                f"optimizer {self.name!r} keeps a velocity for each worker and needs each one's own gradient, but "
-                f"the policy's {aggregator} makes one of all; expected a policy that sums, or another optimizer"
-            )
-
     def last_step(self, state: Mapping[str, Array]) -> Array | None:
         """Return the slot that holds the last step (learning rate included), or None."""
         return None if self.rule.step_slot is None else state[self.rule.step_slot]

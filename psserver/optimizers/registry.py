@@ -17,7 +17,6 @@ from psserver.optimizers.rules.adagrad import Adagrad
 from psserver.optimizers.rules.adam import Adam
 from psserver.optimizers.rules.adamax import Adamax
 from psserver.optimizers.rules.adamw import AdamW
-from psserver.optimizers.rules.dana_zero import DanaZero
 from psserver.optimizers.rules.delayed_nesterov import DelayedNesterov
 from psserver.optimizers.rules.ftrl import Ftrl
 from psserver.optimizers.rules.lamb import Lamb
@@ -37,7 +36,6 @@ RULES: Mapping[str, type[Rule | WholeRule]] = {
     "momentum": Momentum,
     "nesterov": Nesterov,
     "delayed-nesterov": DelayedNesterov,
-    "dana-zero": DanaZero,
     "adam": Adam,
     "adamw": AdamW,
     "yogi": Yogi,
@@ -122,7 +120,7 @@ def describe(name: str) -> Description:
     made = _known(name)
     domain = Domain("number", at_least=0)
     rate = Knob("learning_rate", domain, "size of a step; or a table with a schedule", made.learning_rate)
-    more = (*((EXCLUDE,) if _decays(made) else ()), *(() if made.per_worker else CLIPPING))
+    more = (*((EXCLUDE,) if _decays(made) else ()), *CLIPPING)
     return Description(
         name, _first_line(made), (rate, *knobs_of(made), *more), _notes(sys.modules[made.__module__])
     )
@@ -174,11 +172,6 @@ def _read_clip(name: str, made: type[Rule | WholeRule], table: dict[str, object]
     kinds = " and ".join(each.knob for each in found)
     if len(found) > 1:
         raise OptimizerError(f"optimizer {name}: expected at most one kind of clipping, got {kinds}")
-    if found and made.per_worker:
-        raise OptimizerError(
-            f"optimizer {name} has no {kinds}: it takes a step for each worker's own gradient, and there is no mean "
-            "to clip; expected another optimizer, or clipping by the workers"
-        )
     return found[0] if found else None
 
 

@@ -40,8 +40,6 @@ class Rule(ABC):
     _known: Formula
 
     learning_rate: ClassVar[float]
-    # True: each worker has its own slots. False: all share one set.
-    per_worker: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -123,7 +121,6 @@ class WholeRule(ABC):
     needs: ClassVar[str]
     initial: ClassVar[float] = 0.0
     step_slot: ClassVar[str | None] = None
-    per_worker: ClassVar[bool] = False
     weight_decay: float
 
     @abstractmethod

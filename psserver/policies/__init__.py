@@ -38,7 +38,7 @@ from psserver.policies.events import (
     microseconds,
 )
 from psserver.policies.loading import advice, build, check_trusted, facts, names
-from psserver.policies.parts.deadlines import Deadline, DeadlineRule, Grace, OwnPace, Quantile
+from psserver.policies.parts.deadlines import Deadline, DeadlineRule, Grace, OwnPace
 from psserver.policies.parts.dssp import DynamicSlack
 from psserver.policies.parts.gates import Gate, Immediate, Slack, WaitForUpdate
 from psserver.policies.parts.staleness_rules import (
@@ -121,7 +121,6 @@ __all__ = [
     "PolicyError",
     "PolicySpec",
     "Polynomial",
-    "Quantile",
     "Ready",
     "SetTimer",
     "Slack",

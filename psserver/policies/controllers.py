@@ -1,11 +1,11 @@
-"""Controllers: rules that change one knob of the policy while the job runs, by what its commits and updates say.
+"""Controllers: rules that change the policy's knob `aggregate` while the job runs, by what its commits and updates say.
 
 A controller sees losses and norms, never tensors. It proposes; the coordinator carries the change out as it does one of
 an operator, and the log has its inputs. Between two decisions are at least `DWELL` updates.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import ClassVar, Final
@@ -18,6 +18,8 @@ from pswire.knobs import KnobError, integer, number, read, settings, word
 from pswire.nearest import did_you_mean
 from pswire.records import from_plain, to_plain
 
+# The knob that controllers set: the number of contributions of an update.
+KNOB: Final = "aggregate"
 # The least number of updates between two decisions.
 DWELL: Final = 20
 # A knob moves only if the wanted value is at least this far away, or a fifth of the present one.
@@ -51,40 +53,17 @@ class Adjustment:
 class ControllerSpec:
     """A named controller: a dataclass whose fields are its knobs and whose docstring is its rule.
 
-    `sets`: the knobs that it can set; it takes the first one that the policy has. `fewest`: the least number of
-    contributions of an update with which it learns anything. `measures`: shards have to measure updates for it.
+    `fewest`: the least number of contributions of an update with which it learns anything. `measures`: shards have to
+    measure updates for it.
     """
 
     name: ClassVar[str] = ""
     use_when: ClassVar[str] = ""
     source: ClassVar[str] = ""
-    sets: ClassVar[tuple[str, ...]] = ("aggregate",)
     fewest: ClassVar[int] = 1
     measures: ClassVar[bool] = False
 
     every: int = integer(DWELL, "updates between two decisions", at_least=DWELL)
-
-    def limits(self, workers: int) -> tuple[int, int]:
-        """Return the least and the greatest value of the knob."""
-        raise NotImplementedError
-
-    def rate_of(self, value: int, began: int) -> float:
-        """Return the factor of the learning rate that goes with the value."""
-        return 1.0
-
-    def evidence(self) -> Evidence:
-        """Return new, empty evidence of the kind that the rule needs."""
-        raise NotImplementedError
-
-    def wanted(self, evidence: Evidence, began: int, workers: int, aggregate: int) -> Wanted | None:
-        """Return what the knob should be; None while that is not known. `began`: its value at the start.
-        `aggregate`: the present number of contributions of an update."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, slots=True)
-class _Size(ControllerSpec):
-    """The knobs of controllers of the number of contributions."""
 
     least: int = integer(1, "least contributions per update", at_least=1)
     most: int = integer(0, "most contributions per update; 0: the number of workers", at_least=0)
@@ -95,14 +74,24 @@ class _Size(ControllerSpec):
     )
 
     def limits(self, workers: int) -> tuple[int, int]:
+        """Return the least and the greatest value of the knob."""
         return max(self.least, self.fewest), self.most or workers
 
     def rate_of(self, value: int, began: int) -> float:
+        """Return the factor of the learning rate that goes with the value."""
         return float((value / began) ** RATES[self.rate])
+
+    def evidence(self) -> Evidence:
+        """Return new, empty evidence of the kind that the rule needs."""
+        raise NotImplementedError
+
+    def wanted(self, evidence: Evidence, began: int, workers: int) -> Wanted | None:
+        """Return what the knob should be; None while that is not known. `began`: its value at the start."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class AdaSync(_Size):
+class AdaSync(ControllerSpec):
     """K grows as the loss falls: K^2 / (P - K) is that at the start times the quotient of the losses.
 
     P is the number of workers. A loss is the median over workers of their mean losses since the decision before, so
@@ -122,7 +111,7 @@ class AdaSync(_Size):
     def evidence(self) -> Evidence:
         return Losses()
 
-    def wanted(self, evidence: Evidence, began: int, workers: int, aggregate: int) -> Wanted | None:
+    def wanted(self, evidence: Evidence, began: int, workers: int) -> Wanted | None:
         assert isinstance(evidence, Losses)
         means = evidence.take()
         if not means:
@@ -148,7 +137,7 @@ def adasync_k(began: int, workers: int, quotient: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class NoiseScale(_Size):
+class NoiseScale(ControllerSpec):
     """K is the gradient noise scale: beyond that number of gradients one more hardly makes an update better.
 
     The scale is sigma^2 / |G|^2, from the norms of contributions and of their mean: no pass over data is needed. Both
@@ -167,57 +156,19 @@ class NoiseScale(_Size):
     def evidence(self) -> Evidence:
         return Noise()
 
-    def wanted(self, evidence: Evidence, began: int, workers: int, aggregate: int) -> Wanted | None:
+    def wanted(self, evidence: Evidence, began: int, workers: int) -> Wanted | None:
         assert isinstance(evidence, Noise)
-        return _by_noise(evidence, lambda scale: scale)
+        found = evidence.means()
+        if found is None:
+            return None
+        variance, square = found
+        # An estimate of the square that is not above 0 says that the noise is too large to see the gradient.
+        scale = min(max(variance, 0.0) / square, MOST_NOISE) if square > 0 else MOST_NOISE
+        inputs = {"variance": variance, "square": square, "wanted": scale}
+        return Wanted(scale, inputs, f"the gradient noise scale is {scale:.3g}")
 
 
-@dataclass(frozen=True, slots=True)
-class NoiseBound(ControllerSpec):
-    """The bound on staleness is Ringmaster's: the noise scale divided by the contributions of an update.
-
-    Ringmaster ignores gradients from R = sigma^2 / epsilon versions on; with epsilon = |G|^2 that is the gradient noise
-    scale of an update. The policy needs `aggregate` of 2 or more, because an update of one gradient says nothing.
-    """
-
-    name: ClassVar[str] = "noise-bound"
-    use_when: ClassVar[str] = "you do not know how old a gradient may be, and it changes."
-    source: ClassVar[str] = (
-        "Maranjyan, Tyurin and Richtarik 2025, Ringmaster ASGD; epsilon by the estimate of noise-scale is ours"
-    )
-    sets: ClassVar[tuple[str, ...]] = ("max_staleness",)
-    fewest: ClassVar[int] = 2
-    measures: ClassVar[bool] = True
-
-    least: int = integer(0, "least bound", at_least=0)
-    most: int = integer(64, "greatest bound", at_least=0)
-
-    def limits(self, workers: int) -> tuple[int, int]:
-        return self.least, self.most
-
-    def evidence(self) -> Evidence:
-        return Noise()
-
-    def wanted(self, evidence: Evidence, began: int, workers: int, aggregate: int) -> Wanted | None:
-        assert isinstance(evidence, Noise)
-        return _by_noise(evidence, lambda scale: max(1.0, scale / aggregate) - 1)
-
-
-def _by_noise(evidence: Noise, value_of: Callable[[float], float]) -> Wanted | None:
-    found = evidence.means()
-    if found is None:
-        return None
-    variance, square = found
-    # An estimate of the square that is not above 0 says that the noise is too large to see the gradient.
-    scale = min(max(variance, 0.0) / square, MOST_NOISE) if square > 0 else MOST_NOISE
-    value = value_of(scale)
-    inputs = {"variance": variance, "square": square, "wanted": value}
-    return Wanted(value, inputs, f"the gradient noise scale is {scale:.3g}")
-
-
-CONTROLLERS: Final[Mapping[str, type[ControllerSpec]]] = {
-    spec.name: spec for spec in (AdaSync, NoiseScale, NoiseBound)
-}
+CONTROLLERS: Final[Mapping[str, type[ControllerSpec]]] = {spec.name: spec for spec in (AdaSync, NoiseScale)}
 """Every controller by name."""
 
 
@@ -238,12 +189,9 @@ class Controller:
 
     def __init__(self, config: Mapping[str, object], policy: Policy, workers: int, servers: int = 1) -> None:
         self.spec = spec = _spec(config, policy)
-        self.knob = next((knob for knob in spec.sets if knob in policy.knobs), "")
-        if not self.knob:
-            raise PolicyError(
-                f"controller {spec.name} sets {' or '.join(spec.sets)}, which policy {policy.name} does not have"
-            )
-        self.began = _whole(policy, self.knob)
+        if KNOB not in policy.knobs:
+            raise PolicyError(f"controller {spec.name} sets {KNOB}, which policy {policy.name} does not have")
+        self.began = _size(policy)
         self._workers, self._servers = workers, servers
         self.low, self.high = spec.limits(workers)
         self.evidence = spec.evidence()
@@ -253,7 +201,7 @@ class Controller:
         self._check(policy)
 
     def _check(self, policy: Policy) -> None:
-        spec, size = self.spec, _size(policy)
+        spec, size = self.spec, self.began
         if size < spec.fewest:
             raise PolicyError(
                 f"controller {spec.name} learns from updates of {spec.fewest} contributions or more: expected a policy "
@@ -266,7 +214,7 @@ class Controller:
             )
         if not self.low <= self.began <= self.high:
             raise PolicyError(
-                f"controller {spec.name}: expected {self.knob} from {self.low} to {self.high} at the start, as its "
+                f"controller {spec.name}: expected {KNOB} from {self.low} to {self.high} at the start, as its "
                 f"knobs least and most say, got {self.began}"
             )
         for value in {self.low, self.high}:
@@ -281,26 +229,26 @@ class Controller:
         """Say in a sentence what it does next."""
         if self.off:
             return f"controller {self.spec.name} is off: {self.off} has changed the policy"
-        return f"controller {self.spec.name} looks at {self.knob} at version {self.next}"
+        return f"controller {self.spec.name} looks at {KNOB} at version {self.next}"
 
     def propose(self, version: int, policy: Policy) -> Adjustment | None:
         """Return the change that is due at `version`, if any. Raises PolicyError for a policy without the knob."""
         if self.off or version < self.next:
             return None
         self.next = version + self.spec.every
-        wanted = self.spec.wanted(self.evidence, self.began, self._workers, _size(policy))
+        wanted = self.spec.wanted(self.evidence, self.began, self._workers)
         if wanted is None:
             return None
-        present = _whole(policy, self.knob)
+        present = _size(policy)
         target = moved(present, wanted.value, self.low, self.high)
         if target == present:
             return None
-        why = f"{wanted.why}: {self.knob} {present} becomes {target}"
+        why = f"{wanted.why}: {KNOB} {present} becomes {target}"
         rate = self.spec.rate_of(target, self.began)
         return Adjustment(self._successor(policy, target), rate, wanted.inputs, why)
 
     def _successor(self, policy: Policy, value: int) -> Policy:
-        knobs = {**policy.knobs, self.knob: value}
+        knobs = {**policy.knobs, KNOB: value}
         return successor(policy, policy.name, knobs, self._workers, self._servers)
 
     def state(self) -> dict[str, object]:
@@ -332,14 +280,8 @@ def _spec(config: Mapping[str, object], policy: Policy) -> ControllerSpec:
         raise PolicyError(str(error)) from error
 
 
-def _whole(policy: Policy, knob: str) -> int:
-    value = policy.knobs.get(knob)
-    if not isinstance(value, int):
-        raise PolicyError(f"policy {policy.name} has no knob {knob}")
-    return value
-
-
 def _size(policy: Policy) -> int:
-    """Return the contributions of an update, as far as a knob says so."""
-    size = policy.knobs.get("aggregate", 1)
-    return size if isinstance(size, int) else 1
+    value = policy.knobs.get(KNOB)
+    if not isinstance(value, int):
+        raise PolicyError(f"policy {policy.name} has no knob {KNOB}")
+    return value

@@ -1,8 +1,6 @@
 """Accumulators of the coming update: a running sum, or a list of contributions."""
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +17,11 @@ class Added:
     """The contents of an accumulator, to be saved.
 
     `payloads`: float32 of shape (elements,) each, not copied: contributions in the order of the log, or one sum.
-    `factors`: of each payload; for a sum, the sum of its factors. `workers`: of each payload, if they matter.
-    `pending`: as in `Total`.
+    `factors`: of each payload; for a sum, the sum of its factors. `pending`: as in `Total`.
     """
 
     payloads: list[Floats]
     factors: list[float]
-    workers: list[str]
     pending: float
 
 
@@ -58,8 +54,8 @@ class RunningSum:
     def empty(self) -> bool:
         return self._values is None
 
-    def add(self, payload: Floats, factor: float, worker: str, backend: Backend = ALONE) -> None:
-        """Add a contribution of `worker`. Its buffer may be overwritten or kept (`keeps`)."""
+    def add(self, payload: Floats, factor: float, backend: Backend = ALONE) -> None:
+        """Add a contribution. Its buffer may be overwritten or kept (`keeps`)."""
         if self._values is None:
             self._values, self._factors, self._pending = payload, abs(factor), factor
             return
@@ -89,12 +85,12 @@ class RunningSum:
     def state(self) -> Added:
         """Return everything added since the last `clear`."""
         if self._values is None:
-            return Added([], [], [], 1.0)
-        return Added([self._values], [self._factors], [], self._pending)
+            return Added([], [], 1.0)
+        return Added([self._values], [self._factors], self._pending)
 
     def check(self, added: Added) -> None:
         """Raise ValueError unless `restore` can take it up."""
-        _check(added, workers=False, most=1)
+        _check(added, most=1)
 
     def restore(self, added: Added) -> None:
         """Restore what `state` returned and `check` has checked, into an empty accumulator; keeps the payloads."""
@@ -102,126 +98,76 @@ class RunningSum:
             (self._values,), (self._factors,), self._pending = added.payloads, added.factors, added.pending
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """One worker's part of an update: its gradient is ``values * factor``, before the Apply's scale."""
-
-    values: Floats
-    factor: float
-    worker: str
-
-
-class SideBySide(ABC):
-    """Contributions of an update, kept side by side until all are there."""
-
-    # The worker of each contribution is saved, too.
-    by_worker: ClassVar[bool]
-
-    def __init__(self, trainable: int) -> None:
-        self._end = trainable
-        self.shares: list[Share] = []
-
-    @property
-    def empty(self) -> bool:
-        return not self.shares
-
-    @abstractmethod
-    def add(self, payload: Floats, factor: float, worker: str, backend: Backend = ALONE) -> None: ...
-
-    @abstractmethod
-    def total(self) -> Total: ...
-
-    def keeps(self, payload: Floats) -> bool:
-        return any(share.values is payload for share in self.shares)
-
-    @property
-    def payloads(self) -> list[Floats]:
-        return [share.values for share in self.shares]
-
-    def clear(self) -> list[Floats]:
-        payloads, self.shares = self.payloads, []
-        return payloads
-
-    def state(self) -> Added:
-        workers = [share.worker for share in self.shares] if self.by_worker else []
-        return Added(self.payloads, [share.factor for share in self.shares], workers, 1.0)
-
-    def check(self, added: Added) -> None:
-        """Raise ValueError unless `restore` can take it up."""
-        _check(added, workers=self.by_worker)
-
-    def restore(self, added: Added) -> None:
-        """As `RunningSum.restore`."""
-        workers = added.workers if self.by_worker else [""] * len(added.payloads)
-        self.shares = [Share(*each) for each in zip(added.payloads, added.factors, workers, strict=True)]
-
-
-class GradientList(SideBySide):
-    """For an aggregator that must see all contributions of an update at once.
+class GradientList:
+    """For an aggregator that must see all contributions of an update at once, kept side by side until then.
 
     The aggregator reduces the first `trainable` elements of ``factor * payload``; `state_aggregator` reduces the rest,
     the changes of state, which count alike: a choice among scaled changes could lie outside of all of them.
     """
 
-    by_worker = False
-
     def __init__(self, aggregator: Aggregator, state_aggregator: Aggregator, trainable: int) -> None:
-        super().__init__(trainable)
         self._aggregator = aggregator
         self._state_aggregator = state_aggregator
+        self._end = trainable
+        self._factors: list[float] = []
+        self.payloads: list[Floats] = []
 
-    def add(self, payload: Floats, factor: float, worker: str, backend: Backend = ALONE) -> None:
+    @property
+    def empty(self) -> bool:
+        return not self.payloads
+
+    def add(self, payload: Floats, factor: float, backend: Backend = ALONE) -> None:
+        """As `RunningSum.add`."""
         with np.errstate(all="ignore"):
             arithmetic.scale(payload[: self._end], factor)
             # -1 undoes the turn that a negative factor has made for a sum (`Updater.add`); 0: no change.
             arithmetic.scale(payload[self._end :], np.sign(factor))
-        self.shares.append(Share(payload, factor, worker))
+        self.payloads.append(payload)
+        self._factors.append(factor)
+
+    def keeps(self, payload: Floats) -> bool:
+        """As `RunningSum.keeps`."""
+        return any(each is payload for each in self.payloads)
 
     def total(self) -> Total:
+        """As `RunningSum.total`."""
         payloads = self.payloads
         self._aggregator.reduce([payload[: self._end] for payload in payloads])
         if payloads[0].size > self._end:
             self._state_aggregator.reduce([payload[self._end :] for payload in payloads])
-        return Total(payloads[0], float(any(share.factor for share in self.shares)), 1.0)
+        return Total(payloads[0], float(any(self._factors)), 1.0)
+
+    def clear(self) -> list[Floats]:
+        """As `RunningSum.clear`."""
+        payloads, self.payloads, self._factors = self.payloads, [], []
+        return payloads
+
+    def state(self) -> Added:
+        """As `RunningSum.state`."""
+        return Added(list(self.payloads), list(self._factors), 1.0)
+
+    def check(self, added: Added) -> None:
+        """As `RunningSum.check`."""
+        _check(added)
+
+    def restore(self, added: Added) -> None:
+        """As `RunningSum.restore`."""
+        self.payloads, self._factors = list(added.payloads), list(added.factors)
 
 
-class PerWorker(SideBySide):
-    """For an optimizer with slots for each worker."""
-
-    by_worker = True
-
-    def add(self, payload: Floats, factor: float, worker: str, backend: Backend = ALONE) -> None:
-        arithmetic.scale(payload[self._end :], factor)
-        self.shares.append(Share(payload, factor, worker))
-
-    def total(self) -> Total:
-        """Return the total of the state part only; gradients are in `shares`."""
-        first, *others = self.shares
-        for share in others:
-            np.add(first.values[self._end :], share.values[self._end :], out=first.values[self._end :])
-        return Total(first.values, sum(abs(share.factor) for share in self.shares), 1.0)
+Accumulator = RunningSum | GradientList
 
 
-Accumulator = RunningSum | GradientList | PerWorker
-
-
-def _check(added: Added, *, workers: bool, most: int | None = None) -> None:
+def _check(added: Added, most: int | None = None) -> None:
     count = len(added.payloads)
     if most is not None and count > most:
         raise ValueError(f"expected one sum, got {count} contributions: another accumulator's")
-    if len(added.factors) != count or len(added.workers) != (count if workers else 0):
-        raise ValueError(
-            f"expected {count} factors and {'as many' if workers else 'no'} workers, "
-            f"got {len(added.factors)} and {len(added.workers)}"
-        )
+    if len(added.factors) != count:
+        raise ValueError(f"expected {count} factors, got {len(added.factors)}")
 
 
-def accumulator_for(aggregator: Aggregator | None, *, per_worker: bool, trainable: int) -> Accumulator:
-    """Build the accumulator. Raises ValueError if an aggregator would mix gradients that the optimizer needs apart."""
-    if aggregator is not None and per_worker:
-        raise ValueError("an aggregator and an optimizer with slots for each worker do not go together")
-    if per_worker:
-        return PerWorker(trainable)
+def accumulator_for(aggregator: Aggregator | None, trainable: int) -> Accumulator:
+    """Build the accumulator."""
     if aggregator is None:
         return RunningSum()
     return GradientList(aggregator, state_aggregator(aggregator), trainable)

@@ -38,8 +38,6 @@ def check_fragments(
         return
     elif optimizer.whole:
         why = f"optimizer {optimizer.name!r} needs whole variables, and groups divide them: expected nesterov or sgd"
-    elif optimizer.per_worker:
-        why = f"optimizer {optimizer.name!r} keeps slots for each worker: expected nesterov or sgd"
     elif not isinstance(optimizer.schedule, Constant):
         why = (
             "a schedule counts versions, and each group has its own count: expected a number as learning_rate"

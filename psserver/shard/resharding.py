@@ -93,16 +93,8 @@ def _check(states: Sequence[ShardState], old: Plan, new: Plan) -> None:
 def _moment(facts: ShardFacts) -> object:
     """Return the facts that are equal on all servers that have executed the same entries."""
     return (
-        *(
-            facts.optimizer,
-            facts.tensors,
-            facts.version,
-            facts.members,
-            facts.summed,
-            facts.left,
-            facts.tickets,
-        ),
-        *(facts.factors, facts.workers, facts.pending, facts.slot_workers, facts.row_factors),
+        *(facts.optimizer, facts.tensors, facts.version, facts.members, facts.tickets),
+        *(facts.factors, facts.pending, facts.row_factors),
     )
 
 

@@ -122,8 +122,7 @@ class Shard:
     @property
     def variants(self) -> list[Variant]:
         """Every pass over arrays that the shard runs."""
-        own = [*self._updater.variants, *self.tables.variants]
-        return [*own, *((loop, loop.letters) for loop in arithmetic.LOOPS)]
+        return [*self._updater.variants, *((loop, loop.letters) for loop in arithmetic.LOOPS)]
 
     def compile(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Compile all that the shard runs, which any thread may do, and ends soon once `stop` returns True."""
@@ -141,16 +140,14 @@ class Shard:
         return self.layout.nbytes * max(1, apart) + rows
 
     @property
-    def slots(self) -> dict[str, dict[str, Floats]]:
-        """The optimizer's slots: by worker, or under "" if all workers share one set."""
+    def slots(self) -> dict[str, Floats]:
+        """The optimizer's slots by name."""
         return self._updater.slots
 
     def copied_slots(self) -> tuple[int, Floats]:
-        """Return the version, and a copy of the optimizer's slots at it, in the order of the rule. Not for slots by
-        worker."""
+        """Return the version, and a copy of the optimizer's slots at it, in the order of the rule."""
         out = np.empty((len(self.optimizer.slots), self.layout.trainable), np.float32)
-        slots = self.slots.get("") or self.optimizer.init(self.layout.trainable)
-        for row, slot in zip(out, slots.values(), strict=True):
+        for row, slot in zip(out, self.slots.values(), strict=True):
             row[:] = slot
         return self.version, out.reshape(-1)
 
@@ -242,10 +239,8 @@ class Shard:
                     self.bases.prune(self._updates.started)
             case Admit(worker, incarnation):
                 self.members[worker] = incarnation
-                self._updates.admit(worker)
-            case Dismiss(worker, kept):
+            case Dismiss(worker):
                 self.members.pop(worker, None)
-                self._updates.dismiss(worker, kept=kept)
             case Save() | Note():
                 # The server that executes a Save asks for `state` next.
                 pass
@@ -327,8 +322,6 @@ class Shard:
             optimizer,
             tensors,
             self.members,
-            self._updates.summed,
-            self._updates.left,
             self.arena,
             self.holds,
             self.row_holds,

@@ -6,7 +6,7 @@ Names of arrays (float32 each), where n is the number of elements of a payload a
     exact/<codec>         (n,)  the optimizer's weights, if versions are made of changes by that codec
     payload/<ticket>      (n,)  a complete payload of an open or committed ticket
     update/<k>            (n,)  the coming update: one sum, or contributions in the order of the log
-    slot/<k>/<name>       (m,)  a slot of the optimizer, for worker number k of `slot_workers`
+    slot/<name>           (m,)  a slot of the optimizer
     memory/<name>         (m,)  memory of the compensator, one number per weight
     constant/<name>        any  memory of the compensator that is the same on every server
     base/<version>/<k>    (s,)  state that has changed since the version that an open ticket started from: of variable
@@ -49,10 +49,8 @@ class ShardParts:
     layout: ShardLayout
     optimizer: Optimizer
     tensors: TensorParts
-    # `members`, `summed` and `left` are changed in place.
+    # Changed in place.
     members: dict[str, int]
-    summed: list[str]
-    left: set[str]
     arena: Arena
     holds: Holds
     row_holds: Holds
@@ -68,9 +66,8 @@ class ShardFacts:
     """The part of a state that is not arrays: JSON-able.
 
     `plan`: its fingerprint. `optimizer`, `tensors`: their configurations. `version`: the newest; -1 before the first.
-    `members`: (worker, incarnation). `summed`: the workers whose contributions the coming update has. `left`:
-    workers that have left, and lose their slots with their last contribution. `holds`: (ticket, version). `factors`,
-    `workers`, `pending`: of the coming update, as in `Added`.
+    `members`: (worker, incarnation). `holds`: (ticket, version). `factors`, `pending`: of the coming update, as in
+    `Added`.
     """
 
     plan: str
@@ -79,14 +76,10 @@ class ShardFacts:
     tensors: dict[str, object]
     version: int
     members: list[tuple[str, int]]
-    summed: list[str]
-    left: list[str]
     tickets: list[OpenTicket]
     holds: list[tuple[int, int]]
     factors: list[float]
-    workers: list[str]
     pending: float
-    slot_workers: list[str]
     # Of each contribution to the coming update that has rows.
     row_factors: list[float]
 
@@ -145,11 +138,7 @@ def save(shard: ShardParts) -> ShardState:
         **({} if shard.stream is None else {_exact(shard.stream): shard.stream.exact}),
         **{f"payload/{ticket}": values for ticket, values in payloads.items()},
         **{f"update/{k}": values for k, values in enumerate(added.payloads)},
-        **{
-            f"slot/{k}/{name}": values
-            for k, slots in enumerate(updater.slots.values())
-            for name, values in slots.items()
-        },
+        **{f"slot/{name}": values for name, values in updater.slots.items()},
         **{
             f"{'constant' if name in constants else 'memory'}/{name}": values
             for name, values in updater.memory.items()
@@ -170,14 +159,10 @@ def save(shard: ShardParts) -> ShardState:
         to_plain(shard.tensors.config),
         shard.arena.newest,
         list(shard.members.items()),
-        list(shard.summed),
-        sorted(shard.left),
         tickets,
         held,
         added.factors,
-        added.workers,
         added.pending,
-        list(updater.slots),
         shard.tables.factors,
     )
     return ShardState(facts, views)
@@ -232,9 +217,7 @@ def check(state: ShardState, shard: ShardParts) -> None:
 def _added(state: ShardState) -> Added:
     """Return the coming update, without a copy."""
     payloads, facts = state.numbered("update"), state.facts
-    return Added(
-        [values for _, values in sorted(payloads.items())], facts.factors, facts.workers, facts.pending
-    )
+    return Added([values for _, values in sorted(payloads.items())], facts.factors, facts.pending)
 
 
 def take_up(state: ShardState, shard: ShardParts) -> None:
@@ -245,8 +228,6 @@ def take_up(state: ShardState, shard: ShardParts) -> None:
     added = _added(state)
     updater.accumulator.restore(replace(added, payloads=[values.copy() for values in added.payloads]))
     shard.members.update(facts.members)
-    shard.summed.extend(facts.summed)
-    shard.left.update(facts.left)
     shard.arena.restore(state.numbered("version"))
     if shard.stream is not None:
         shard.stream.begin(state.arrays[_exact(shard.stream)])
@@ -258,9 +239,8 @@ def take_up(state: ShardState, shard: ShardParts) -> None:
     shard.holds.restore(dict(facts.holds))
     if shard.tables and shard.tensors.keep_bases:
         shard.row_holds.restore(dict(facts.holds))
-    for k, worker in enumerate(facts.slot_workers):
-        for name, values in updater.slots_of(worker).items():
-            values[...] = state.arrays[f"slot/{k}/{name}"]
+    for name, values in updater.slots.items():
+        values[...] = state.arrays[f"slot/{name}"]
     for name, values in updater.memory.items():
         kind = "constant" if name in updater.constants else "memory"
         values[...] = state.arrays[f"{kind}/{name}"]
@@ -298,11 +278,6 @@ def _check_facts(facts: ShardFacts, state: ShardState, shard: ShardParts) -> Non
             payloads >= {ticket.ticket for ticket in facts.tickets if ticket.sealed},
             "the payload of a committed ticket is missing",
         ),
-        (len(set(facts.slot_workers)) == len(facts.slot_workers), "a worker has two sets of slots"),
-        (
-            shard.optimizer.per_worker or facts.slot_workers == [""],
-            f"{shard.optimizer.name} keeps one set of slots for all workers",
-        ),
     ):
         if not holds:
             raise StateError(f"shard state: {what}")
@@ -321,11 +296,7 @@ def _check_arrays(state: ShardState, shard: ShardParts) -> None:
     updater, layout = shard.updater, shard.layout
     whole, weights = (layout.elements,), (layout.trainable,)
     kinds = ("version", "payload", "update")
-    expected: dict[str, tuple[int, ...]] = {
-        f"slot/{k}/{name}": weights
-        for k in range(len(state.facts.slot_workers))
-        for name in shard.optimizer.slots
-    }
+    expected: dict[str, tuple[int, ...]] = {f"slot/{name}": weights for name in shard.optimizer.slots}
     for name, values in updater.memory.items():
         expected[f"{'constant' if name in updater.constants else 'memory'}/{name}"] = values.shape
     if shard.stream is not None:

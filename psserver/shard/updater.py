@@ -10,7 +10,7 @@ from psserver.fast import ALONE, Backend, Variant
 from psserver.optimizers import Optimizer, blocks
 from psserver.policies import TensorParts
 from psserver.shard import arithmetic
-from psserver.shard.accumulator import PerWorker, Share, accumulator_for
+from psserver.shard.accumulator import Total, accumulator_for
 from psserver.shard.aggregators import build_aggregator
 from psserver.shard.compensators import Gap, build_compensator
 from psserver.shard.facts import Marks, either
@@ -23,8 +23,7 @@ class Updater:
     """Adds contributions and makes the next version.
 
     Payloads are float32 of shape (elements,): `trainable` of them are a gradient, the rest changes of state. `slots`:
-    the optimizer's arrays by name, under the worker's name if each worker has a set (made at its first contribution),
-    else under "". `memory`: the compensator's arrays by name.
+    the optimizer's arrays by name. `memory`: the compensator's arrays by name.
     """
 
     def __init__(
@@ -42,17 +41,13 @@ class Updater:
         # Whether steps measure the gradient, and the square of the L2 norm of the last one; None: not known.
         self.measures = False
         self.square: float | None = None
-        self.slots: dict[str, dict[str, Floats]] = {}
-        if not optimizer.per_worker:
-            self.slots[""] = optimizer.init(trainable)
+        self.slots: dict[str, Floats] = optimizer.init(trainable)
         self._compensator = build_compensator(tensors)
         self.memory = self._compensator.init(trainable) if self._compensator else {}
         # What has a number per weight in the memory, as it was before the coming update; of use while `_moved`.
         self._before: dict[str, Floats] = {}
         self._moved = False
-        self.accumulator = accumulator_for(
-            build_aggregator(tensors), per_worker=optimizer.per_worker, trainable=trainable
-        )
+        self.accumulator = accumulator_for(build_aggregator(tensors), trainable)
 
     @property
     def trainable(self) -> int:
@@ -86,16 +81,15 @@ class Updater:
         own = self._compensator.variants(step) if self._compensator else []
         return [*self._optimizer.variants(), *own]
 
-    def gap(self, now: Floats, base: Floats, worker: str, version: int) -> Gap:
-        """Return the gap of a contribution of `worker` that started from `base` while `now` is newest."""
-        step = self._optimizer.last_step(self.slots_of(worker))
+    def gap(self, now: Floats, base: Floats, version: int) -> Gap:
+        """Return the gap of a contribution that started from `base` while `now` is newest."""
+        step = self._optimizer.last_step(self.slots)
         return Gap(now[: self._end], base[: self._end], self._optimizer.rate(version), step)
 
     def add(
         self,
         payload: Floats,
         factor: float,
-        worker: str,
         gap: Gap | None,
         strength: float,
         mixed: float = 1.0,
@@ -110,7 +104,7 @@ class Updater:
             gradient = payload[: self._end]
             self._remember()
             self._compensator.correct(gradient, gap, np.float32(strength), self.memory, self._backend)
-        self.accumulator.add(payload, factor, worker, self._backend)
+        self.accumulator.add(payload, factor, self._backend)
 
     def _remember(self) -> None:
         """Copy the compensator's memory before the coming update first changes it."""
@@ -161,84 +155,50 @@ class Updater:
             arithmetic.scale(total.values[end:], total.pending)
             arithmetic.add_mean(now[end:], total.values[end:], total.factors, out[end:])
             good = arithmetic.first_nonfinite(out[end:], self._backend) is None
-        if isinstance(self.accumulator, PerWorker):
-            shares: Sequence[Share] = self.accumulator.shares
-        else:
-            shares = [Share(total.values, total.pending, "")]
-            if self.measures:
-                self.square = _square(total.values[:end], total.pending * scale)
+        if self.measures:
+            self.square = _square(total.values[:end], total.pending * scale)
         overflown = self._overflown()
         if overflown is not None:
             # So the optimizer keeps these elements back.
-            shares[0].values[:end][overflown] = np.nan
-        # Of several workers one may keep back an element that others have moved.
-        several = {share.worker for share in shares} if len(shares) > 1 else set()
-        before = {
-            worker: {name: slot.copy() for name, slot in self.slots_of(worker).items()} for worker in several
-        }
-        if self._turns:
-            stepped = self._step_of_group(now[:end], out[:end], shares[0], version, scale, lr_scale)
-            marked: Marks = None
-        else:
-            stepped, marked = self._steps(now[:end], out[:end], shares, version, scale, lr_scale)
+            total.values[:end][overflown] = np.nan
+        step = self._step_of_group if self._turns else self._step
+        stepped = step(now[:end], out[:end], total, version, scale, lr_scale)
         if good and stepped and overflown is None:
             return None
         kept = ~np.isfinite(out)
-        for more in (marked, overflown):
-            if more is not None:
-                kept[:end] |= more
+        if overflown is not None:
+            kept[:end] |= overflown
         np.copyto(out, now, where=kept)
-        for worker, slots in before.items():
-            for name, slot in slots.items():
-                np.copyto(self.slots_of(worker)[name], slot, where=kept[:end])
         for name, array in self._before.items() if self._moved else ():
             np.copyto(self.memory[name], array, where=kept[:end])
         return kept
 
-    def _steps(
-        self,
-        now: Floats,
-        out: Floats,
-        shares: Sequence[Share],
-        version: int,
-        scale: float,
-        lr_scale: float,
-    ) -> tuple[bool, Marks]:
-        """Take one step after the other. Return False, and what was kept back before the last step, if anything was."""
-        good, marked = True, None
-        spare = np.empty_like(out) if len(shares) > 1 else out
-        # One worker's step after another, in the order of the log; the last one ends in `out`.
-        for left, share in zip(range(len(shares) - 1, -1, -1), shares, strict=True):
-            target = spare if left % 2 else out
-            # No check: arrays have the plan's sizes and buffers of their own.
-            stepped = self._optimizer.advance(
-                now,
-                share.values[: self._end],
-                target,
-                self.slots_of(share.worker),
-                version=version,
-                lr_scale=lr_scale,
-                factor=share.factor,
-                scale=scale,
-                backend=self._backend,
-            )
-            if not stepped and left:
-                marked = either(marked, ~np.isfinite(target))
-            good, now = good and stepped, target
-        return good, marked
+    def _step(
+        self, now: Floats, out: Floats, total: Total, version: int, scale: float, lr_scale: float
+    ) -> bool:
+        """Take the optimizer's step. Return False if it keeps an element back."""
+        # No check: arrays have the plan's sizes and buffers of their own.
+        return self._optimizer.advance(
+            *(now, total.values[: self._end], out, self.slots),
+            version=version,
+            lr_scale=lr_scale,
+            factor=total.pending,
+            scale=scale,
+            backend=self._backend,
+        )
 
     def _step_of_group(
-        self, now: Floats, out: Floats, share: Share, version: int, scale: float, lr_scale: float
+        self, now: Floats, out: Floats, total: Total, version: int, scale: float, lr_scale: float
     ) -> bool:
         """Make the next version, which differs in one group. The optimizer counts that group's own updates."""
         turn = self._turns[version % len(self._turns)]
-        take, slots = turn.part.take, self.slots_of("")
+        take, slots = turn.part.take, self.slots
         made, moved = np.empty(turn.part.layout.elements, np.float32), {n: take(a) for n, a in slots.items()}
         good = turn.optimizer.advance(
-            *(take(now), take(share.values), made, moved),
+            *(take(now), take(total.values), made, moved),
             version=version // len(self._turns),
             lr_scale=lr_scale,
-            factor=share.factor,
+            factor=total.pending,
             scale=scale,
             backend=self._backend,
         )
@@ -247,21 +207,6 @@ class Updater:
         for name, slot in slots.items():
             turn.part.put(slot, moved[name])
         return good
-
-    def forget(self, worker: str) -> None:
-        """Drop the slots of a worker that has left, if it had a set of its own.
-
-        If it returns, or a contribution of it is still to be applied, it gets new slots.
-        """
-        if self._optimizer.per_worker:
-            self.slots.pop(worker, None)
-
-    def slots_of(self, worker: str) -> dict[str, Floats]:
-        """Return the optimizer's slots for a gradient of `worker`."""
-        key = worker if self._optimizer.per_worker else ""
-        if key not in self.slots:
-            self.slots[key] = self._optimizer.init(self._end)
-        return self.slots[key]
 
 
 def _square(values: Floats, factor: float) -> float | None:

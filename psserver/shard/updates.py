@@ -1,6 +1,6 @@
 """The coming update of one shard: contributions to add, and the step to the next version."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,7 @@ def need(staging: Staging, ticket: int) -> None:
 
 
 class Updates:
-    """The open sum and the workers in it. Not thread-safe but for `PendingUpdate.compute`.
+    """The open sum. Not thread-safe but for `PendingUpdate.compute`.
 
     `stream`: makes the published versions from the optimizer's weights; None publishes these. `fact`: of the newest
     version.
@@ -68,26 +68,6 @@ class Updates:
         self._tables = tables
         self._bases = bases
         self.fact = Made(-1)
-        # The workers whose contributions are in the open sum.
-        self.summed: list[str] = []
-        # Workers that left while a contribution may still be applied; their slots are dropped afterwards.
-        self.left: set[str] = set()
-
-    # Members
-
-    def admit(self, worker: str) -> None:
-        """Record that a worker has joined. If it was here before, it starts with new slots."""
-        if worker in self.left:
-            self.left.discard(worker)
-            self._updater.forget(worker)
-
-    def dismiss(self, worker: str, *, kept: bool) -> None:
-        """Record that a worker has left. `kept`: it is expected back and keeps its slots."""
-        if kept:
-            return
-        self._updater.forget(worker)
-        if worker in self.summed or any(t.worker == worker for t in self._staging.tickets.values()):
-            self.left.add(worker)
 
     # Orders
 
@@ -98,18 +78,16 @@ class Updates:
         """
         self._check(fold)
         mix = self._mix(fold.ticket, len(self._staging.tickets) if tickets is None else tickets)
-        opened = self._staging.tickets[fold.ticket]
-        worker = opened.worker
-        self.summed.append(worker)
-        gap = self._gap(fold.ticket, worker) if fold.compensation else None
+        gap = self._gap(fold.ticket) if fold.compensation else None
         if rows := self._staging.rows(fold.ticket):
             # Kept, and summed with the update.
-            self._tables.add(rows, fold.factor, opened.version, fold.compensation)
+            version = self._staging.tickets[fold.ticket].version
+            self._tables.add(rows, fold.factor, version, fold.compensation)
         payload = self._staging.take(fold.ticket)
 
         def compute() -> None:
             mixed = mix(payload)
-            self._updater.add(payload, fold.factor, worker, gap, fold.compensation, mixed)
+            self._updater.add(payload, fold.factor, gap, fold.compensation, mixed)
 
         def finish() -> None:
             if not self._updater.keeps(payload):
@@ -172,13 +150,13 @@ class Updates:
         if self._updater.empty and not apply.parts:
             raise ShardError(f"apply of version {apply.version} has no contributions")
 
-    def _gap(self, ticket: int, worker: str) -> Gap:
+    def _gap(self, ticket: int) -> Gap:
         now = self._arena.values(self._arena.newest)
         assert now is not None
         version = self._holds.of(ticket)
         base = None if version is None else self._arena.values(version)
         assert base is not None
-        return self._updater.gap(now, base, worker, self._arena.newest)
+        return self._updater.gap(now, base, self._arena.newest)
 
     def apply(self, apply: Apply) -> PendingUpdate:
         """Add the last contributions and make the version. Raises ShardError, with nothing changed.
@@ -188,7 +166,7 @@ class Updates:
         self._check_apply(apply)
         tickets = len(self._staging.tickets)
         folds = [self.fold(part, tickets) for part in apply.parts]
-        stream, base, workers = self._stream, self._arena.newest, list(self.summed)
+        stream, base = self._stream, self._arena.newest
         newest = self._arena.values(base)
         assert newest is not None
         out = self._arena.take()
@@ -222,9 +200,6 @@ class Updates:
                 tables.committed()
             for values in self._updater.clear():
                 self._staging.recycle(values)
-            self.summed.clear()
-            if self.left:
-                self._forget_left(workers)
             bases.keep(replaced)
             self._arena.publish(out)
             self.fact = fact
@@ -233,19 +208,8 @@ class Updates:
 
         return PendingUpdate(compute, finish)
 
-    def _forget_left(self, workers: Collection[str]) -> None:
-        """Drop the slots that an update of `workers` made for workers that have left.
-
-        A worker is forgotten for good with its last payload.
-        """
-        held = {opened.worker for opened in self._staging.tickets.values()}
-        for worker in self.left.intersection(workers):
-            self._updater.forget(worker)
-        self.left &= held
-
     def discard(self) -> None:
         """Drop what was added, and start the coming update anew."""
         for values in self._updater.clear():
             self._staging.recycle(values)
-        self.summed.clear()
         self._tables.clear()

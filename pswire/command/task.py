@@ -1,9 +1,7 @@
 """The place of a process in its cluster: `--task-index`, and TF_CONFIG and other variables that schedulers set.
 
-Of TF_CONFIG, TensorFlow's own form is supported, and that of Kubeflow's training operator: `master` for `chief`, no
-evaluator in the cluster, and, for a job with `enableDynamicWorker`, a `sparseCluster`. That names every ps, but of the
-workers only the process itself; a ps finds only itself there (`pkg/controller.v1/tensorflow/tensorflow.go` of
-training-operator v1).
+Of TF_CONFIG, TensorFlow's own form is supported, and that of Kubeflow's training operator: `master` for `chief`, and no
+evaluator in the cluster.
 """
 
 import json
@@ -30,11 +28,11 @@ Table = dict[str, object]
 class TfCluster:
     """The contents of TF_CONFIG; a chief, if any, is the first of `workers`.
 
-    `workers`: their number, or None if TF_CONFIG does not say. `ps`: in task order.
+    `workers`: their number. `ps`: in task order.
     """
 
     ps: tuple[Address, ...]
-    workers: int | None
+    workers: int
     task_type: Literal["ps", "worker"]
     task_index: int
 
@@ -50,20 +48,12 @@ def cluster_from_tf_config(text: str) -> TfCluster:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise AddressError(f"TF_CONFIG: expected JSON, got {text[:80]!r} ({error})") from error
-    sparse = isinstance(config, dict) and "sparseCluster" in config and "cluster" not in config
-    key = "sparseCluster" if sparse else "cluster"
-    cluster = _table(config, key)
+    cluster = _table(config, "cluster")
     for kind in cluster:
         if kind not in KINDS:
-            raise AddressError(f"TF_CONFIG: {key}.{kind} is unknown{did_you_mean(kind, KINDS)}")
+            raise AddressError(f"TF_CONFIG: cluster.{kind} is unknown{did_you_mean(kind, KINDS)}")
     task = _table(config, "task")
-    return _sparse(cluster, task) if sparse else _dense(cluster, task)
-
-
-def _dense(cluster: Table, task: Table) -> TfCluster:
-    ps, chief, master, workers = (
-        _addresses("cluster", cluster, kind) for kind in ("ps", "chief", "master", "worker")
-    )
+    ps, chief, master, workers = (_addresses(cluster, kind) for kind in ("ps", "chief", "master", "worker"))
     chief += master
     for kind, found in (("ps", ps), ("worker", chief + workers)):
         if not found:
@@ -82,20 +72,6 @@ def _dense(cluster: Table, task: Table) -> TfCluster:
     return TfCluster(ps, len(chief + workers), "worker", first + index)
 
 
-def _sparse(cluster: Table, task: Table) -> TfCluster:
-    """Read a sparse cluster, whose workers come and go: their number is unknown."""
-    kind, ps = _kind(task), _addresses("sparseCluster", cluster, "ps")
-    index = _index(task, kind)
-    if not ps:
-        raise AddressError("TF_CONFIG: sparseCluster.ps is missing; expected a list of host:port")
-    if kind == "ps" and (index or len(ps) > 1):
-        raise AddressError(
-            f"TF_CONFIG: sparseCluster names {len(ps)} ps to ps {index}: a server must know all of them; give "
-            "--ps-hosts and --task-index, or turn off enableDynamicWorker"
-        )
-    return TfCluster(ps, None, "ps" if kind == "ps" else "worker", index)
-
-
 def _table(config: object, key: str) -> Table:
     value = config.get(key) if isinstance(config, dict) else None
     if not isinstance(value, dict):
@@ -103,16 +79,16 @@ def _table(config: object, key: str) -> Table:
     return value
 
 
-def _addresses(key: str, cluster: Table, kind: str) -> tuple[Address, ...]:
+def _addresses(cluster: Table, kind: str) -> tuple[Address, ...]:
     entries = cluster.get(kind, [])
     if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
         got = json.dumps(entries)[:80]
-        raise AddressError(f"TF_CONFIG: {key}.{kind}: expected a list of host:port, got {got}")
+        raise AddressError(f"TF_CONFIG: cluster.{kind}: expected a list of host:port, got {got}")
     try:
         addresses = tuple(parse_address(entry) for entry in entries)
         refuse_duplicates(addresses)
     except AddressError as error:
-        raise AddressError(f"TF_CONFIG: {key}.{kind}: {error}") from error
+        raise AddressError(f"TF_CONFIG: cluster.{kind}: {error}") from error
     return addresses
 
 

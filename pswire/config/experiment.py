@@ -33,7 +33,7 @@ MAX_CHARACTERS = 2**20
 # Take the optimizer, with its settings, from the first worker.
 FROM_JOB = "from-job"
 # Sections and keys that only `ps-lab` reads. Daemons pass over them.
-OF_THE_LAB = ("links", "faults", "simulation", "trackers", "cluster.hosts", "cluster.place")
+OF_THE_LAB = ("links", "faults", "simulation", "cluster.hosts", "cluster.place")
 
 
 class ExperimentError(ValueError):

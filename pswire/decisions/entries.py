@@ -415,14 +415,13 @@ class Leave(LogEntry):
 
     worker: str = about("the worker")
     reason: str = about("the reason")
-    kept: bool = about("the worker is expected back, and servers keep its own state", default=False)
 
     def sentence(self) -> str:
         return f"leaves: {self.reason}"
 
     def order(self, folded: set[int]) -> orders.Order:
         # Its tickets have entries of their own.
-        return orders.Dismiss(self.worker, self.kept)
+        return orders.Dismiss(self.worker)
 
 
 @record
@@ -511,7 +510,7 @@ class Unsaved(LogEntry):
 
 @record
 class Restore(LogEntry):
-    """New processes continue from the checkpoint before it. A `leave` of every member follows, and is `kept`."""
+    """New processes continue from the checkpoint before it. A `leave` of every member follows."""
 
     job: str = about("the job's new name")
     version: int = about("version of the checkpoint")

@@ -75,10 +75,9 @@ class Admit:
 
 @value
 class Dismiss:
-    """`worker` is no member any more. `kept`: it is expected back, so what is kept for it alone stays."""
+    """`worker` is no member any more."""
 
     worker: str
-    kept: bool = False
 
 
 @value

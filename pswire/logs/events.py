@@ -48,12 +48,10 @@ EVENTS: Final[dict[str, Event]] = {
     ),
     "backend": Event(WORKER, ("backend", "device"), "the framework and device of your own loop"),
     "worker_waits": Event(SERVER, ("seconds",), "a worker has waited long; the message says for what"),
-    "worker_starves": Event(BOTH, ("worker",), "all its newest results were too old for the policy"),
-    "too_few": Event(SERVER, (), "contributions are dropped because they are too few for an update"),
     "end_awaits_others": Event(
         SERVER, ("worker",), "under a robust policy one worker alone does not end a job"
     ),
-    "uncounted": Event(BOTH, (), "at the end: workers whose work did not count"),
+    "uncounted": Event(SERVER, (), "at the end: workers whose work did not count"),
     # Certificates
     "identity_renewed": Event(
         BOTH, ("subject",), "the files of the certificate have changed: the new one is used"

@@ -16,7 +16,6 @@ from pswire.transport.connecting import stub_of
 from pswire.transport.failures import may_pass, method_failed
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.control.backoff import Backoff, bounded, translated
-from psworker.control.fates import Fates
 from psworker.control.joining import Joined, Registration
 from psworker.engine import ClientEngine, Commit, Disposition, Event, Grant, Stop, StreamRequest
 from psworker.errors import RolledBack, SessionError, Voided
@@ -53,7 +52,6 @@ class SessionStream:
         self._registration, self._admit = registration, admit
         reply = registration.join()
         self.joined = Joined(reply, registration.session, numbered=numbered)
-        self._fates = Fates(self.joined)
         admit(reply)
         self._backoff = backoff
         backoff.longest_pause = longest_pause(reply.worker_timeout or UNKNOWN_TIMEOUT)
@@ -130,8 +128,6 @@ class SessionStream:
         """Take the answer to the commit of the ticket. Returns whether the ticket is in hand again, void."""
         with self._lock:
             in_hand = self._engine.answered_commit(ticket, events)
-            for each in events:
-                self._fates.see(each)
             self._after_events()
             return in_hand
 
@@ -352,7 +348,6 @@ class SessionStream:
 
     def _take(self, happened: Event) -> None:
         self._engine.receive(happened)
-        self._fates.see(happened)
 
     def _after_events(self) -> None:
         engine = self._engine

@@ -120,10 +120,6 @@ class FakeDisk:
         self.live[new] = self._node(old)
         del self.live[old]
 
-    def link(self, old: Path, new: Path) -> None:
-        if self.does("link"):
-            self.live.setdefault(new, self._node(old))
-
     def sync_folder(self, path: Path) -> None:
         if self.does("sync_folder"):
             inside = {name: node for name, node in self.live.items() if name.parent == path}

@@ -19,7 +19,7 @@ def arrays_of(entry: int, server: int) -> dict[str, np.ndarray]:
     dice = np.random.default_rng([entry, server])
     return {
         f"version/{entry}": dice.normal(size=5).astype(np.float32),
-        "slot/0/m": dice.normal(size=(2, 3)).astype(np.float32),
+        "slot/m": dice.normal(size=(2, 3)).astype(np.float32),
         "memory/none": np.empty((0,), np.float32),
         "constant/one": np.float32(entry).reshape(()),
     }

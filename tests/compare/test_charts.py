@@ -13,8 +13,6 @@ import pandas as pd
 from pslab.compare.charts import write_picture
 from pslab.compare.charts.plotter import NAMED
 from pslab.compare.charts.runs import curve, histograms, loss_chart, share_chart, smoothed, staleness_chart
-from pslab.compare.group_table import NAMED as STARVING
-from pslab.compare.group_table import drops, starving
 from pslab.compare.groups import grouped
 from tests.replay.simulated import simulate
 
@@ -62,9 +60,6 @@ def test_where_all_staleness_is_the_same_it_is_said_and_so_is_why_something_was_
     groups = grouped([run])
     (panel,) = staleness_chart(groups).axes
     assert [text.get_text() for text in panel.texts] == ["all had staleness 0"] and not panel.images
-    counted = sum(1 for entry in run.decisions() if entry.kind == "drop")
-    (line,) = drops(groups)
-    assert counted and f"{counted} dropped in run: " in line
 
 
 def test_a_map_has_few_rows_and_columns_and_loses_nothing() -> None:
@@ -98,19 +93,6 @@ def test_a_run_without_losses_says_so_in_its_chart(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async", run={"versions": 20}, simulation={"problem": "none"})
     write_picture(grouped([run]), "training_loss", tmp_path / "loss.svg")
     assert "async (no loss recorded)" in (tmp_path / "loss.svg").read_text()
-
-
-def test_many_that_starve_are_counted(tmp_path: Path) -> None:
-    slow = {str(number): 100.0 for number in range(8)}
-    run = simulate(
-        tmp_path / "run",
-        "async",
-        run={"versions": 400},
-        cluster={"workers": 10},
-        simulation={"problem": "none", "factors": slow},
-    )
-    lines = starving(grouped([run]))
-    assert len(lines) == STARVING + 1 and lines[-1] == "async: 3 more of 10 workers starve"
 
 
 def test_smoothing_keeps_a_constant_and_has_no_bias_at_the_start() -> None:

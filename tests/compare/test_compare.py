@@ -1,4 +1,4 @@
-"""Runs in groups: what makes a group, its means and spreads, and who starves."""
+"""Runs in groups: what makes a group, its means and spreads."""
 
 import json
 import math
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pslab.compare.group_table import compare_json, spread_text, starving
+from pslab.compare.group_table import compare_json, spread_text
 from pslab.compare.groups import Goals, grouped, spread
 from pslab.runs.folder import Run
 from pswire.exits import ExitCode
@@ -85,17 +85,6 @@ def test_time_to_a_loss_counts_from_the_first_grant(tmp_path: Path) -> None:
         math.isnan(never.spread("seconds_to_training_loss").mean)
         and never.spread("seconds_to_training_loss").count == 0
     )
-
-
-def test_who_starves_is_told(tmp_path: Path) -> None:
-    """With a backup worker, one that takes 20 times as long is in no update."""
-    timing = {"problem": "none", "batches": 100, "factors": {"2": 50.0}}
-    run = simulate(tmp_path / "run", "sync", {"backup": 1}, simulation=timing, run={"versions": 20})
-    (group,) = grouped([run])
-    (line,) = starving([group])
-    assert "w2 starves, 0.0 %" in line and "25.0 %" in line
-    even = simulate(tmp_path / "even", "sync")
-    assert starving(grouped([even])) == []
 
 
 def test_spreads_in_words() -> None:

@@ -119,7 +119,6 @@ def test_servers_that_crash_go_on_with_the_controller() -> None:
 CASES = [
     Case("k-sync", {"aggregate": 1}, 4, {"name": "adasync", "rate": "linear"}),
     Case("fedbuff", {"aggregate": 2}, 4, {"name": "noise-scale", "rate": "sqrt"}),
-    Case("bounded", {"aggregate": 2}, 4, {"name": "noise-bound"}),
 ]
 
 

@@ -289,7 +289,7 @@ def test_a_live_cluster_and_a_killed_worker(browser: Any, tmp_path: Path) -> Non
             tab.page.wait_for_selector('#workers li[data-worker="w1"]', timeout=180_000)
             told = tab.text("#job")
             assert re.search(r"applied\s+\d+\s+pending\s+\d+\s+samples\s+\d", told), told
-            assert re.search(r"versions\s+\d+.*[KM]iB", tab.text("#memory")), tab.text("#memory")
+            assert re.search(r"model\s+\d+.*[KM]iB", tab.text("#memory")), tab.text("#memory")
             for name in PAGES[1:3]:
                 tab.page.goto(f"{served.url}#/{name}")
                 tab.page.wait_for_selector(".card")

@@ -18,7 +18,6 @@ from pslab.dashboard.playground.settings import (
     read_play,
 )
 from pslab.dashboard.recording import recorded
-from pslab.dashboard.sources import flat
 from pslab.experiment import Experiment
 from pslab.launch.simulated import run_simulated
 from pslab.runs.folder import Run
@@ -81,7 +80,6 @@ def test_the_experiment_file_plays_the_same(tmp_path: Path) -> None:
     ("key", "value", "sentence"),
     [
         ("job.module", "os:system", "runs no foreign code"),
-        ("trackers.classes", ["a:B"], "runs no foreign code"),
         ("policy.name", "os:system", "foreign code"),
         ("simulation.compute", "trace(/etc/passwd)", "reads no files"),
         ("workers.1.delay", "trace(/etc/passwd)", "reads no files"),
@@ -200,3 +198,14 @@ def test_a_lesson_plays_to_its_end(name: str) -> None:
 def test_a_lesson_has_a_link_to_its_play(name: str) -> None:
     text = (ROOT / "docs" / "lessons" / name / "README.md").read_text(encoding="utf-8")
     assert f"http://127.0.0.1:8765/#/play?lesson={name}" in text
+
+
+def flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested tables: {"policy": {"name": "ssp"}} becomes {"policy.name": "ssp"}."""
+    found: dict[str, Any] = {}
+    for key, value in document.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found

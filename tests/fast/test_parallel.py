@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from psserver.fast import ParallelRunner
+from psserver.fast import Backend
 
 
-def covered(runner: ParallelRunner, size: int) -> list[tuple[int, int]]:
+def covered(runner: Backend, size: int) -> list[tuple[int, int]]:
     """The ranges of one pass over `size` elements, sorted."""
     ranges: list[tuple[int, int]] = []
 
@@ -22,7 +22,7 @@ def covered(runner: ParallelRunner, size: int) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 19, 20, 21, 105, 1000])
 def test_ranges_are_disjoint_and_complete(threads: int, size: int) -> None:
-    with ParallelRunner(threads, grain=10) as runner:
+    with Backend(threads, grain=10) as runner:
         ranges = covered(runner, size)
     assert ranges[0][0] == 0
     assert ranges[-1][1] == size
@@ -30,7 +30,7 @@ def test_ranges_are_disjoint_and_complete(threads: int, size: int) -> None:
 
 
 def test_small_passes_stay_in_the_calling_thread() -> None:
-    with ParallelRunner(4, grain=10) as runner:
+    with Backend(4, grain=10) as runner:
         assert covered(runner, 39) == [(0, 39)]
         assert len(covered(runner, 40)) == 4
 
@@ -43,12 +43,12 @@ def test_ranges_are_worked_on_at_the_same_time() -> None:
         meeting.wait()
         return True
 
-    with ParallelRunner(4, grain=10) as runner:
+    with Backend(4, grain=10) as runner:
         assert runner.share(part, 40)
 
 
 def test_one_false_part_makes_the_pass_false() -> None:
-    with ParallelRunner(2, grain=10) as runner:
+    with Backend(2, grain=10) as runner:
         for bad in range(0, 100, 10):
             assert not runner.share(lambda start, stop, bad=bad: start != bad, 100)
 
@@ -62,7 +62,7 @@ def test_an_error_in_any_part_reaches_the_caller_after_the_others_ended() -> Non
         done.append(start)
         return True
 
-    with ParallelRunner(2, grain=10) as runner:
+    with Backend(2, grain=10) as runner:
         with pytest.raises(ArithmeticError, match="part 50"):
             runner.share(part, 100)
         seen = len(done)
@@ -74,7 +74,7 @@ def test_an_error_in_any_part_reaches_the_caller_after_the_others_ended() -> Non
 
 def test_two_callers_at_once() -> None:
     results: dict[int, list[tuple[int, int]]] = {}
-    with ParallelRunner(3, grain=10) as runner:
+    with Backend(3, grain=10) as runner:
         callers = [
             threading.Thread(target=lambda size=size: results.update({size: covered(runner, size)}))
             for size in (500, 701)
@@ -88,14 +88,14 @@ def test_two_callers_at_once() -> None:
 
 def test_no_thread_is_left() -> None:
     before = set(threading.enumerate())
-    with ParallelRunner(3, grain=10) as runner:
+    with Backend(3, grain=10) as runner:
         covered(runner, 100)
     assert not set(threading.enumerate()) - before
 
 
 def test_a_closed_crew_works_alone() -> None:
     """An update may still be under way when a server is told to end."""
-    runner = ParallelRunner(3, grain=10)
+    runner = Backend(3, grain=10)
     runner.close()
     runner.close()
     threads: set[int] = set()
@@ -111,4 +111,4 @@ def test_a_closed_crew_works_alone() -> None:
 @pytest.mark.parametrize(("threads", "grain"), [(0, 10), (-1, 10), (1, 0)])
 def test_bad_counts_are_refused(threads: int, grain: int) -> None:
     with pytest.raises(ValueError, match="expected at least 1"):
-        ParallelRunner(threads, grain)
+        Backend(threads, grain)

@@ -114,7 +114,7 @@ def test_a_configuration_cannot_be_changed_through_an_optimizer() -> None:
         ({"name": "adam", "learningrate": 0.9}, 'did you mean "learning_rate"'),
         (
             {"name": "sgd", "momentum": 0.9},
-            "'momentum' is a knob of momentum, nesterov, delayed-nesterov, dana-zero, rmsprop",
+            "'momentum' is a knob of momentum, nesterov, delayed-nesterov, rmsprop",
         ),
         ({"name": "adam", "beta_1": 1.0}, "beta_1 must be a number >= 0 and < 1, got 1.0"),
         ({"name": "adam", "beta_1": 0.99999999}, r"< 1, got 0.99999999 \(which is 1 in float32\)"),
@@ -152,7 +152,6 @@ def test_every_optimizer_and_schedule_describes_itself() -> None:
     [
         ({"name": "sgd", "clipnorm": 1.0, "clipvalue": 1.0}, "at most one kind .* clipvalue and clipnorm"),
         ({"name": "sgd", "clipnorm": -1.0}, "clipnorm must be a number >= 0"),
-        ({"name": "dana-zero", "global_clipnorm": 1.0}, "no mean to clip; expected another optimizer"),
     ],
 )
 def test_clipping_that_cannot_be_is_refused(config: dict[str, Any], words: str) -> None:

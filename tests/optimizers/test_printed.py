@@ -22,8 +22,8 @@ def yogi(x: np.ndarray, g: np.ndarray, s: Slots) -> np.ndarray:
 
 # Of rules at their defaults: the new weights; `s` advances in place.
 PRINTED: dict[str, Printed] = {"yogi": yogi}
-# In test_delayed_nesterov.py and tests/shard/test_dana.py.
-ELSEWHERE = {"delayed-nesterov", "dana-zero"}
+# In test_delayed_nesterov.py.
+ELSEWHERE = {"delayed-nesterov"}
 NOT_IN_KERAS = {*PRINTED, *ELSEWHERE}
 
 

@@ -48,7 +48,6 @@ KNOBS: Mapping[str, Mapping[str, object]] = {
     "softsync, 2": {"name": "softsync", "n": 2},
     "fedbuff, sum": {"name": "fedbuff", "norm": "sum"},
     "ringmaster, stops": {"name": "ringmaster", "threshold": 2, "stops": True},
-    "dssp, literal": {"name": "dssp", "lower": 0, "upper": 3, "literal": True},
     "krum, 2": {"name": "krum", "select": 2},
 }
 # Knobs that make an optimizer keep more, and rates that change.

@@ -34,11 +34,6 @@ SAME: list[tuple[str, Named, Named]] = [
     ("DSSP without a lower bound is async", ("dssp", {"lower": HUGE, "upper": HUGE}), ("async", {})),
     ("DSSP with equal bounds is SSP", ("dssp", {"lower": 1, "upper": 1}), ("ssp", {"slack": 1})),
     (
-        "literal or not",
-        ("dssp", {"lower": 2, "upper": 2, "literal": True}),
-        ("ssp", {"slack": 2}),
-    ),
-    (
         "FedBuff with constant weights is K-batch-async",
         ("fedbuff", {"aggregate": 3, "weight": "const"}),
         ("k-batch-async", {"aggregate": 3}),

@@ -46,7 +46,6 @@ SETTINGS = {
     "deadline-sync": (
         Setting("deadline-sync", 3, {"grace": 0.3}),
         Setting("deadline-sync", 4, {"grace": 0.1, "share": 0.0, "budget": 1.0, "patience": 0}),
-        Setting("deadline-sync", 4, {"rule": "quantile", "factor": 1.0, "quantile": 0.5, "most": 1.0}),
         Setting("deadline-sync", 3, {"rule": "pace", "most": 1.0, "patience": 1, "budget": 0.2}),
     ),
     "dbw": (Setting("dbw", 3, {"noise": 1.0}), Setting("dbw", 4), Setting("dbw", 4, {"noise": 0.0})),
@@ -60,7 +59,6 @@ SETTINGS = {
     "dssp": (
         Setting("dssp", 3, {"lower": 0, "upper": 2}),
         Setting("dssp", 4, {"lower": 1, "upper": 1}),
-        Setting("dssp", 3, {"lower": 0, "upper": 2, "literal": True}),
     ),
     "dc-asgd": (Setting("dc-asgd", 3), Setting("dc-asgd", 2, {"compensation": 0.0})),
     "dc-asgd-a": (Setting("dc-asgd-a", 3), Setting("dc-asgd-a", 2, {"compensation": 0.0, "decay": 0.0})),

@@ -242,12 +242,6 @@ def test_every_weight_family_is_known(weight: str) -> None:
     assert not verify(records).ok
 
 
-def test_a_literal_dssp_guarantees_no_bound() -> None:
-    records = lively("async")
-    claim(name="dssp", lower=0, upper=0, literal=True)(records)
-    assert verify(records).ok
-
-
 def test_no_built_in_policy_is_without_a_guarantee() -> None:
     for name in names():
         job = {"kind": "job", "job": "j", "policy": {"name": name}, "format": 2}

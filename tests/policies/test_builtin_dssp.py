@@ -18,8 +18,8 @@ class Clocked(PolicyHarness):
         self.ready(worker)
 
 
-def dssp(lower: int, upper: int, *, literal: bool = False, workers: int = 2) -> Clocked:
-    harness = Clocked(build("dssp", {"lower": lower, "upper": upper, "literal": literal}, workers))
+def dssp(lower: int, upper: int, *, workers: int = 2) -> Clocked:
+    harness = Clocked(build("dssp", {"lower": lower, "upper": upper}, workers))
     everyone = [f"w{rank}" for rank in range(workers)]
     harness.join(*everyone)
     harness.ready(*everyone)
@@ -50,17 +50,16 @@ def test_dssp_lets_the_fastest_do_what_makes_it_wait_least() -> None:
     assert harness.version == 11
 
 
-def test_dssp_never_exceeds_its_upper_slack_and_the_literal_one_does() -> None:
-    for literal in (False, True):
-        harness = dssp(1, 3, literal=literal)
-        harness.commits("w1", 100.0)
-        harness.commits("w1", 200.0)
-        at = 200.0
-        while not harness.waits("w0") and harness.version < 50:
-            at += 1.0
-            harness.commits("w0", at)
-        # w0 waits once it is 4 clocks ahead: it executes none beyond 3.
-        assert harness.version == (50 if literal else 2 + 2 + 4)
+def test_dssp_never_exceeds_its_upper_slack() -> None:
+    harness = dssp(1, 3)
+    harness.commits("w1", 100.0)
+    harness.commits("w1", 200.0)
+    at = 200.0
+    while not harness.waits("w0") and harness.version < 50:
+        at += 1.0
+        harness.commits("w0", at)
+    # w0 waits once it is 4 clocks ahead: it executes none beyond 3.
+    assert harness.version == 2 + 2 + 4
 
 
 @pytest.mark.parametrize("leaves", [False, True])

@@ -115,16 +115,6 @@ def test_updates_of_one_say_nothing_and_a_hundred_are_needed() -> None:
     assert control.evidence.means() is not None
 
 
-def test_the_bound_is_that_of_ringmaster() -> None:
-    """R = noise scale / K: of 12, with two contributions per update, staleness up to 5 is used."""
-    knobs = {"aggregate": 2, "max_staleness": 0}
-    control = controller("noise-bound", "bounded", knobs)
-    noisy(control, [[0.5, 0.5]] * WINDOW, scale=12.0, seed=3)
-    found = control.propose(100, build("bounded", knobs, WORKERS))
-    assert found is not None and found.policy.knobs["max_staleness"] == 5
-    assert found.policy.knobs["aggregate"] == 2 and found.rate == 1.0
-
-
 def test_noise_without_a_gradient_asks_for_all() -> None:
     control = controller("noise-scale", rate="linear")
     for version in range(WINDOW):
@@ -145,8 +135,6 @@ def test_noise_without_a_gradient_asks_for_all() -> None:
         ({"name": "adasync", "most": 9}, "k-sync", {}),
         ({"name": "adasync", "least": 3}, "k-sync", {"aggregate": 2}),
         ({"name": "noise-scale"}, "k-sync", {"aggregate": 1}),
-        ({"name": "noise-bound"}, "bounded", {"aggregate": 1}),
-        ({"name": "noise-bound"}, "ringmaster", {}),
         ({}, "k-sync", {}),
     ],
 )

@@ -1,7 +1,4 @@
-"""Parts of deadlines: quantiles of a window, a worker's own pace, limits, the k that gains most per time."""
-
-import math
-import random
+"""Parts of deadlines: a worker's own pace, limits, the k that gains most per time."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +16,6 @@ from psserver.policies import (
     Grace,
     Grant,
     PolicyError,
-    Quantile,
     SetTimer,
     StateError,
     Timer,
@@ -29,86 +25,10 @@ from psserver.policies import (
     build,
     microseconds,
 )
-from psserver.policies.parts.times import FEWEST, WINDOW
 from tests.policies.harness import PolicyHarness
 from tests.policies.timed import Clocked
-from tests.promises import promise
 
 SECOND = 1_000_000
-
-
-def times(*durations: float | None) -> Times:
-    found = Times()
-    found.remember(None if each is None else microseconds(each) for each in durations)
-    return found
-
-
-# Quantiles
-
-
-def test_a_quantile_is_an_order_statistic_of_the_newest_64() -> None:
-    found = times(*[100.0] * 10, *range(1, WINDOW + 1))
-    assert [found.quantile(p) for p in (1 / 64, 0.5, 0.9, 1.0)] == [n * SECOND for n in (1, 32, 58, 64)]
-
-
-def test_few_durations_are_not_enough() -> None:
-    assert times(*[1.0] * (FEWEST - 1)).quantile(0.5) is None
-    assert times(*[1.0] * FEWEST).quantile(0.5) == SECOND
-
-
-@promise("A deadline by quantile equals a naive computation.")
-@given(
-    st.lists(st.one_of(st.none(), st.integers(0, 10**9)), min_size=FEWEST, max_size=WINDOW),
-    st.integers(1, 100),
-)
-def test_the_quantile_of_a_dumb_twin(durations: list[int | None], percent: int) -> None:
-    """Cancelled tickets are longer than all others, and no number stands for them."""
-    found = Times()
-    found.remember(durations)
-    longest = sorted(durations, key=lambda each: math.inf if each is None else each)
-    assert found.quantile(percent / 100) == longest[-(-percent * len(durations) // 100) - 1]
-
-
-def test_the_window_follows_a_pace_that_has_changed_threefold_after_64_commits() -> None:
-    dice = random.Random(4)
-    found = times(*[dice.uniform(0.9, 1.1) for _ in range(500)])
-    found.remember(microseconds(dice.uniform(2.7, 3.3)) for _ in range(WINDOW))
-    true = 2.7 + 0.9 * 0.6
-    assert found.quantile(0.9) == pytest.approx(true * SECOND, rel=0.1)
-
-
-def test_cancelled_tickets_do_not_let_the_deadline_sink() -> None:
-    """Exponential times, of which the 0.6-quantile and later ones are cancelled. Left out, q would sink for ever."""
-    dice = random.Random(5)
-    draws = [microseconds(dice.expovariate(1)) for _ in range(WINDOW)]
-    counted, left_out = Times(), Times()
-    for found in (counted, left_out):
-        found.remember(draws)
-    smallest = math.inf
-    for _ in range(100):
-        draws = [microseconds(dice.expovariate(1)) for _ in range(8)]
-        deadline = counted.quantile(0.6) or 10 * SECOND
-        counted.remember(x if x <= deadline else None for x in draws)
-        naive = left_out.quantile(0.6)
-        assert naive is not None
-        left_out.remember(x for x in draws if x <= naive)
-        smallest = min(smallest, deadline)
-    true = -math.log(0.4) * SECOND
-    last = left_out.quantile(0.6)
-    assert smallest > 0.5 * true and last is not None and last < 0.2 * true
-
-
-def test_without_enough_known_durations_the_quantile_rule_waits_longest() -> None:
-    rule = Quantile(0.9, factor=2.0, least=0.5, most=7.0)
-    for durations, deadline in (
-        ([1.0] * 3, 7.0),
-        ([1.0] * 64, 2.0),
-        ([0.1] * 64, 0.5),
-        ([1.0] * 50 + [None] * 14, 7.0),
-    ):
-        view = View(times=times(*durations))
-        view.known_times.began = 10 * SECOND
-        assert rule.at(view) == 10 * SECOND + microseconds(deadline)
 
 
 # A worker's own pace

@@ -50,7 +50,7 @@ def loosened(promise: Promise) -> Callable[[Job], None]:
         assert isinstance(policy, ComposedPolicy)
         rules = policy._rules
         if promise.gap is not None:
-            wide = DynamicSlack(99, 99, literal=False) if promise.policy == "dssp" else Slack(99)
+            wide = DynamicSlack(99, 99) if promise.policy == "dssp" else Slack(99)
             rules = replace(rules, gate=wide)
         elif promise.misses is not None:
             assert rules.deadline is not None

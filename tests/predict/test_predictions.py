@@ -197,18 +197,6 @@ def test_runs_that_differ_by_their_seed_are_one_row_with_their_laws(tmp_path: Pa
     assert stale.simulated[0] == stale.measured[0]
 
 
-def test_a_straggler_costs_what_its_barrier_waits_for(tmp_path: Path) -> None:
-    slow = {**TIMING, "compute": "constant(1)", "factors": {"2": 5.0}, "batches": 20}
-    even = {**slow, "factors": {}}
-    late = {"simulation": even, "workers": {"2": {"delay": "constant(4)"}}}
-    for name, sections in (("factor", {"simulation": slow}), ("delay", late)):
-        found = predict(simulate(tmp_path / name, "sync", **sections), None, 2).straggler
-        assert found is not None
-        assert (found.worker, found.seconds, found.others) == (2, 5.0, 1.0)
-        assert (found.now, found.without) == (5.0, 1.0)
-    assert predict(simulate(tmp_path / "even", "sync", simulation=even), None, 2).straggler is None
-
-
 @pytest.mark.parametrize("width", [80, 120, 300])
 def test_the_table_keeps_every_label_and_number(tmp_path: Path, width: int) -> None:
     knobs = {"max_staleness": 12, "on_stale": "downweight"}

@@ -1,18 +1,16 @@
 """TF_CONFIG as Kubeflow's training operator writes it for every task of a TFJob: each finds its place, or is told in
 one sentence why it has none.
 
-`written` does what `genClusterSpec` and `convertClusterSpecToSparseClusterSpec` do in
-pkg/controller.v1/tensorflow/tensorflow.go.
+`written` does what `genClusterSpec` does in pkg/controller.v1/tensorflow/tensorflow.go.
 """
 
 import json
 from itertools import product
-from typing import Any
 
 import pytest
 
 from pswire.addresses import AddressError
-from pswire.command.task import TfCluster, cluster_from_tf_config
+from pswire.command.task import cluster_from_tf_config
 from tests.promises import promise
 from tests.sentences import Recorder
 
@@ -30,19 +28,12 @@ def addresses(kind: str, count: int) -> list[str]:
     return [f"digits-{kind}-{index}.team.svc:2222" for index in range(count)]
 
 
-def written(replicas: dict[str, int], kind: str, index: int, sparse: bool) -> str:
+def written(replicas: dict[str, int], kind: str, index: int) -> str:
     cluster = {
         each: addresses(each, count) for each, count in replicas.items() if each != "evaluator" and count
     }
     task = {"type": kind, "index": index}
-    if not sparse:
-        return json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
-    found: dict[str, Any] = {"worker": {}, "ps": []}
-    if kind == "ps":
-        found["ps"] = [cluster["ps"][index]]
-    elif kind == "worker":
-        found |= {"ps": cluster["ps"], "worker": {str(index): cluster["worker"][index]}}
-    return json.dumps({"sparseCluster": found, "task": task})
+    return json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
 
 
 def tasks(replicas: dict[str, int]) -> list[tuple[str, int]]:
@@ -55,7 +46,7 @@ def test_every_task_of_a_dense_cluster_finds_its_place(replicas: dict[str, int],
     first = replicas.get("chief", 0) + replicas.get("master", 0)
     ranks = []
     for kind, index in tasks(replicas):
-        text = written(replicas, kind, index, sparse=False)
+        text = written(replicas, kind, index)
         if kind == "evaluator":
             with pytest.raises(AddressError) as refused:
                 cluster_from_tf_config(text)
@@ -71,27 +62,3 @@ def test_every_task_of_a_dense_cluster_finds_its_place(replicas: dict[str, int],
             ranks.append(found.task_index)
     # Every part of the data is somebody's, once; the chief's is the first.
     assert sorted(ranks) == list(range(first + replicas["worker"]))
-
-
-@pytest.mark.parametrize("replicas", SIZES, ids=str)
-def test_every_task_of_a_sparse_cluster_finds_its_place_or_is_told(replicas: dict[str, int]) -> None:
-    for kind, index in tasks(replicas):
-        text = written(replicas, kind, index, sparse=True)
-        if kind == "worker" or (kind == "ps" and replicas["ps"] == 1):
-            found = cluster_from_tf_config(text)
-            assert found == TfCluster(found.ps, None, "ps" if kind == "ps" else "worker", index)
-            assert [str(each) for each in found.ps] == addresses("ps", replicas["ps"])
-            continue
-        if kind == "ps" and index == 0:
-            # It cannot tell that there are others; it waits for workers, who say how many servers they know.
-            assert len(cluster_from_tf_config(text).ps) == 1
-            continue
-        expected = {
-            "ps": "a server must know all of them; give --ps-hosts",
-            "chief": "sparseCluster.ps is missing",
-            "master": "sparseCluster.ps is missing",
-            "evaluator": "a worker evaluates the model",
-        }
-        with pytest.raises(AddressError, match=expected[kind]) as caught:
-            cluster_from_tf_config(text)
-        assert "\n" not in str(caught.value)

@@ -277,7 +277,7 @@ class Cluster:
         (entry, job, state), shard.saves = shard.saves[0], shard.saves[1:]
         name = name_of(entry, job)
         try:
-            files = self.storage.put_part(name, state, shard)
+            files = self.storage.put_part(name, state)
         except CheckpointError:
             self.failed.add(name)
             self._settle(name)

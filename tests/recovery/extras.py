@@ -28,7 +28,6 @@ CONTROLLERS: Mapping[str, Mapping[str, object]] = {
     "k-async": {"name": "adasync", "rate": "sqrt"},
     "k-sync": {"name": "adasync", "rate": "linear"},
     "fedbuff": {"name": "noise-scale", "rate": "sqrt"},
-    "bounded": {"name": "noise-bound"},
 }
 # What shards tell a controller.
 SQUARES = (0.5, 1.0, 2.0, 0.125)

@@ -14,7 +14,6 @@ import numpy as np
 
 from pslab.verify.invariants import expect
 from psserver.checkpoint import settled
-from psserver.checkpoint.increments import RowFiles
 from psserver.coordinator import Record
 from psserver.shard import ShardState
 from psserver.shard.staging import OpenTicket
@@ -88,8 +87,6 @@ class Shard:
         """It follows nobody, and holds nothing."""
         self.job, self.executed, self.chain, self.version = "", 0, 0, -1
         self.rows: Rows = {}
-        # The files that have its rows, and their keys.
-        self.saved: tuple[RowFiles, Rows] | None = None
         self.open: dict[int, OpenTicket] = {}
         self.payloads: set[int] = set()
         self.folded: set[int] = set()
@@ -190,16 +187,12 @@ class Shard:
             tensors={},
             version=self.version,
             members=[],
-            summed=[],
             tickets=tickets,
             holds=[],
-            factors=[],
-            # Of the open sum: whose payloads are in it.
-            workers=[str(ticket) for ticket in sorted(self.folded)],
+            # Of the open sum: the tickets whose payloads are in it.
+            factors=[float(ticket) for ticket in sorted(self.folded)],
             pending=0.0,
-            slot_workers=[],
             row_factors=[],
-            left=[],
         )
         return ShardState(facts, arrays)
 
@@ -211,7 +204,7 @@ class Shard:
             return
         facts = state.facts
         expect((facts.plan, facts.server) == (self.plan.fingerprint, self.server), "another shard's state")
-        self.version, self.folded = facts.version, {int(ticket) for ticket in facts.workers}
+        self.version, self.folded = facts.version, {int(ticket) for ticket in facts.factors}
         self.open = {ticket.ticket: replace(ticket) for ticket in facts.tickets}
         self.payloads = set(state.numbered("payload"))
         keys, versions = state.arrays["table/0/keys"].tolist(), state.arrays["table/0/touched"].tolist()

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from psserver.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -20,15 +18,14 @@ from psserver.checkpoint import (
     save_coordinator,
     save_shard,
 )
-from psserver.checkpoint.increments import save_rows, usable
 from psserver.checkpoint.resumption import LATEST
+from psserver.checkpoint.rows import save_rows
 from psserver.coordinator import JobState, JobTerms, Record
 from psserver.policies import Policy
 from psserver.shard import ShardState
 from pswire.generations import Generation
 from pswire.model.plan import Plan
 from tests.checkpoint.fake_disk import FakeDisk
-from tests.recovery.shard import Shard
 
 ROOT, KEEP, JOB = Path("/run/checkpoints"), 2, "job"
 # The log is kept as objects, by whoever plays the schedule; on the disk it has a name, as the run's other files.
@@ -73,7 +70,7 @@ class Memory:
         self._generation += 1
         return Generation(JOB, self._generation).name
 
-    def put_part(self, name: str, state: ShardState, shard: Shard) -> Facts:
+    def put_part(self, name: str, state: ShardState) -> Facts:
         self._parts.setdefault(name, {})[state.facts.server] = state
         return {}
 
@@ -131,23 +128,12 @@ class Folder:
         except OSError as error:
             raise CheckpointError(f"{LOG} cannot be made: {error}") from error
 
-    def put_part(self, name: str, state: ShardState, shard: Shard) -> Facts:
-        """As `psserver.service.store.shard_part` has it: of rows only those that changed, where it can be."""
-        (base, before), shard.saved = shard.saved or (None, {}), None
+    def put_part(self, name: str, state: ShardState) -> Facts:
+        """As `psserver.service.store.shard_part` has it."""
         rows = {each: array for each, array in state.arrays.items() if each.startswith("table/")}
         others = {each: array for each, array in state.arrays.items() if each not in rows}
-        server, version = state.facts.server, state.facts.version
-        now = dict(zip(rows["table/0/keys"].tolist(), rows["table/0/touched"].tolist(), strict=True))
-        if base is not None and (version < base.version or not usable(self.store, base)):
-            base = None
-        if base is not None:
-            changed = rows["table/0/touched"] > base.version
-            rows = {each: array[changed] for each, array in rows.items()}
-            rows["table/0/gone"] = np.array(sorted(before.keys() - now.keys()), np.uint64)
-        saved = save_rows(self.store, name, server, version, [rows], base)
-        files = save_shard(self.store, name, ShardState(state.facts, others))
-        shard.saved = saved, now
-        return {**files, **saved.files}
+        saved = save_rows(self.store, name, state.facts.server, [rows])
+        return {**save_shard(self.store, name, ShardState(state.facts, others)), **saved}
 
     def put_coordinator(self, due: Due) -> Facts:
         return save_coordinator(self.store, due.name, due.state)

@@ -39,7 +39,6 @@ options = { marks = "MARKS" }
 # In each run two of the first, whose timers fire, and three of all.
 TIMED: tuple[tuple[str, Mapping[str, object]], ...] = (
     ("deadline-sync", {"grace": 0.001, "share": 0.0, "budget": 1.0, "patience": 0}),
-    ("deadline-sync", {"rule": "quantile", "quantile": 0.5, "factor": 1.0, "least": 0.001, "most": 0.05}),
     ("deadline-sync", {"rule": "pace", "least": 0.001, "most": 0.05}),
     ("fedbuff-timeout", {"aggregate": 1000, "timeout": 0.002}),
 )

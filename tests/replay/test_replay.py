@@ -28,12 +28,6 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "trimmed-mean at a loss": ("trimmed-mean", {"trim": 1}, {"faults": CRASH}),
     "krum": ("krum", {"select": 2}, {"cluster": {"servers": 1}}),
     "delayed-nesterov": ("async", {}, {"optimizer": {"name": "delayed-nesterov", "period": 4}}),
-    "dana-zero": ("async", {}, {"optimizer": {"name": "dana-zero"}}),
-    "dana-zero, several per update": (
-        "k-batch-async",
-        {"aggregate": 3},
-        {"optimizer": {"name": "dana-zero"}},
-    ),
     "narrow wire": ("async", {}, {"cluster": {"wire_dtype": "bfloat16"}}),
     "crashes": ("async", {}, {"faults": CRASH}),
     "crashes at a barrier": ("sync", {}, {"faults": CRASH}),

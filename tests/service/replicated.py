@@ -55,7 +55,7 @@ def newest(served: Served) -> tuple[int, bytes]:
         if shard is None or shard.version < 0:
             return -1, b""
         values = shard.arena.values(shard.version)
-        slots = shard.slots.get("", {})
+        slots = shard.slots
         assert values is not None
         return shard.version, values.tobytes() + b"".join(slot.tobytes() for slot in slots.values())
 

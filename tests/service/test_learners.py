@@ -35,8 +35,8 @@ from tests.service.serving import VARIABLES, Served, wait_until
 
 ARRAYS = {
     "version/3": np.arange(PIECE // 2, dtype=np.float32),
-    "slot/0/m": np.ones((3, 4), np.float32),
-    "slot/0/none": np.zeros(0, np.float32),
+    "slot/m": np.ones((3, 4), np.float32),
+    "slot/none": np.zeros(0, np.float32),
 }
 WHOLE = Whole(7, {"job": "j", "bounds": {"x": float("inf")}}, ARRAYS)
 

@@ -25,7 +25,6 @@ SETTINGS = {
     "sums": ({"name": "sgd"}, TensorParts()),
     "sums in an order": ({"name": "adam"}, TensorParts()),
     "contributions side by side": ({"name": "sgd"}, MEDIAN),
-    "slots of each worker": ({"name": "dana-zero"}, TensorParts()),
     "bases": ({"name": "momentum"}, TAYLOR),
     "changes": ({"name": "sgd"}, TensorParts()),
     "layers' state": ({"name": "sgd"}, TensorParts()),

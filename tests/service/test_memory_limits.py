@@ -123,12 +123,12 @@ def test_slots_beyond_the_limit_are_refused_and_the_worker_does_without() -> Non
 
 
 def test_a_worker_for_whom_there_is_no_room_is_refused_with_the_numbers() -> None:
-    """An optimizer with slots for each worker: 4 MB of slots, twice, and 4 MB of contribution for each."""
-    adam = ["optimizer.name=dana-zero"]
-    with serving(memory_limit=40 * MIB, overrides=adam) as cluster, Peer(cluster, "a", WIDE) as a:
+    """A policy that keeps contributions side by side: 4 MB for each."""
+    median = ["policy.name=median", "policy.fewest=1"]
+    with serving(memory_limit=22 * MIB, overrides=median) as cluster, Peer(cluster, "a", WIDE) as a:
         a.step(0.0)
         with refused(
-            grpc.StatusCode.RESOURCE_EXHAUSTED, "no memory for worker number 2", "11.9 for each worker"
+            grpc.StatusCode.RESOURCE_EXHAUSTED, "no memory for worker number 2", "4.3 for each worker"
         ):
             Peer(cluster, "b", WIDE)
         assert [w.name for w in cluster.status().workers] == ["a"]

@@ -5,13 +5,11 @@ import numpy as np
 import pytest
 
 import psworker
-from psserver.optimizers import build
 from psserver.shard import Shard
 from pswire.model.plan import VariableSpec
 from psworker.engine import Grant
 from psworker.link import Link
 from tests.links import connect_link
-from tests.sentences import Recorder
 from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, refused, serving, wait_until
 
@@ -53,17 +51,6 @@ def test_before_the_first_update_they_are_as_they_begin() -> None:
     with serving(overrides=adagrad) as cluster, connect_link(cluster.hosts, START) as session:
         (slot,) = session.pull_slots(1, trained(session, 0))
         assert all((array == 0.25).all() for array in slot)
-
-
-def test_slots_of_each_worker_are_refused(sentences: Recorder) -> None:
-    assert build({"name": "dana-zero"}).per_worker
-    with (
-        serving(overrides=["optimizer.name=dana-zero"]) as cluster,
-        connect_link(cluster.hosts, START) as session,
-    ):
-        grant = trained(session, 1)
-        with sentences.raises(psworker.Refused):
-            session.pull_slots(1, grant)
 
 
 def test_readers_at_the_same_time_share_one_copy_and_leave_none() -> None:

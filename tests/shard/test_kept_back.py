@@ -52,7 +52,6 @@ CASES: list[Case] = [
         for name in ("sgd", "momentum", "adam")
         for tensors in (*COMPENSATED, *LISTED)
     ),
-    *(({"name": "dana-zero"}, tensors, None) for tensors in COMPENSATED),
     *(({"name": name}, TensorParts(), codec) for name in ("sgd", "adam") for codec in (INT8, INT4, TOP_K)),
 ]
 
@@ -78,7 +77,7 @@ class Servers:
         ]
 
     def _has_table(self, config: dict[str, Any], tensors: TensorParts) -> bool:
-        known = config["name"] in (*EXACT, *LAZY) and "weight_decay" not in config
+        known = config["name"] in (*EXACT, *LAZY) and not {"weight_decay", "clipvalue"} & config.keys()
         return known and tensors == TensorParts() and self.codec is None
 
     def order(self, order: Order) -> None:
@@ -117,9 +116,8 @@ class Servers:
                 [shard.stream.exact for shard in self.shards if shard.stream is not None]
             )
         every = [shard._updater for shard in self.shards]
-        for worker in every[0].slots:
-            for name in every[0].slots[worker]:
-                found[f"slot {worker} {name}"] = self.flat([each.slots[worker][name] for each in every])
+        for name in every[0].slots:
+            found[f"slot {name}"] = self.flat([each.slots[name] for each in every])
         for name in every[0].memory:
             if name not in every[0].constants:
                 found[f"memory {name}"] = self.flat([each.memory[name] for each in every])
@@ -156,16 +154,11 @@ class Twin:
         shard = servers.shards[0]
         self.constants = {name: shard._updater.memory[name][0].copy() for name in shard._updater.constants}
 
-    def slots(self, worker: str) -> dict[str, np.ndarray]:
-        key = worker if self.optimizer.per_worker else ""
-        known = {name: self.held.get(f"slot {key} {name}") for name in self.optimizer.slots}
-        fresh = self.optimizer.init(TRAINED)
-        return {name: fresh[name] if each is None else each[:TRAINED].copy() for name, each in known.items()}
+    def slots(self) -> dict[str, np.ndarray]:
+        return {name: self.held[f"slot {name}"][:TRAINED].copy() for name in self.optimizer.slots}
 
-    def kept(
-        self, apply: Apply, parts: list[tuple[str, np.ndarray, np.ndarray, int]], tickets: int
-    ) -> np.ndarray:
-        """Return a mask of the elements. `parts`: worker, payload, the version it started from, and its age."""
+    def kept(self, apply: Apply, parts: list[tuple[np.ndarray, np.ndarray, int]], tickets: int) -> np.ndarray:
+        """Return a mask of the elements. `parts`: payload, the version it started from, and its age."""
         start = self.held.get("exact", self.held["weights"])
         x, state = start[:TRAINED], start[TRAINED:]
         gradients, changes, memory = [], [], {}
@@ -173,21 +166,19 @@ class Twin:
             if name.startswith("memory"):
                 memory[name.split()[1]] = values[:TRAINED].copy()
         with np.errstate(all="ignore"):
-            for part, (worker, payload, base, age) in zip(apply.parts, parts, strict=True):
+            for part, (payload, base, age) in zip(apply.parts, parts, strict=True):
                 g, change = payload[:TRAINED].copy(), payload[TRAINED:].copy()
                 if age:
                     change += np.where(state == base[TRAINED:], 0, base[TRAINED:] - state)
                 changes.append(change * np.float32(weight(tickets, age)))
                 if part.compensation:
                     away = self.held["weights"][:TRAINED] - base[:TRAINED]
-                    g = self._compensated(g, away, np.float32(part.compensation), memory, self.slots(worker))
+                    g = self._compensated(g, away, np.float32(part.compensation), memory, self.slots())
                 gradients.append(g)
             kept = np.zeros(start.size, bool)
             for values in memory.values():
                 kept[:TRAINED] |= ~np.isfinite(values)
-            kept[:TRAINED] |= self._moved(
-                apply, x, gradients, [worker for worker, *_ in parts], kept[:TRAINED]
-            )
+            kept[:TRAINED] |= self._moved(apply, x, gradients, kept[:TRAINED])
             factors = [np.float32(part.factor) for part in apply.parts]
             if self.tensors.lists:
                 new = state + _aggregate(self.tensors, changes)
@@ -222,33 +213,22 @@ class Twin:
         size = np.sqrt(mean / known["weight"]) * unit + max(known["rate_max"] * epsilon, tiny)
         return g / (np.abs(away) * strength / size + np.float32(1))  # type: ignore[no-any-return]
 
-    def _moved(
-        self, apply: Apply, x: np.ndarray, gradients: list[np.ndarray], workers: list[str], bad: np.ndarray
-    ) -> np.ndarray:
+    def _moved(self, apply: Apply, x: np.ndarray, gradients: list[np.ndarray], bad: np.ndarray) -> np.ndarray:
         """Return which elements the optimizer would make not finite; `bad` are already."""
         optimizer, factors = self.optimizer, [np.float32(part.factor) for part in apply.parts]
         scale, step = np.float32(apply.scale), self.version + 1
         rate, rule = optimizer.rate(self.version, apply.lr_scale), optimizer.rule
         if self.tensors.lists:
-            shares = [
-                _aggregate(self.tensors, [g * f for g, f in zip(gradients, factors, strict=True)]) * scale
-            ]
-        elif optimizer.per_worker:
-            shares = [g * factor * scale for g, factor in zip(gradients, factors, strict=True)]
+            g = _aggregate(self.tensors, [g * f for g, f in zip(gradients, factors, strict=True)]) * scale
         else:
-            shares = [_summed(gradients, factors) * scale]
+            g = _summed(gradients, factors) * scale
         if isinstance(rule, WholeRule):
-            return self._whole(rule, x, shares[0], rate, step)
-        kept, formula, scalars = bad.copy(), rule._formula(), rule._scalars(rate, step)
-        slots = {worker: self.slots(worker) for worker in workers}
-        for worker, g in zip(workers, shares, strict=False):
-            if optimizer.clip is not None:
-                g = np.clip(g, -np.float32(1), np.float32(1))
-            known = {"x": x, "g": g, **slots[worker], **scalars, "zero": np.float32(0)}
-            found = evaluated(formula, known, x.size)
-            kept |= ~np.logical_and.reduce([np.isfinite(each) for each in found.values()])
-            x, slots[worker] = found["x"], {name: found[name] for name in optimizer.slots}
-        return kept
+            return self._whole(rule, x, g, rate, step)
+        if optimizer.clip is not None:
+            g = np.clip(g, -np.float32(1), np.float32(1))
+        known = {"x": x, "g": g, **self.slots(), **rule._scalars(rate, step), "zero": np.float32(0)}
+        found = evaluated(rule._formula(), known, x.size)
+        return bad | ~np.logical_and.reduce([np.isfinite(each) for each in found.values()])
 
     def _whole(self, rule: WholeRule, x: np.ndarray, g: np.ndarray, rate: Any, step: int) -> np.ndarray:
         kept, at = np.zeros(x.size, bool), 0
@@ -256,7 +236,7 @@ class Twin:
         for spec in VARIABLES[:2]:
             part = slice(at, at + spec.size)
             at += spec.size
-            slots = {name: each[part].copy() for name, each in self.slots("").items()}
+            slots = {name: each[part].copy() for name, each in self.slots().items()}
             out = np.empty(spec.size, np.float32)
             rule.step_whole(
                 x[part], g[part].copy(), out, slots, spec.shape, rate=rate, step=step, decay=decay
@@ -342,7 +322,7 @@ class Job:
             for servers in self.all:
                 servers.push(ticket, arrays)
             payloads[ticket] = np.concatenate([each.reshape(-1) for each in arrays])
-            parts.append((worker, payloads[ticket], base, self.version - version))
+            parts.append((payloads[ticket], base, self.version - version))
             strength = draw.choice([0.0, 0.04, 2.0]) if one.tensors.compensator else 0.0
             folds.append(Fold(ticket, draw.choice([1.0, 0.3, 2.0]), strength))
         scale = 1.0 if one.tensors.lists else 1 / len(workers)

@@ -79,7 +79,7 @@ def test_one_of_several_groups_is_changed_but_for_an_element() -> None:
     shard.execute(Apply(1, 2.0, 1.0, (Fold(7, 1.0),)))
     moved = np.array(values(shard)) != 1.0
     assert sorted(np.flatnonzero(moved)) == sorted(turn[1:])
-    assert all((slot != 0).tolist() == moved.tolist() for slot in shard.slots[""].values())
+    assert all((slot != 0).tolist() == moved.tolist() for slot in shard.slots.values())
     assert shard.fact.elements == turn.size
     assert shard.fact.kept == {"a": 1}
 

@@ -28,7 +28,6 @@ MEANING: tuple[tuple[entries.Entry, orders.Order], ...] = (
     (entries.Lost("w0"), orders.Note()),
     (entries.Back("w0"), orders.Note()),
     (entries.Leave("w0", "gone"), orders.Dismiss("w0")),
-    (entries.Leave("w0", "gone", kept=True), orders.Dismiss("w0", kept=True)),
     (entries.Done("w0"), orders.Note()),
     (entries.Timer("round", 1_500_000), orders.Note()),
     (entries.Checkpoint(3), orders.Save(3)),

@@ -9,7 +9,6 @@ from pslab.check.checker import check_run
 from pslab.experiment import Experiment
 from pslab.replay.run_folder import prove, replay_of
 from pslab.simulator.build import SimulationError, build
-from psserver.optimizers import build as build_optimizer
 from psserver.policies import PolicyError
 from psserver.policies import build as build_policy
 from psserver.policy_plan import adapt_of
@@ -21,7 +20,6 @@ from tests.sentences import Recorder
 CASES = [
     ("k-sync", {"aggregate": 1, "adapt": {"name": "adasync", "rate": "sqrt", "floor": 0.7}}),
     ("k-sync", {"aggregate": 2, "adapt": {"name": "noise-scale", "rate": "linear"}}),
-    ("bounded", {"aggregate": 2, "adapt": {"name": "noise-bound"}}),
 ]
 
 
@@ -67,16 +65,14 @@ def test_a_table_that_is_none_is_refused(adapt: object) -> None:
     [
         ({"adapt": {"name": "adasinc"}}, {}),
         ({"adapt": {"name": "adasync"}, "then": [{"after": "25 %", "name": "async"}]}, {}),
-        ({"adapt": {"name": "noise-scale"}}, {"optimizer": {"name": "dana-zero"}}),
     ],
 )
 def test_what_cannot_be_controlled_is_refused_at_the_start(
     knobs: dict[str, Any], more: dict[str, Any], sentences: Recorder
 ) -> None:
     experiment = Experiment.parse(document("k-sync", knobs, **more))
-    optimizer = build_optimizer(experiment.optimizer.config)
     with pytest.raises(PolicyError) as refusal:
-        adapt_of(experiment, build_policy("k-sync", {}, 4), optimizer)
+        adapt_of(experiment, build_policy("k-sync", {}, 4))
     sentences.check(str(refusal.value))
 
 

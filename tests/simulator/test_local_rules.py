@@ -77,9 +77,6 @@ def test_diloco_is_its_formula() -> None:
     np.testing.assert_allclose(weights(run)["x"], x, atol=2e-5)
 
 
-# DANA
-
-
 # EASGD
 
 

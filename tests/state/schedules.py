@@ -44,7 +44,7 @@ CHOSEN = (
     *(Setting("delay-adaptive", 3, {"concurrency": 1}),),
     *(Setting("ringmaster", 3, {"threshold": 2}), Setting("ringmaster", 3, {"threshold": 2, "stops": True})),
     Setting("dssp", 3, {"lower": 0, "upper": 3}),
-    Setting("dssp", 3, {"lower": 1, "upper": 2, "literal": True}),
+    Setting("dssp", 3, {"lower": 1, "upper": 2}),
     *(Setting("dc-asgd", 3, {"compensation": 0.5}), Setting("dc-asgd-a", 3), Setting("gap-aware", 3)),
     *(Setting("median", 3), Setting("trimmed-mean", 3), Setting("krum", 4, {"select": 2})),
     *(Setting("dana-slim", 3), Setting("local-sgd", 3), Setting("diloco", 3)),
@@ -61,7 +61,6 @@ _CHOSEN: tuple[Mapping[str, object], ...] = (
     {"name": "momentum", "learning_rate": 0.05},
     {"name": "nesterov", "learning_rate": COSINE},
     {"name": "delayed-nesterov", "learning_rate": 0.05, "period": 3, "spread": 0.5},
-    {"name": "dana-zero", "learning_rate": 0.05},
     {"name": "adam", "amsgrad": True},
     {"name": "adamw", "learning_rate": COSINE, "exclude_from_weight_decay": ["bias"]},
     {"name": "rmsprop", "momentum": 0.5, "centered": True},
@@ -89,7 +88,6 @@ class SavedServers(StagedShard):
         """New ones."""
         self.plan = make_plan(VARIABLES, self.servers)
         optimizer, tensors, versions = build_optimizer(self.config), self.tensors, 2 * self.workers + 2
-        optimizer.check_aggregator(tensors.aggregator)
         made = [
             Shard(self.plan, server, optimizer, versions=versions, staging=self.staging, tensors=tensors)
             for server in range(self.servers)

@@ -249,7 +249,7 @@ def test_a_shard_state_that_fits() -> None:
     shard = new_shard()
     shard.restore(state)
     assert same(shard.state(), state)
-    assert sorted(state.arrays) == ["payload/4", "slot/0/momentum", "update/0", "version/1"]
+    assert sorted(state.arrays) == ["payload/4", "slot/momentum", "update/0", "version/1"]
 
 
 @pytest.mark.parametrize(
@@ -266,20 +266,18 @@ def test_a_shard_state_that_fits() -> None:
         ({"holds": [(5, 0)]}, {}, "a version that a ticket needs is missing"),
         ({"holds": [(9, 1)]}, {}, "a version is kept for a ticket that is not open"),
         ({"tickets": []}, {}, "a version is kept for a ticket that is not open"),
-        ({"slot_workers": ["w0"]}, {}, "momentum keeps one set of slots for all workers"),
-        ({"factors": []}, {}, "the coming update: expected 1 factors and no workers, got 0 and 0"),
-        ({"workers": ["w0"]}, {}, "the coming update: expected 1 factors and no workers, got 1 and 1"),
+        ({"factors": []}, {}, "the coming update: expected 1 factors, got 0"),
         ({}, {"payload/4": None}, "the payload of a committed ticket is missing"),
         ({}, {"payload/9": np.zeros(44, np.float32)}, "a payload is staged for a ticket that is not open"),
         ({}, {"payload/x": np.zeros(44, np.float32)}, "expected payload/<number>, got the array 'payload/x'"),
-        ({}, {"slot/0/momentum": None}, r"missing arrays: \['slot/0/momentum'\]; unknown ones: none"),
+        ({}, {"slot/momentum": None}, r"missing arrays: \['slot/momentum'\]; unknown ones: none"),
         ({}, {"memory/m": np.zeros(44, np.float32)}, r"missing arrays: none; unknown ones: \['memory/m'\]"),
         (
             {},
             {"version/1": np.zeros(7, np.float32)},
             r"version/1: expected float32 of shape \(36,\), got .*\(7,\)",
         ),
-        ({}, {"slot/0/momentum": np.zeros(27)}, "slot/0/momentum: expected float32 of shape .*, got float64"),
+        ({}, {"slot/momentum": np.zeros(27)}, "slot/momentum: expected float32 of shape .*, got float64"),
         (
             {},
             {"update/0": np.zeros((6, 6), np.float32)},
@@ -369,7 +367,7 @@ def test_what_not_every_server_has() -> None:
     (whole,) = reshard(states, plan, make_plan(VARIABLES, 1))
     # Ticket 3 is still open: what layers' state was where it started is kept.
     state = [number for number, spec in enumerate(VARIABLES) if spec.kind == "state"]
-    assert sorted(whole.arrays) == [*(f"base/0/{number}" for number in state), "slot/0/momentum", "version/1"]
+    assert sorted(whole.arrays) == [*(f"base/0/{number}" for number in state), "slot/momentum", "version/1"]
     assert (whole.facts.holds, [t.ticket for t in whole.facts.tickets]) == ([], [3])
 
 

@@ -19,7 +19,6 @@ from psserver.fast.rows import (
     Words,
     parts_of,
 )
-from psserver.optimizers.rows import sum_of_squares
 
 # Elements that stay in the cache from one ufunc to the next.
 _BLOCK = 1 << 15
@@ -93,21 +92,6 @@ def union(one: Keys, other: Keys) -> Keys:
 def spread(keys: Keys, own: Keys, rows: Floats, out: Floats) -> None:
     out[...] = 0
     out[np.searchsorted(keys, own)] = rows
-
-
-def largest(values: Floats) -> float:
-    parts = range(0, values.size, _BLOCK)
-    found = [np.max(np.abs(values[start : start + _BLOCK])) for start in parts]
-    return float(np.max(found)) if found else 0.0
-
-
-def rowwise_adagrad(
-    x: Floats, g: Floats, a: Floats, rate: np.float32, epsilon: np.float32, out: Floats
-) -> None:
-    with np.errstate(all="ignore"):
-        a += sum_of_squares(g) / np.float32(g.shape[1])
-        share = rate / (np.sqrt(a) + epsilon)
-        np.subtract(x, g * share[:, None], out=out)
 
 
 def _by_chunk(memory: Memory, slots: Slots) -> Iterator[tuple[Words, NDArray[np.int64], NDArray[np.int32]]]:

@@ -136,17 +136,6 @@ def test_an_evicted_row_that_returns_is_as_new_and_takes_a_free_place() -> None:
     assert ours.touched(one)[0] == 4
 
 
-def test_keys_of_rows_that_went_count_as_memory_until_they_are_forgotten() -> None:
-    ours = table(replace(BASE, evict_age=1, evict_every=1))
-    ours.remember()
-    advance(ours, [(KEYS, np.ones((IDS, DIM), np.float32), 1.0)])
-    advance(ours, [])
-    assert ours.count == 0 and ours.gone(0).tolist() == KEYS.tolist()
-    remembered = ours.nbytes
-    ours.forget_gone(2)
-    assert ours.gone(0).size == 0 and remembered - ours.nbytes == KEYS.nbytes
-
-
 def test_the_coin_falls_as_often_as_it_should_and_differs_by_version() -> None:
     keys = mix(np.arange(100_000))
     spec = replace(BASE, admit=0.3)

@@ -154,26 +154,6 @@ def test_payloads_merge_alike(one: int, other: int, dim: int, seed: int) -> None
     assert same(*out)
 
 
-@given(sizes, seeds)
-def test_the_largest_magnitude_is_one(size: int, seed: int) -> None:
-    values = floats(np.random.default_rng(seed), size)
-    found = [kernels.largest(values) for kernels in BOTH]
-    assert np.isfinite(found[0]) == np.isfinite(found[1]) == bool(np.isfinite(values).all())
-    assert found[0] == found[1] or not np.isfinite(found[0])
-
-
-@given(sizes, st.integers(1, 40), seeds)
-def test_rowwise_adagrad_has_one_result(rows: int, dim: int, seed: int) -> None:
-    random = np.random.default_rng(seed)
-    x, g, a = floats(random, rows, dim), floats(random, rows, dim), np.abs(floats(random, rows))
-    out = []
-    for kernels in BOTH:
-        sums, after = a.copy(), np.empty_like(x)
-        kernels.rowwise_adagrad(x, g, sums, np.float32(0.1), np.float32(1e-8), after)
-        out.append((after, sums))
-    assert same(out[0][0], out[1][0]) and same(out[0][1], out[1][1])
-
-
 @given(
     st.lists(st.sampled_from([0, 1, -1, 2**63 - 1, -(2**63), 7, 8, 9]) | st.integers(0, 99), max_size=200),
     seeds,

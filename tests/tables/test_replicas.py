@@ -6,21 +6,15 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
 
-from psserver.checkpoint import Store
-from psserver.checkpoint.increments import load_rows
-from psserver.checkpoint.store import name_of
 from psserver.optimizers import build
 from psserver.service.guard.memory import Memory
 from psserver.service.life.replicating import LOG_SHARE
 from psserver.service.replicas import giving, holding, payloads
 from psserver.service.replicas.comparing import Comparing
-from psserver.service.store import shard_part
-from psserver.service.store.shard_part import PartSaver
 from psserver.shard import Shard
 from psserver.shard.tables import Table, TableState, digest
 from pswire.decisions.orders import Hold, Seal
@@ -34,7 +28,7 @@ from tests.promises import promise
 from tests.service.replicated import made_anew, newest, state_of
 from tests.service.serving import VARIABLES, Cluster, Served, granted, serving, wait_until
 from tests.tables import twin
-from tests.tables.test_increments import JOB, RULES, Later, about, made, only, plan, shard_of, update
+from tests.tables.test_row_files import RULES, plan, update
 
 # Rows of the first come and go; those of the second are admitted by chance, under a rule of their own.
 AGED = TableSpec("aged", 2, "uniform", (-1.0, 1.0), 5, evict_age=3, evict_every=1)
@@ -152,47 +146,6 @@ def test_a_row_too_many_shows_in_every_digest(monkeypatch: pytest.MonkeyPatch) -
     assert all(digest.digest_of(own, turn) != digest.digest_of(other, turn) for turn in range(8))
 
 
-# Checkpoints
-
-
-def test_a_server_remembers_no_rows_that_went_while_another_one_saves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shard_part, "LARGE_PASS", 0)
-    loop, tables = Later(), made(RULES[0], evict_every=1)
-    shard = shard_of(tables, plan(RULES[0]))
-    owner: Any = SimpleNamespace(loop=loop)
-    saver = PartSaver(owner, 0, mock.Mock(take=lambda *_: None), lambda: None, lambda: None)
-    saver.store = Store(tmp_path / "checkpoints")
-
-    def saved(entry: int) -> list[str]:
-        assert saver.save(entry, JOB, shard)
-        saver.passes()
-        # Arrays are copied, then written with the rows.
-        for _ in range(2):
-            loop.do()
-        part = saver.parts[entry]
-        assert not part.error
-        return sorted(part.files)
-
-    update(tables, list(range(20)), 1)
-    saved(1)
-    update(tables, [50], 2)
-    # While it is saving it needs them: this is an increment.
-    assert len([file for file in saved(2) if "rows" in file]) == 2
-    update(tables, [50], 3)
-    saver.passes()
-    before = tables.nbytes
-    # Rows 0 to 19 are too old by version 4.
-    update(tables, [50], 4)
-    assert tables.tables[0].count == 1 and tables.nbytes < before
-    with pytest.raises(ValueError, match="not remembered"):
-        tables.rows_saved(2)
-    assert len([file for file in saved(5) if "rows" in file]) == 1
-    assert only(load_rows(saver.store, name_of(5, JOB), about(saver.store, 5, dict(saver.parts[5].files)), 0))
-    saver.close()
-
-
 # A copy for a server
 
 
@@ -203,7 +156,7 @@ def test_updates_go_on_while_rows_are_copied_for_a_server(
     monkeypatch.setattr(giving, "LARGE_PASS", 0 if large else 1 << 20)
     shard = Shard(plan(RULES[0]), 0, build(RULES[0]))
     update(shard.tables, list(range(20)), 1)
-    before, threads = shard.tables.rows_saved(remember=False), []
+    before, threads = shard.tables.rows_saved(), []
 
     async def captured() -> Any:
         async def on_pool(work: Callable[[], Any]) -> Any:
@@ -285,7 +238,7 @@ def rows_in(served: Served) -> dict[str, bytes]:
     def read() -> dict[str, bytes]:
         shard = served.server.host.state.shard
         assert shard is not None
-        saved = shard.tables.rows_saved(remember=False)
+        saved = shard.tables.rows_saved()
         return {"version": bytes([shard.version]), **{name: each.tobytes() for name, each in saved.items()}}
 
     return served.server.owner.ask(read)

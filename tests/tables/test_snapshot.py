@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psserver.checkpoint import Store, name_of
-from psserver.checkpoint.increments import load_rows
+from psserver.checkpoint.rows import load_rows
 from psserver.optimizers import build
 from psserver.service.store import shard_part
 from psserver.service.store.shard_part import PartSaver
@@ -26,7 +26,7 @@ from pswire.model.tables import TableSpec, canonical, mix
 from pswire.model.variables import VariableSpec
 from tests.promises import promise
 from tests.repetitions import repetitions
-from tests.tables.test_increments import Later, about, same, shard_of
+from tests.tables.test_row_files import Later, about, same, shard_of
 
 JOB = "job"
 RULE = canonical({"name": "rowwise-adagrad", "learning_rate": 0.1})
@@ -78,39 +78,35 @@ IDS = st.lists(st.integers(0, 40), max_size=12)
 @given(
     before=st.lists(IDS, max_size=4),
     during=st.lists(IDS, min_size=1, max_size=12),
-    since=st.integers(0, 3),
     size=st.sampled_from([0, 1, 300, 1 << 20]),
 )
 def test_a_copy_has_the_rows_of_its_version_whatever_is_updated_made_and_evicted(
-    before: list[list[int]], during: list[list[int]], since: int, size: int
+    before: list[list[int]], during: list[list[int]], size: int
 ) -> None:
     """Whole, or in pieces of about `size` bytes."""
     with pytest.MonkeyPatch.context() as patch:
         between = Interleaved(patch, 8)
         tables, twin = made(), made()
-        # From now on both remember which rows go.
-        assert same(tables.rows_saved(), twin.rows_saved())
         for ids in before:
             update(tables, ids)
             update(twin, ids)
-        for asked in (None, min(since, len(before))):
-            left = iter(during)
+        left = iter(during)
 
-            def one_more(left: Any = left) -> None:
-                ids = next(left, None)
-                if ids is not None:
-                    update(tables, ids)
+        def one_more() -> None:
+            ids = next(left, None)
+            if ids is not None:
+                update(tables, ids)
 
-            saved = tables.snapshot()
-            between.then = one_more
-            found = joined(list(saved.pieces(asked, size))) if size else saved.copy(asked)
-            between.then = lambda: None
-            tables.drop(saved)
-            for _ in during:
-                one_more()
-            assert same(found, twin.rows_saved(asked))
-            for ids in during:
-                update(twin, ids)
+        saved = tables.snapshot()
+        between.then = one_more
+        found = joined(list(saved.pieces(size))) if size else saved.copy()
+        between.then = lambda: None
+        tables.drop(saved)
+        for _ in during:
+            one_more()
+        assert same(found, twin.rows_saved())
+        for ids in during:
+            update(twin, ids)
     assert same(tables.rows_saved(), twin.rows_saved()), "copies change nothing"
 
 
@@ -140,7 +136,7 @@ def test_pieces_take_little_memory_however_many_rows_there_are(monkeypatch: pyte
     whole = sum(array.nbytes for array in tables.rows_saved().values())
     tracemalloc.start()
     try:
-        sizes = [sum(array.nbytes for array in piece.values()) for piece in saved.pieces(None, 1 << 16)]
+        sizes = [sum(array.nbytes for array in piece.values()) for piece in saved.pieces(1 << 16)]
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -155,7 +151,7 @@ def test_what_was_saved_ends_with_the_pieces_that_it_was_saved_for(monkeypatch: 
     update(tables, list(range(2000)))
     saved = tables.snapshot()
     update(tables, list(range(2000)))
-    held = [tables.tables[0].saved_bytes for _ in saved.pieces(None, 1)]
+    held = [tables.tables[0].saved_bytes for _ in saved.pieces(1)]
     assert held[0] > 0 and held == sorted(held, reverse=True)
     assert not any(table.saved_bytes for table in tables.tables)
     tables.drop(saved)
@@ -208,14 +204,3 @@ def test_a_restore_in_pieces_gives_the_same_table(monkeypatch: pytest.MonkeyPatc
     pieces.restore(tables.rows_saved(), [], 2, {})
     assert same(pieces.rows_saved(), whole.rows_saved())
     assert pieces.nbytes == whole.nbytes
-
-
-def test_changes_since_before_rows_were_remembered_are_refused() -> None:
-    tables = made()
-    for _ in range(2):
-        update(tables, [1])
-    tables.rows_saved()
-    update(tables, [2])
-    assert tables.rows_saved(2)["table/0/keys"].tolist() == mix([2]).tolist()
-    with pytest.raises(ValueError, match="after version 1 are not remembered"):
-        tables.rows_saved(1)

@@ -2,6 +2,5 @@
 
 settings   the choices that a page offers, and its key-value pairs as an experiment that a visitor may run
 play       one simulation as the rows that the page draws
-waits      who waited for whom, and why
 pool       processes that simulate, and a cache of results
 """

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from pslab.dashboard.playground.settings import Play, SettingsError, experiment_of
-from pslab.dashboard.playground.waits import WaitLog
 from pslab.dashboard.recording import Recorder
 from pslab.experiment import Experiment
 from pslab.runs.folder import Metric
@@ -45,7 +44,7 @@ class Listener(Folder):
 
 
 def play(asked: Play, budget: Budget) -> str:
-    """Simulate; return JSON with the page's rows, waits, and the settings as an experiment file.
+    """Simulate; return JSON with the page's rows, and the settings as an experiment file.
 
     `limited` says which budget ended the simulation, if any. Raises SettingsError.
     """
@@ -54,10 +53,10 @@ def play(asked: Play, budget: Budget) -> str:
         cluster = build(_ending(experiment))
     except ValueError as error:
         raise SettingsError(str(error)) from error
-    listener, waits = Listener(), WaitLog()
+    listener = Listener()
     cluster.folder = listener
-    limited = _run(cluster, listener, waits, budget)
-    return json.dumps(_document(experiment, cluster, listener, waits, limited), allow_nan=False)
+    limited = _run(cluster, listener, budget)
+    return json.dumps(_document(experiment, listener, limited), allow_nan=False)
 
 
 def _ending(experiment: Experiment) -> Experiment:
@@ -68,12 +67,11 @@ def _ending(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"simulation": simulation.model_copy(update={"seconds": 60.0})})
 
 
-def _run(cluster: Cluster, listener: Listener, waits: WaitLog, budget: Budget) -> str:
+def _run(cluster: Cluster, listener: Listener, budget: Budget) -> str:
     limited, began = "", time.process_time()
 
     def watch(cluster: Cluster) -> None:
         nonlocal limited
-        waits.look(cluster.coordinator, cluster.now)
         if limited or cluster.coordinator.state.stopped is not None:
             return
         if len(listener.records) >= budget.entries:
@@ -84,28 +82,20 @@ def _run(cluster: Cluster, listener: Listener, waits: WaitLog, budget: Budget) -
             cluster.stop(limited, success=True, cause="done")
 
     cluster.run(watch, every=1)
-    waits.end(cluster.now)
     cluster.conclude()
     return limited
 
 
-def _document(
-    experiment: Experiment, cluster: Cluster, listener: Listener, waits: WaitLog, limited: str
-) -> dict[str, Any]:
+def _document(experiment: Experiment, listener: Listener, limited: str) -> dict[str, Any]:
     recorder = Recorder()
     for entry in read_log(json.dumps(_line(record)) for record in listener.records):
         assert isinstance(entry, Line), entry.problem
         recorder.see(entry)
     for metric in listener.metrics:
         recorder.measured(metric)
-    numbers = {name: number for number, name in enumerate(recorder.workers)}
     summary = listener.summary
     return {
         **recorder.take(),
-        "waits": [
-            [numbers[str(worker)], begin, end, event, [numbers[name] for name in names if name in numbers]]
-            for worker, begin, end, event, names in _rows(waits)
-        ],
         "ended": {
             "success": bool(summary.get("success")),
             "reason": str(summary.get("reason", "")),
@@ -116,10 +106,6 @@ def _document(
         "limited": limited,
         "experiment": experiment.to_toml(),
     }
-
-
-def _rows(waits: WaitLog) -> list[tuple[str, float, float, str, list[str]]]:
-    return [(w, b, e, event, names) for w, b, e, event, names in waits.waits]  # type: ignore[misc]
 
 
 def _line(record: Record) -> dict[str, Any]:

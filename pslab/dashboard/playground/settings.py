@@ -56,7 +56,7 @@ MOST_WORKERS, MOST_SERVERS, MOST_BATCH, MOST_HIDDEN, MOST_DIMENSIONS = 64, 8, 51
 MOST_UNITS = 10_000
 MOST_TEXT = 8000
 # Sections that reach beyond the simulation: code, files, other programs.
-FORBIDDEN = ("job", "trackers")
+FORBIDDEN = ("job",)
 
 
 class SettingsError(ValueError):

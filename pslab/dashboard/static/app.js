@@ -8,7 +8,7 @@ import { curves } from "./pages/curves.js";
 import { now } from "./pages/now.js";
 import { time } from "./pages/time.js";
 import { playground } from "./play/page.js";
-import { ask, follow, play, Recording } from "./source.js";
+import { ask, follow, Recording } from "./source.js";
 
 const PAGES = { now, time, curves, play: playground };
 const TITLES = { now: "Now", time: "Time", curves: "Curves", play: "Playground" };
@@ -395,13 +395,10 @@ async function start() {
   context.about = await ask("/api/about");
   say($("title"), context.about.title || "Playground");
   $("title").title = context.about.title;
-  if (context.about.note) notice(context.about.note);
   navigation();
   if (context.about.kind === "live") {
     follow(receive);
   } else if (context.about.kind === "run") await record();
-  else if (context.about.kind === "simulated") context.show(...(await play({ settings: context.about.settings })));
-  if (context.info.limited) notice(context.info.limited);
   open();
   requestAnimationFrame(frame);
 }

@@ -31,7 +31,6 @@ export class Model {
     this.log = []; // [t, number, kind, worker, sentence]
     this.marks = []; // per worker: [t, kind, sentence]
     this.stops = [];
-    this.waits = []; // per worker: [begin, end, event, releasers]
     this.past = { applied: [], dropped: [] };
     this.window = null; // of a long recording: begin and end of the loaded parts
     this.whole = true; // whether these are all parts
@@ -60,7 +59,6 @@ export class Model {
       this.lanes.push([]);
       this.grants.push([]);
       this.marks.push([]);
-      this.waits.push([]);
     }
     return this.lanes[worker];
   }
@@ -99,11 +97,6 @@ export class Model {
         this.marks[worker].push([t, kind, sentence]);
       }
     }
-    for (const [worker, begin, end, event, releasers] of batch.waits ?? []) {
-      this.lane(worker);
-      this.waits[worker].push([begin, end, event, releasers]);
-    }
-    if (batch.waits) for (const rows of this.waits) rows.sort((a, b) => a[0] - b[0]);
     for (const name of ["past", "status"]) if (batch[name]) this[name] = batch[name];
     if (batch.past) {
       this.updates.push(...batch.past.updates.map(([version, t, ...rest]) => [t, version, ...rest]));
@@ -183,29 +176,14 @@ export class Model {
         base: ticket ? ticket.base : held?.[2],
       };
     }
-    const waits = this.waits[worker] ?? [];
-    const number = upTo(waits, t);
-    const wait = number && waits[number - 1][1] > t ? waits[number - 1] : null;
-    if (held && this.tickets.get(held[1])?.end === undefined && held[0] <= t && !wait) {
+    if (held && this.tickets.get(held[1])?.end === undefined && held[0] <= t) {
       return { state: "computing", doing: "compute", since: held[0], ticket: held[1], base: held[2] };
     }
     if (stretch && stretch[1] > t && this.tickets.get(stretch[3])?.granted <= stretch[0]) {
-      return { state: "waiting", since: stretch[0], event: `its turn to push ticket ${stretch[3]}`, releasers: [] };
+      return { state: "waiting", since: stretch[0], event: `its turn to push ticket ${stretch[3]}` };
     }
-    let begin = stretch ? (stretch[2] === WAIT && stretch[1] > t ? stretch[0] : stretch[1]) : since;
-    if (wait) begin = Math.min(begin, wait[0]);
-    return { state: "waiting", since: begin, event: wait?.[2], releasers: wait?.[3] ?? [] };
-  }
-
-  /** The reason of a wait, as `ps-lab status` says it: "version 3, which needs a commit of w1 (w1 has been ...)". */
-  why(found, t) {
-    if (!found.event) return "";
-    const doing = found.releasers.map((worker) => {
-      const other = this.worker(worker, t);
-      const ticket = other.state === "computing" ? ` ticket ${other.ticket} (from version ${other.base})` : "";
-      return `${this.workers[worker]} has been ${other.state}${ticket} for ${(t - other.since).toFixed(1)} s`;
-    });
-    return doing.length ? `${found.event} (${doing.join("; ")})` : found.event;
+    const begin = stretch ? (stretch[2] === WAIT && stretch[1] > t ? stretch[0] : stretch[1]) : since;
+    return { state: "waiting", since: begin, event: "its next ticket" };
   }
 
   /** Applied contributions by worker and staleness, and dropped ones by worker, up to `t`. */

@@ -1,4 +1,4 @@
-"""Problems of the user's own: a class in numpy, found as own jobs and trackers are, and tried once before anything
+"""Problems of the user's own: a class in numpy, found as own jobs are, and tried once before anything
 runs."""
 
 import inspect

@@ -10,7 +10,7 @@ from psserver.policies.parts.gates import Slack
 from psserver.policies.parts.staleness_rules import KeepAll
 from psserver.policies.parts.triggers import Count
 from pswire.domains import named
-from pswire.knobs import flag, integer
+from pswire.knobs import integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,12 @@ class Dssp(PolicySpec):
     When the fastest worker would block, the times of the last two commits of it
     and of the slowest predict how many further clocks minimise its wait. The
     printed algorithm asks again whenever these are used up and so has no upper
-    bound at all: `literal` selects it; otherwise `upper` is enforced.
+    bound at all; here `upper` is enforced.
     """
 
     name: ClassVar[str] = "dssp"
     use_when: ClassVar[str] = "ssp suits you, but you do not know which slack is right."
-    guarantee: ClassVar[str] = "executing gap <= upper, in clocks; none with literal = true"
+    guarantee: ClassVar[str] = "executing gap <= upper, in clocks"
     source: ClassVar[str] = (
         "Zhao et al. 2019, Dynamic Stale Synchronous Parallel Distributed Training for Deep Learning, "
         "algorithms 1 and 2, with a clamp of ours"
@@ -72,11 +72,9 @@ class Dssp(PolicySpec):
 
     lower: int = integer(3, "clocks ahead of the slowest that are always allowed", at_least=0)
     upper: int = integer(15, "clocks ahead of the slowest that are never exceeded", at_least=named("lower"))
-    literal: bool = flag(False, "the printed algorithm, without the clamp: for a lesson")
 
     def compose(self, workers: int) -> Composition:
-        gate = DynamicSlack(self.lower, self.upper, literal=self.literal)
-        return Composition(gate, Count(1), KeepAll())
+        return Composition(DynamicSlack(self.lower, self.upper), Count(1), KeepAll())
 
     def facts(self, workers: int) -> Facts:
-        return Facts(size=1, max_lead=None if self.literal else self.upper)
+        return Facts(size=1, max_lead=self.upper)

@@ -6,7 +6,7 @@ from typing import ClassVar
 from psserver.policies.builtin.arrivals import FedBuff
 from psserver.policies.builtin.spec import Cost, Facts, PolicySpec
 from psserver.policies.composed import Composition
-from psserver.policies.parts.deadlines import Deadline, DeadlineRule, Grace, OwnPace, Quantile
+from psserver.policies.parts.deadlines import Deadline, DeadlineRule, Grace, OwnPace
 from psserver.policies.parts.gates import WaitForUpdate
 from psserver.policies.parts.staleness_rules import DropStale
 from psserver.policies.parts.triggers import CancelStale, Everyone, GainPerTime
@@ -18,11 +18,10 @@ from pswire.knobs import integer, number, word
 class DeadlineSync(PolicySpec):
     """A barrier with a deadline: an update is the mean of the fresh gradients that are in time.
 
-    The deadline is, by `rule`: "grace", `grace` seconds after the first commit; "quantile", `factor` times the
-    `quantile` of the last 64 durations, counted from the start of the round; "pace", when each missing worker is late
-    by its own mean and deviation. Late workers are cancelled and start again. An update needs the share `share` of the
-    workers; deadlines cancel at most the share `budget` of all work; a worker that has missed `patience` updates in a
-    row is waited for.
+    The deadline is, by `rule`: "grace", `grace` seconds after the first commit; "pace", when each missing worker is
+    late by its own mean and deviation. Late workers are cancelled and start again. An update needs the share `share`
+    of the workers; deadlines cancel at most the share `budget` of all work; a worker that has missed `patience`
+    updates in a row is waited for.
     """
 
     name: ClassVar[str] = "deadline-sync"
@@ -38,18 +37,16 @@ class DeadlineSync(PolicySpec):
         "RFC 6298; the other limits are ours"
     )
     cost: ClassVar[Cost] = Cost(
-        "one sum; 64 durations, and two numbers per worker",
+        "one sum; two numbers per worker",
         "one addition",
         "an update takes until its deadline at most; the work of late workers",
     )
     label: ClassVar[str] = "{rule}"
 
-    rule: str = word("grace", "what the deadline is made of", ("grace", "quantile", "pace"))
+    rule: str = word("grace", "what the deadline is made of", ("grace", "pace"))
     grace: float = number(1.0, "seconds after the first commit, by rule = grace", at_least=0.001)
-    quantile: float = number(0.9, "quantile of past durations, by rule = quantile", above=0, at_most=1)
-    factor: float = number(1.5, "the quantile is multiplied by", above=0)
-    least: float = number(0.0, "seconds of a deadline by quantile or pace at least", at_least=0)
-    most: float = number(60.0, "seconds of a deadline by quantile or pace at most", at_least=named("least"))
+    least: float = number(0.0, "seconds of a deadline by pace at least", at_least=0)
+    most: float = number(60.0, "seconds of a deadline by pace at most", at_least=named("least"))
     share: float = number(0.5, "least share of the workers in an update", at_least=0, at_most=1)
     budget: float = number(
         0.5, "share of all tickets that deadlines may cancel; 1: no limit", at_least=0, at_most=1
@@ -57,12 +54,8 @@ class DeadlineSync(PolicySpec):
     patience: int = integer(4, "updates in a row that a worker may miss; 0: no limit", at_least=0)
 
     def compose(self, workers: int) -> Composition:
-        rules: dict[str, DeadlineRule] = {
-            "grace": Grace(self.grace),
-            "quantile": Quantile(self.quantile, self.factor, self.least, self.most),
-            "pace": OwnPace(self.least, self.most),
-        }
-        limits = Deadline(rules[self.rule], self.share, self.budget, workers, self.patience)
+        rule: DeadlineRule = Grace(self.grace) if self.rule == "grace" else OwnPace(self.least, self.most)
+        limits = Deadline(rule, self.share, self.budget, workers, self.patience)
         return Composition(
             WaitForUpdate(), Everyone(workers), DropStale(0), cancel=CancelStale(), deadline=limits
         )

@@ -33,29 +33,6 @@ class Grace(DeadlineRule):
 
 
 @dataclass(frozen=True, slots=True)
-class Quantile(DeadlineRule):
-    """`factor` times the `p`-quantile of past durations after the start of the round, from `least` to `most` seconds.
-
-    Durations are from grant to commit, of the last 64 tickets. A cancelled ticket counts as longer than all others:
-    were it left out, the deadline would sink, more tickets be cancelled, and it would sink further. Where the quantile
-    is not known the deadline is `most`.
-    """
-
-    p: float
-    factor: float
-    least: float
-    most: float
-
-    def at(self, view: View) -> int:
-        times = view.known_times
-        quantile = times.quantile(self.p)
-        after = self.most * MICROSECONDS
-        if quantile is not None:
-            after = min(max(self.factor * quantile, self.least * MICROSECONDS), after)
-        return (times.began or 0) + round(after)
-
-
-@dataclass(frozen=True, slots=True)
 class OwnPace(DeadlineRule):
     """Until every worker that is still computing is late by its own measure, from `least` to `most` seconds.
 

@@ -52,15 +52,14 @@ class DynamicSlack(Gate):
 
     When the fastest worker would block at `lower`, a controller predicts its commits and those of the slowest from the
     last two of each, and grants the number of further units that minimises its wait. The printed algorithm asks the
-    controller again whenever these are used up, and so exceeds `upper` without limit: `literal` does the same.
-    Otherwise `upper` always holds.
+    controller again whenever these are used up, and so exceeds `upper` without limit. Here `upper` always holds.
     """
 
-    def __init__(self, lower: int, upper: int, *, literal: bool) -> None:
+    bounds_clocks = True
+
+    def __init__(self, lower: int, upper: int) -> None:
         self._lower = lower
         self._upper = upper
-        self._literal = literal
-        self.bounds_clocks = not literal
         self._paces: dict[str, WorkerPace] = {}
 
     def completed(self, view: View, member: Participant, t: float) -> None:
@@ -81,7 +80,7 @@ class DynamicSlack(Gate):
     def hold(self, view: View, member: Participant) -> Waiting | None:
         if self.admits(view, member):
             return None
-        slowest, limit = view.slowest_clock(), int(self._limit(member))
+        slowest, limit = view.slowest_clock(), self._limit(member)
         behind = tuple(m.worker for m in view.active() if m.clock == slowest)
         return Waiting(
             f"{listed(behind)} to complete clock {member.clock - limit} "
@@ -118,10 +117,8 @@ class DynamicSlack(Gate):
             for pace in saved.paces
         }
 
-    def _limit(self, member: Participant) -> float:
-        if not self._pace(member).free:
-            return self._lower
-        return float("inf") if self._literal else self._upper
+    def _limit(self, member: Participant) -> int:
+        return self._upper if self._pace(member).free else self._lower
 
     def _pace(self, member: Participant) -> WorkerPace:
         pace = self._paces.get(member.worker)

@@ -1,16 +1,6 @@
-"""The times that deadlines need: of the present round, of past tickets, and of each worker."""
+"""The times that deadlines need: of the present round, and of each worker."""
 
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
-
-# Number of past durations that quantiles are taken of.
-WINDOW: Final = 64
-# Number of durations below which a quantile is not known.
-FEWEST: Final = 8
-# Of p times the number of durations, which a float may have just above a whole number.
-TOLERANCE: Final = 1e-9
 
 
 @dataclass(slots=True)
@@ -39,9 +29,8 @@ class Times:
     """Whole microseconds of the job.
 
     `now`: of the present event. `began`: when the present version was made; None before the first grant. `first`: when
-    the first contribution of the coming update was committed; None while there is none. `durations`: the newest ones
-    from grant to commit; None stands for a cancelled ticket, which would have taken longer. `paces`: by worker.
-    `chosen`: number of contributions that the trigger chose for the coming update; None: not yet. `count`: commits so
+    the first contribution of the coming update was committed; None while there is none. `paces`: by worker. `chosen`:
+    number of contributions that the trigger chose for the coming update; None: not yet. `count`: commits so
     far in the round. `ranks`: smoothed times from the start of a round to its first commit, its second, and so on.
     `complete`: when the last update without a cancelled ticket was made.
     """
@@ -49,7 +38,6 @@ class Times:
     now: int = 0
     began: int | None = None
     first: int | None = None
-    durations: list[int | None] = field(default_factory=list)
     paces: dict[str, Pace] = field(default_factory=dict)
     chosen: int | None = None
     count: int = 0
@@ -59,7 +47,6 @@ class Times:
     def committed(self, worker: str, granted: int) -> None:
         """Learn how long a ticket of a worker took that was granted at that time."""
         duration = self.now - granted
-        self.remember([duration])
         pace = self.paces.get(worker)
         if pace is None:
             self.paces[worker] = Pace(duration, duration / 2)
@@ -84,11 +71,6 @@ class Times:
             self.complete = self.now
         self.began, self.first = self.now, None
         self.chosen, self.count = None, 0
-        self.remember([None] * cancelled)
-
-    def remember(self, durations: Iterable[int | None]) -> None:
-        """Take more durations; the newest `WINDOW` stay."""
-        self.durations = [*self.durations, *durations][-WINDOW:]
 
     def discarded(self) -> None:
         """Forget the coming update, whose contributions are dropped."""
@@ -102,15 +84,3 @@ class Times:
     def forget(self, worker: str) -> None:
         """Forget the pace of a worker that has left: another process may be faster."""
         self.paces.pop(worker, None)
-
-    def quantile(self, p: float) -> int | None:
-        """Return the p-quantile of the durations, an order statistic; None if it is not known.
-
-        It is unknown below `FEWEST` durations, and where it falls among the cancelled tickets.
-        """
-        count = len(self.durations)
-        if count < FEWEST:
-            return None
-        known = sorted([duration for duration in self.durations if duration is not None])
-        rank = max(0, math.ceil(p * count - TOLERANCE) - 1)
-        return known[rank] if rank < len(known) else None

@@ -34,35 +34,24 @@ def model_needs(
     names = [] if compensator is None else [n for n in compensator.init(0) if n not in compensator.constants]
     needs = {
         "versions": versions * layout.nbytes,
-        "optimizer": 0 if optimizer.per_worker else len(optimizer.slots) * weights,
-        # Workers step one after the other, from one array into the next.
-        "step": weights if optimizer.per_worker else 0,
+        "optimizer": len(optimizer.slots) * weights,
         # And as it was before an update, of which elements may be kept back.
         "compensator": 2 * len(names) * weights,
         # One, and the sum of all unless they are kept side by side.
-        "payloads": (1 if keeps_payloads(optimizer, tensors) else 2) * layout.nbytes,
+        "payloads": (1 if tensors.lists else 2) * layout.nbytes,
         "changes": 0 if deltas is None else stream_bytes(deltas, layout),
     }
     return {kind: nbytes for kind, nbytes in needs.items() if nbytes}
 
 
-def member_needs(layout: ShardLayout, optimizer: Optimizer, tensors: TensorParts) -> dict[str, int]:
+def member_needs(layout: ShardLayout, tensors: TensorParts) -> dict[str, int]:
     """Return the bytes by kind that each member needs, or no update would ever be complete."""
-    slots = len(optimizer.slots) * 4 * layout.trainable if optimizer.per_worker else 0
-    kept = layout.nbytes if keeps_payloads(optimizer, tensors) else 0
     needs = {
         "connections": CONNECTIONS,
-        # And as they were before an update.
-        "optimizer": 2 * slots,
         "base versions": TICKETS * layout.nbytes if tensors.keep_bases else 0,
-        "contributions": kept,
+        "contributions": layout.nbytes if tensors.lists else 0,
     }
     return {kind: nbytes for kind, nbytes in needs.items() if nbytes}
-
-
-def keeps_payloads(optimizer: Optimizer, tensors: TensorParts) -> bool:
-    """Return whether all contributions of an update are kept side by side until it is made."""
-    return optimizer.per_worker or tensors.lists
 
 
 class Memory:
@@ -70,8 +59,8 @@ class Memory:
     for versions. The loop's thread owns it.
 
     A formula admits a model and its members before anything is made for them. What grows later is taken before it is
-    made. Only what changes with every order of the log is counted where it lies: payloads, older versions, slots of
-    workers, rows of tables.
+    made. Only what changes with every order of the log is counted where it lies: payloads, older versions, rows of
+    tables.
     """
 
     def __init__(self, limit: int, versions: int) -> None:
@@ -92,7 +81,7 @@ class Memory:
     ) -> None:
         """Raise Refused, with the numbers, unless the model fits with what so many members need."""
         needs = model_needs(layout, optimizer, tensors, self._versions, deltas)
-        each = member_needs(layout, optimizer, tensors)
+        each = member_needs(layout, tensors)
         model, member = sum(needs.values()), sum(each.values())
         if model + members * member > self.limit:
             whom = "this model" if members == 1 else f"worker number {members}"
@@ -112,12 +101,10 @@ class Memory:
         """Return the bytes of each kind; together they are the total."""
         found, shard = {"reserved": self.reserved}, self._shard
         if shard is not None:
-            layout, optimizer = shard.layout, shard.optimizer
-            sets = len(shard.slots) * len(optimizer.slots) if optimizer.per_worker else 0
+            layout = shard.layout
             found["model"] = self._model
             found["payloads"] = max(self._payloads, shard.staging.own * layout.nbytes)
             found["older versions"] = shard.arena.beyond * layout.nbytes + shard.bases.nbytes
-            found["slots of workers"] = sets * 4 * layout.trainable
             found["rows of tables"] = shard.tables.nbytes + shard.staging.row_bytes
         return found
 

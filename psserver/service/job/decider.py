@@ -78,7 +78,7 @@ class Decider:
         self.agreement, self.host = agreement, host
         # When the job began, by this process's clock, less the time in which the job stood still.
         self._began = running.now()
-        self.routes = Routes(run_log, host.orders, terms.grace, lambda: self.coordinator.policy, self.now)
+        self.routes = Routes(run_log, host.orders, terms.grace, self.now)
         self.flushing = Flushing(run_log, log_to_disk, lambda: host.owner.loop, self._lost_log)
         self.over = False
         # Set at most once; nothing is decided or written afterwards.

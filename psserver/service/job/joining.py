@@ -55,13 +55,12 @@ class JobModel:
         agreement = self._decider.agreement
         policy, tensors = agreement.policy, agreement.policy.tensors
         try:
-            optimizer.check_aggregator(tensors.aggregator)
             optimizer.check_local(policy.local_rule.name)
             if plan.tables:
                 check_rows(policy, optimizer)
             measures = self._decider.coordinator.measures
             if measures:
-                check_measures(optimizer, tables=bool(plan.tables))
+                check_measures(tables=bool(plan.tables))
             self._decider.host.configure(plan, optimizer, tensors, deltas, measures)
         except MemoryError as error:
             raise exhausted(

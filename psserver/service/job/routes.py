@@ -8,11 +8,9 @@ from typing import NamedTuple
 
 from psserver.coordinator import Output, Record, Send
 from psserver.coordinator.roster import named
-from psserver.policies import Policy
 from psserver.service.job.follower import Follower
 from psserver.service.job.outbox import Outboxes
 from psserver.service.job.run_log import RunLog
-from psserver.service.job.unheeded import Unheeded
 from psserver.service.store.executor import Executor
 from psserver.shard import Order
 from pswire import protocol, running
@@ -40,7 +38,7 @@ class Routes:
     """Writes outputs, then sends them, in order. The loop's thread owns it, with the outboxes and the run log.
 
     `orders` executes this server's orders. `grace`: seconds that a lost worker has to come back, for the log's
-    sentence. `policy`: returns the job's present one, for warnings. `now`: the job's clock.
+    sentence. `now`: the job's clock.
     """
 
     def __init__(
@@ -48,7 +46,6 @@ class Routes:
         run_log: RunLog,
         orders: Executor,
         grace: float,
-        policy: Callable[[], Policy],
         now: Callable[[], float] = running.now,
     ) -> None:
         self.run_log = run_log
@@ -63,7 +60,6 @@ class Routes:
         self.stopped_at: float | None = None
         self._orders = orders
         self._grace, self._now = grace, now
-        self._unheeded = Unheeded(policy)
         self._folded: set[int] = set()
         # How many versions had elements kept back.
         self._kept_back = 0
@@ -82,7 +78,6 @@ class Routes:
                 written.orders.append((output.index, entry.order(self._folded)))
                 self.run_log.append(output)
                 self.tail.append(output)
-                self._unheeded.see(entry)
                 if type(entry) not in _OF_EVERY_STEP or self.first_grant is None:
                     written.remarkable.append(entry)
             elif isinstance(output, Send):

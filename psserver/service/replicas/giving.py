@@ -69,7 +69,7 @@ class Capture:
         self._refusal = self._host.memory.take(nbytes) or ""
         if not self._refusal:
             self._state, self._nbytes, self._held = state, nbytes, True
-            self._rows = shard.tables.snapshot(remember=False)
+            self._rows = shard.tables.snapshot()
             self._host.orders.hold_writes()
 
     async def copy(self, *, near: bool) -> tuple[dict[str, Any], Mapping[str, Any]]:

@@ -38,7 +38,6 @@ class Saving:
 
     def _save(self, entry: int, shard: Shard) -> bool:
         if entry not in self._due:
-            self._host.saver.passes()
             return False
         self._due.discard(entry)
         return self._host.saver.save(entry, self._host.job, shard)

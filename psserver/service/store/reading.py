@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from psserver.service.errors import aborted, exhausted, invalid, precondition, unavailable
+from psserver.service.errors import aborted, exhausted, invalid, unavailable
 from psserver.service.guard.calls import Caller
 from psserver.service.guard.memory import Memory
 from psserver.service.store.executor import Executor, Question
@@ -84,10 +84,6 @@ class Reading:
 
     async def start_slots(self, shard: Shard, version: int, caller: Caller) -> Read:
         """Begin a read of the optimizer's state at `version` or later. `end` must follow. Raises Refused."""
-        if shard.optimizer.per_worker:
-            raise precondition(
-                "this job's optimizer remembers something else for each worker: expected a read of weights only"
-            )
 
         def nbytes(shard: Shard) -> int:
             return 4 * len(shard.optimizer.slots) * shard.layout.trainable

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psserver.checkpoint import CheckpointError, FileFacts, Store, name_of, save_shard, settled
-from psserver.checkpoint.increments import RowFiles, save_rows, usable
+from psserver.checkpoint.rows import save_rows
 from psserver.service.guard.memory import Memory
 from psserver.service.net.loop import LARGE_PASS, Owner
 from psserver.shard import Shard, ShardState, copied
@@ -41,7 +41,7 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Copy:
     """A copy of a server's state, made for log entry `entry`. `nbytes`: the memory taken for it. `rows`: those of
-    `tables`, which are still to be copied; `few`: so few that an increment saves nothing."""
+    `tables`, which are still to be copied."""
 
     entry: int
     job: str
@@ -49,7 +49,6 @@ class Copy:
     nbytes: int
     tables: Tables
     rows: SavedRows
-    few: bool
 
 
 class PassedOver(CheckpointError):
@@ -96,9 +95,6 @@ class PartSaver:
         self._next: Copy | None = None
         # Outcomes that wait for those of earlier entries.
         self._early: list[Part] = []
-        # The tables, and the files that have their rows as last written: tables remember what went since.
-        self._tables: Tables | None = None
-        self._rows: RowFiles | None = None
         # Of a copy that is written, for the next one.
         self._spare: list[Floats] = []
 
@@ -126,12 +122,10 @@ class PartSaver:
             return False
         # Drop the waiting part before the copy: the newest is enough.
         self._wait(None)
-        if shard.tables is not self._tables:
-            self._tables, self._rows = shard.tables, None
         state = settled(shard.views())
-        large, rows = state.nbytes > LARGE_PASS, shard.tables.saved_bytes
+        large = state.nbytes > LARGE_PASS
         # Rows are copied in pieces, of which a few are held at once.
-        nbytes = state.nbytes + min(rows, 4 * PIECE_BYTES)
+        nbytes = state.nbytes + min(shard.tables.saved_bytes, 4 * PIECE_BYTES)
         spare = self._take_spare()
         refusal = self._memory.take(nbytes)
         if refusal is not None:
@@ -139,8 +133,7 @@ class PartSaver:
                 Part(entry, error=f"server {self._server} has no room for a copy of what it holds: {refusal}")
             )
             return False
-        found = shard.tables.snapshot()
-        copy = Copy(entry, job, state, nbytes, shard.tables, found, rows <= LARGE_PASS)
+        copy = Copy(entry, job, state, nbytes, shard.tables, shard.tables.snapshot())
         if not large and not self._copying:
             self._wait(replace(copy, state=copied(copy.state)))
             self._begin()
@@ -182,9 +175,6 @@ class PartSaver:
             self._end(copy)
             if copy.state.nbytes > LARGE_PASS and not self._closed:
                 self._keep_spare(copy.state)
-            if self._rows is not None and self._tables is not None:
-                # The next increment builds on these files.
-                self._tables.rows_written(self._rows.version)
             self._ended(future.result())
 
         written.add_done_callback(ended)
@@ -206,31 +196,18 @@ class PartSaver:
         self._early.append(part)
         self._tell_early()
 
-    def passes(self) -> None:
-        """Another server saves a checkpoint. So this one's next has all rows: which ones go until then is not
-        remembered."""
-        if self._tables is not None and not self.working:
-            self._rows = None
-            self._tables.no_changes()
-
     def _write(self, store: Store, copy: Copy) -> Part:
-        """Write a copy, and its rows as changes of those that are written already, if that can be."""
-        entry, version = copy.entry, copy.state.facts.version
-        name, saved = name_of(entry, copy.job), None
+        """Write a copy with its rows."""
+        entry, rows = copy.entry, dict[str, FileFacts]()
+        name = name_of(entry, copy.job)
         try:
             if copy.tables:
-                before = None if copy.few or copy.tables is not self._tables else self._rows
-                base = before if usable(store, before) else None
-                pieces = copy.rows.pieces(None if base is None else base.version)
-                saved = save_rows(store, name, self._server, version, pieces, base)
-            files = save_shard(store, name, copy.state)
-            if copy.tables is self._tables:
-                self._rows = saved
-            return Part(entry, {**files, **({} if saved is None else saved.files)})
+                rows = save_rows(store, name, self._server, copy.rows.pieces())
+            return Part(entry, {**save_shard(store, name, copy.state), **rows})
         except CheckpointError as error:
             reason = f"server {self._server}: {error}"
         except Exception as error:
-            fields = event("checkpoint_failed", version=version)
+            fields = event("checkpoint_failed", version=copy.state.facts.version)
             log.exception("this server's part of a checkpoint was not written", extra=fields)
             reason = f"server {self._server} {_reason(error)}"
         store.discard(name, self._server)

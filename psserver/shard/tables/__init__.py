@@ -3,7 +3,7 @@
 from psserver.shard.tables.group import TABLE_KINDS, Tables
 from psserver.shard.tables.snapshot import TableState
 from psserver.shard.tables.table import Contribution, Table
-from psserver.shard.tables.updates import Update, advance, commit, compute
+from psserver.shard.tables.updates import advance
 
 __all__ = [
     "TABLE_KINDS",
@@ -11,8 +11,5 @@ __all__ = [
     "Table",
     "TableState",
     "Tables",
-    "Update",
     "advance",
-    "commit",
-    "compute",
 ]

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.fast import ALONE, Backend, RowPass, Variant
+from psserver.fast import ALONE, Backend, RowPass
 from psserver.optimizers import Optimizer
 from psserver.optimizers.rows import rows_optimizer
 from psserver.shard import arithmetic
@@ -91,15 +91,9 @@ class Tables:
         return bool(self.tables)
 
     @property
-    def variants(self) -> list[Variant]:
-        """The loops that updates of rows run, to be compiled."""
-        return [variant for family in self._families for variant in self.tables[family[0]].variants]
-
-    @property
     def passes(self) -> list[RowPass]:
         """The updates of rows where they lie, to be compiled."""
-        rules = [self.tables[family[0]].store.optimizer for family in self._families]
-        return [rule.one_pass for rule in rules if rule.one_pass is not None]
+        return [self.tables[family[0]].store.optimizer.one_pass for family in self._families]
 
     @property
     def nbytes(self) -> int:
@@ -234,38 +228,25 @@ class Tables:
         """The size of `rows_saved` in bytes, at most."""
         return sum(8 * table.count + table.nbytes for table in self.tables)
 
-    def rows_saved(self, since: int | None = None, *, remember: bool = True) -> dict[str, NDArray[Any]]:
-        """Return the newest rows as `SavedRows.copy` does. `remember`: as of `snapshot`."""
-        saved = self.snapshot(remember=remember)
+    def rows_saved(self) -> dict[str, NDArray[Any]]:
+        """Return the newest rows as `SavedRows.copy` does."""
+        saved = self.snapshot()
         try:
-            return saved.copy(since)
+            return saved.copy()
         finally:
             self.drop(saved)
 
-    def snapshot(self, *, remember: bool = True) -> SavedRows:
+    def snapshot(self) -> SavedRows:
         """Begin a copy of the newest rows, which another thread makes, and which the caller drops afterwards.
 
-        Updates may go on meanwhile. `remember`: from now on tables remember which rows go, as changes since this
-        version need it.
+        Updates may go on meanwhile.
         """
-        for table in self.tables if remember else ():
-            table.remember()
-        return SavedRows(self.tables, [table.snapshot() for table in self.tables])
+        return SavedRows([table.snapshot() for table in self.tables])
 
     def drop(self, saved: SavedRows) -> None:
         """Drop the snapshots of a copy that is made, or will not be."""
         for table, snapshot in zip(self.tables, saved.snapshots, strict=True):
             table.drop(snapshot)
-
-    def rows_written(self, version: int) -> None:
-        """Rows of that version are saved: changes will be asked for since then, or later."""
-        for table in self.tables:
-            table.forget_gone(version)
-
-    def no_changes(self) -> None:
-        """Nobody will ask for changes before all rows are saved again: remember no more which rows go."""
-        for table in self.tables:
-            table.remember_no_more()
 
     def added_rows(self) -> dict[str, NDArray[Any]]:
         """Return the rows of the coming update by name, without a copy."""

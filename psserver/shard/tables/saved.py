@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psserver.shard.tables.snapshot import Snapshot, TableState
-from psserver.shard.tables.table import Table
 
 Named = dict[str, NDArray[Any]]
 # Bytes of a piece, or a little more. Memory of this size is used again and again; some GB for all rows would come from
@@ -18,30 +17,26 @@ PIECE_BYTES: Final = 16 << 20
 class SavedRows:
     """Rows of all tables as of one version, to be copied by one thread, once: whole or in pieces."""
 
-    def __init__(self, tables: Sequence[Table], snapshots: Sequence[Snapshot]) -> None:
+    def __init__(self, snapshots: Sequence[Snapshot]) -> None:
         """Keep the snapshots of tables to save."""
-        self._tables, self.snapshots = tables, snapshots
+        self.snapshots = snapshots
 
-    def copy(self, since: int | None = None) -> Named:
-        """Return rows in arrays of their own, by name.
-
-        `since`: only rows that changed after that version, and `table/<t>/gone`, the keys of those that went.
-        """
+    def copy(self) -> Named:
+        """Return rows in arrays of their own, by name."""
         found: Named = {}
         for t, snapshot in enumerate(self.snapshots):
-            found |= self._gone(t, since) | _named(t, snapshot.copy(since))
+            found |= _named(t, snapshot.copy())
         return found
 
-    def pieces(self, since: int | None = None, nbytes: int = PIECE_BYTES) -> Iterator[Named]:
+    def pieces(self, nbytes: int = PIECE_BYTES) -> Iterator[Named]:
         """Yield the rows that `copy` returns in pieces of about `nbytes`.
 
         Its array of a name is those of that name in all pieces, one behind the other. A piece may have rows of several
-        tables, and the first has all keys that went.
+        tables.
         """
-        held = [self._gone(t, since) for t in range(len(self._tables))]
-        size = sum(array.nbytes for each in held for array in each.values())
+        held, size = list[Named](), 0
         for t, snapshot in enumerate(self.snapshots):
-            for state in snapshot.pieces(since):
+            for state in snapshot.pieces():
                 held.append(_named(t, state))
                 size += state.nbytes
                 if size >= nbytes:
@@ -49,11 +44,6 @@ class SavedRows:
                     held, size = [], 0
         if held:
             yield joined(held)
-
-    def _gone(self, t: int, since: int | None) -> Named:
-        if since is None:
-            return {}
-        return {f"table/{t}/gone": self._tables[t].gone(since, self.snapshots[t].version)}
 
 
 def joined(pieces: list[Named]) -> Named:

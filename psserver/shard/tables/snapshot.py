@@ -87,19 +87,17 @@ class Snapshot:
             self._new.append(rows)
             self._kept += rows.nbytes
 
-    def copy(self, since: int | None = None) -> TableState:
-        """Return all rows in arrays of their own, or those that changed after version `since`."""
+    def copy(self) -> TableState:
+        """Return all rows in arrays of their own."""
         made, at = _room(self._store, self.rows), 0
-        for piece in self.pieces(since):
+        for piece in self.pieces():
             at = _put(made, at, piece)
         return made.part(slice(at))
 
-    def pieces(self, since: int | None = None) -> Iterator[TableState]:
+    def pieces(self) -> Iterator[TableState]:
         """Yield what `copy` returns, `PIECE` rows or so at a time; there may be none in a piece."""
         for start in range(0, BUCKETS, self._step):
             piece = self._piece(start, start + self._step)
-            if since is not None:
-                piece = piece.part(piece.touched.astype(np.int64) > since)
             self._next = start + self._step
             if self._next % self._group == 0:
                 self._freed += _nbytes(self._saved[start // self._group])

@@ -11,15 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psserver.fast import ALONE, Backend, update_of
-from psserver.fast.rows import RowUpdate, Saved, Slots, Words, parts_of
+from psserver.fast.rows import Saved, Slots, Words, parts_of
 from psserver.optimizers.rows import RowOptimizer, RowStep
 from psserver.shard.tables.chunks import Chunks
 from psserver.shard.tables.finder import Finder
 from pswire.model.tables import Floats
 
 Counts = NDArray[np.uint32]
-# Rows of an update that are computed at once.
-_BLOCK = 1 << 12
 
 
 class RowStore:
@@ -81,25 +79,6 @@ class RowStore:
             words, values.view(np.float32), {name: slot.view(np.float32) for name, slot in named}, ages
         )
 
-    def step(self, rows: "WholeRows", gradients: Floats, numbers: RowStep) -> tuple[Floats, Counts | None]:
-        """Return the values after an update, and how many elements of each row kept theirs; None if none did.
-
-        The slots in `rows` advance; `gradients` are overwritten. Goes by blocks that stay in the cache from one pass to
-        the next.
-        """
-        after, kept = np.empty_like(rows.values), None
-        for start in range(0, len(after), _BLOCK):
-            part = slice(start, start + _BLOCK)
-            state = {name: slot[part] for name, slot in rows.state.items()}
-            own = rows.values[part], gradients[part], after[part]
-            counts = rows.ages[part, 1]
-            if not self.optimizer.step(*own, state, counts, numbers, self.backend):
-                kept = np.zeros(len(after), np.uint32) if kept is None else kept
-                marked = np.isnan(after[part])
-                np.copyto(after[part], rows.values[part], where=marked)
-                kept[part] = marked.sum(axis=1)
-        return after, kept
-
     def write(self, slots: Slots, values: Floats, rows: "WholeRows") -> None:
         """Write `values`, and `rows` except for its own, at different slots; those beyond `count` are new."""
         if not slots.size:
@@ -109,17 +88,9 @@ class RowStore:
         self._rows.scatter(slots, values, rows.words)
         self.count = max(self.count, room)
 
-    @property
-    def in_place(self) -> RowUpdate | None:
-        """The update of rows where they lie; None for a rule that has none."""
-        wanted = self.optimizer.one_pass
-        return None if wanted is None else update_of(wanted)
-
-    def advance(
-        self, run: RowUpdate, slots: Slots, gradients: Floats, saved: Saved, numbers: RowStep
-    ) -> Counts | None:
+    def advance(self, slots: Slots, gradients: Floats, saved: Saved, numbers: RowStep) -> Counts | None:
         """Update rows where they lie. Return how many elements of each row kept their old values; None if none did."""
-        passed = self.optimizer.pass_numbers(numbers)
+        run, passed = update_of(self.optimizer.one_pass), self.optimizer.pass_numbers(numbers)
         return run(self._rows.memory, slots, gradients, saved, numbers.version + 1, passed)
 
     def make(self, values: Floats) -> Slots:

@@ -8,7 +8,6 @@ written is replaced: readers take no lock, and see no mixture.
 One thread at a time updates (`psserver.shard.tables.updates`), forgets and restores; any number may read meanwhile.
 """
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Final
@@ -16,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.fast import ALONE, Backend, Variant
+from psserver.fast import ALONE, Backend
 from psserver.fast import rows as kernels
 from psserver.fast.rows import Places, Slots
 from psserver.optimizers.rows import RowOptimizer
@@ -69,9 +68,6 @@ class Table:
         # Since this process made the table: versions, rows that they changed (and the last one did), rows that were
         # made and evicted, and gradients for rows that were not made.
         self._versions = self._touched = self._newest = self._made = self._evicted = self._refused = 0
-        # Versions at which rows went, and their keys; None until changes are asked for.
-        self._graves: deque[tuple[int, Keys]] | None = None
-        self._grave_bytes, self._remembered = 0, version
         # Copies that are being made.
         self._snapshots = tuple[Snapshot, ...]()
 
@@ -91,11 +87,6 @@ class Table:
     def slot_names(self) -> tuple[str, ...]:
         """The names of the optimizer's slots."""
         return tuple(self.store.optimizer.widths)
-
-    @property
-    def variants(self) -> list[Variant]:
-        """The loops of the optimizer, to be compiled."""
-        return self.store.optimizer.variants
 
     def figures(self) -> TableFigures:
         """Return what the table holds and how its rows are used."""
@@ -174,7 +165,7 @@ class Table:
         for own, rows, factor in contributions:
             wide = np.empty((keys.size, self.spec.dim), np.float32)
             kernels.spread(keys, own, np.ascontiguousarray(rows), wide)
-            added.add(wide.reshape(-1), factor, "", self.store.backend)
+            added.add(wide.reshape(-1), factor, self.store.backend)
         total = added.total()
         return keys, total.values.reshape(keys.size, self.spec.dim), total.pending
 
@@ -200,7 +191,7 @@ class Table:
             snapshot.save(keys, slots)
 
     def _measure(self) -> None:
-        self.nbytes = self._index.nbytes + self.count * self.row_bytes + self._grave_bytes
+        self.nbytes = self._index.nbytes + self.count * self.row_bytes
 
     def _evict(self, version: int) -> None:
         """Drop rows by the table's rules: pure functions of the rows, so the same on any number of servers.
@@ -218,9 +209,6 @@ class Table:
         # Before the slots are given away, for readers in other threads.
         self.evictions += 1
         self._evicted += int(going.sum())
-        if self._graves is not None:
-            self._graves.append((version, keys[going]))
-            self._grave_bytes += keys[going].nbytes
         self.publish(Undo.of(version, keys[going], self.store.values(slots[going])))
         self.save(keys[going], slots[going])
         self._index.remove(keys[going])
@@ -242,36 +230,6 @@ class Table:
 
     # Saved state
 
-    def gone(self, since: int, until: int | None = None) -> Keys:
-        """Return the keys of rows that went after version `since`, up to `until`, sorted; some may have rows again.
-
-        Raises ValueError if `remember` was not called by then.
-        """
-        if self._graves is None or since < self._remembered:
-            raise ValueError(
-                f"table {self.spec.name!r}: rows that went after version {since} are not remembered"
-            )
-        until = self.version if until is None else until
-        # Another thread may note more of them.
-        found = [keys for version, keys in list(self._graves) if since < version <= until]
-        return np.unique(np.concatenate([np.zeros(0, np.uint64), *found]))
-
-    def remember(self) -> None:
-        """Remember which rows go from now on, for `gone`."""
-        if self._graves is None:
-            self._graves, self._remembered = deque(), self.version
-
-    def remember_no_more(self) -> None:
-        """Forget which rows went, until `remember`."""
-        self._graves, self._grave_bytes = None, 0
-        self._measure()
-
-    def forget_gone(self, version: int) -> None:
-        """Forget rows that went at `version` or before: nobody asks for changes since an earlier one."""
-        while self._graves and self._graves[0][0] <= version:
-            self._grave_bytes -= self._graves.popleft()[1].nbytes
-        self._measure()
-
     def snapshot(self) -> Snapshot:
         """Begin a copy of the newest version, which another thread makes. Until `drop` updates save rows for it."""
         made = Snapshot(self._index, self.store, self.version)
@@ -282,15 +240,9 @@ class Table:
         """Save nothing more for a copy: it is made, or will not be."""
         self._snapshots = tuple(each for each in self._snapshots if each is not snapshot)
 
-    def state(self, since: int | None = None, buckets: Buckets | None = None) -> TableState:
-        """Return the newest version, or the rows in it that changed after version `since`, in arrays of its own.
-
-        `buckets`: of all, which are chosen; None: all of them.
-        """
+    def state(self, buckets: Buckets | None = None) -> TableState:
+        """Return the newest version, in arrays of its own. `buckets`: of all, which are chosen; None: all of them."""
         keys, slots = self._index.sorted(buckets)
-        if since is not None:
-            changed = self.store.ages(slots)[:, 0] > since
-            keys, slots = keys[changed], slots[changed]
         rows = self.store.whole(slots)
         touched, counts = rows.ages.T.copy()
         return TableState(keys, rows.values, rows.state, touched, counts)

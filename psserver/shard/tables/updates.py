@@ -1,8 +1,7 @@
-"""Updates of tables of one store: computed beside the rows, or written where they lie.
+"""Updates of tables of one store, written where the rows lie.
 
-`advance` makes the coming version: in place, saving each row before it changes, or for a rule that has no such pass by
-`compute` and `commit`. Both give the same bits. An element that would not be finite keeps its old value and slots; of a
-rule that sees whole rows, the row does. Ages and counts advance.
+`advance` makes the coming version, and saves each row before it changes. An element that would not be finite keeps its
+old value and slots; of a rule that sees whole rows, the row does. Ages and counts advance.
 """
 
 from collections.abc import Sequence
@@ -10,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.fast.rows import RowUpdate, Saved, Slots
+from psserver.fast.rows import Saved, Slots
 from psserver.optimizers.rows import RowStep
-from psserver.shard.tables.store import Counts, RowStore, WholeRows
-from psserver.shard.tables.table import Contribution, Table, fresh, in_blocks
+from psserver.shard.tables.store import Counts, RowStore
+from psserver.shard.tables.table import Contribution, Table, in_blocks
 from psserver.shard.tables.undo import Undo
 from pswire.model.adjacent import joined
 from pswire.model.rows import CutRows
@@ -37,22 +36,6 @@ class Part:
 
 
 @value
-class Update:
-    """The coming version of rows of several tables of one store, computed and not yet there.
-
-    `slots`: -1 for rows that do not exist yet. `rows`: their values before; the optimizer's slots and the ages
-    afterwards. `after`: the values, [n, dim]. `kept`: how many elements of each row kept theirs; None if none did.
-    """
-
-    version: int
-    parts: tuple[Part, ...]
-    slots: Slots
-    rows: WholeRows
-    after: Floats
-    kept: Counts | None
-
-
-@value
 class _Asked:
     """Rows that contributions would change. `totals`: their gradients, still to be multiplied by `factor`."""
 
@@ -68,9 +51,6 @@ class _Asked:
     @property
     def version(self) -> int:
         return self.parts[0].table.version
-
-    def step(self, scale: float, lr_scale: float) -> RowStep:
-        return RowStep(self.version, lr_scale, self.factor, scale)
 
 
 def _asked(contributions: Contributions, rows: CutRows | None = None) -> _Asked:
@@ -120,36 +100,6 @@ def _alone(contributions: Contributions, rows: CutRows) -> tuple[Sequence[Keys],
     return rows.keys, rows.values, next(factors, 1.0)
 
 
-def compute(contributions: Contributions, scale: float, lr_scale: float) -> Update:
-    """Compute the coming version of tables of one store; changes nothing."""
-    asked = _asked(contributions)
-    store, version = asked.store, asked.version
-    rows = store.whole(asked.slots)
-    fresh([part.table for part in asked.parts], [part.keys for part in asked.parts], asked.slots, rows.values)
-    # Copied, because the step overwrites them.
-    after, kept = store.step(rows, asked.totals.copy(), asked.step(scale, lr_scale))
-    rows.ages[:, 0] = version + 1
-    rows.ages[:, 1] += np.uint32(1)
-    return Update(version + 1, asked.parts, asked.slots, rows, after, kept)
-
-
-def commit(update: Update) -> None:
-    """Make the version that `compute` returned. Raises ValueError, with nothing changed, for another."""
-    for part in update.parts:
-        if update.version != part.table.version + 1:
-            expected = part.table.version + 1
-            raise ValueError(f"expected an update to version {expected}, got one to {update.version}")
-    store, slots = update.parts[0].table.store, update.slots.copy()
-    _save(update.parts, slots)
-    for part in update.parts:
-        rows = update.rows.values[part.start : part.stop]
-        part.table.publish(Undo.of(update.version, part.keys, rows))
-    made = np.flatnonzero(slots < 0)
-    slots[made] = store.take(made.size)
-    store.write(slots, update.after, update.rows)
-    _take_up(update.version, update.parts, slots, made)
-
-
 def _save(parts: Sequence[Part], slots: Slots) -> None:
     """Save rows for copies under way, before they change."""
     for part in parts:
@@ -176,21 +126,15 @@ def advance(
     Return how many elements of rows it could change, and how many of these each table kept back, by name. `rows`: those
     of all contributions, if these are one payload.
     """
-    run = contributions[0][0].store.in_place
-    if run is None:
-        update = compute(contributions, scale, lr_scale)
-        commit(update)
-        parts, kept = update.parts, update.kept
-    else:
-        asked = _asked(contributions, rows)
-        parts, kept = asked.parts, _write(run, asked, asked.step(scale, lr_scale))
+    asked = _asked(contributions, rows)
+    parts, kept = asked.parts, _write(asked, RowStep(asked.version, lr_scale, asked.factor, scale))
     elements = parts[-1].stop * parts[0].table.spec.dim
     if kept is None:
         return elements, {}
     return elements, {part.table.spec.name: int(kept[part.start : part.stop].sum()) for part in parts}
 
 
-def _write(run: RowUpdate, asked: _Asked, step: RowStep) -> Counts | None:
+def _write(asked: _Asked, step: RowStep) -> Counts | None:
     """Update in place. Return how many elements of each row kept their old values; None if none did.
 
     Until the end no reader is told of the version, and none finds its new rows.
@@ -205,7 +149,7 @@ def _write(run: RowUpdate, asked: _Asked, step: RowStep) -> Counts | None:
     for part in parts:
         rows = saved.values[part.start : part.stop]
         part.table.publish(Undo(asked.version + 1, part.keys, rows, saved.filled, part.start))
-    kept = store.advance(run, slots, asked.totals, saved, step)
+    kept = store.advance(slots, asked.totals, saved, step)
     _take_up(asked.version + 1, parts, slots, made)
     return kept
 

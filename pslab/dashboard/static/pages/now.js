@@ -112,7 +112,7 @@ function workersCard() {
     const lines = workers
       .filter((worker) => worker.state === "waiting")
       .flatMap((worker) =>
-        worker.releasers
+        (worker.releasers ?? [])
           .slice(0, 4)
           .filter((name) => rows.has(name) && name !== worker.name)
           .map((name) => [top(worker.name), top(name)]),
@@ -191,8 +191,7 @@ function recordedWorkers(model, t) {
       name: model.workers[number],
       state: found.state,
       seconds: t - found.since,
-      why: found.state === "waiting" ? model.why(found, t) || "its next ticket" : "",
-      releasers: (found.releasers ?? []).map((other) => model.workers[other]),
+      why: found.state === "waiting" ? found.event : "",
       doing: doing(found),
       facts: factsOf(count, dropped[number], count ? sum / count : 0, 0),
     };
