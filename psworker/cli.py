@@ -105,7 +105,8 @@ def main(
       ps-worker --ps-hosts localhost:7070,localhost:7071 --job examples/digits.py:Digits
 
     The job is a small Python module of yours: a model, a dataset for worker i
-    of n, and a loss (see psworker.Job). A worker may join or be restarted
+    of n, and a loss (see psworker.Job). Keras computes it by TensorFlow, or by
+    what KERAS_BACKEND names: jax, torch. A worker may join or be restarted
     at any time; it goes on with the first batch that it has not committed.
     """
     set_up("ps-worker", log_format)

@@ -50,7 +50,7 @@ def connect(
 
     `variables`: a built Keras model, or initial values, by name or with their specifications. Of a model, trainable
     variables are trained and others (BatchNorm's averages) are state: changes are pushed, and no optimizer moves them;
-    `psworker.tensorflow.named_variables` has both by name. With values by name, `state` names the state; a warning
+    `psworker.keras.named_variables` has both by name. With values by name, `state` names the state; a warning
     names variables that look like state and are not listed. The first worker of a job installs its values; all others
     must name the same variables.
     `prefetch`: fetch the next version while a turn is computed, if the policy grants ahead; in `turns` with `rows`, no
@@ -158,14 +158,10 @@ def _no_state_beside(state: Collection[str] | None, what: str) -> None:
 
 
 def _of_model(model: Any) -> list[tuple[VariableSpec, ArrayLike]]:
-    # Imported late, because it loads TensorFlow. A caller with a Keras model has loaded it already.
-    from psworker.backends.tensorflow.variables import collect
-    from psworker.job.errors import JobError
+    # Imported late, because it loads Keras. A caller with a Keras model has loaded it already.
+    from psworker.backends.keras.variables import collect
 
-    try:
-        found = collect(model)
-    except JobError as error:
-        raise ValueError(str(error)) from error
+    found = collect(model)
     return list(zip(found.specs, found.values(), strict=True))
 
 

@@ -20,7 +20,7 @@ from pswire.config.sections import Section
 from pswire.exits import ExitCode
 from pswire.logs.events import event, last_words
 from pswire.patience import SERVER_TIMEOUT
-from psworker.backends import computes
+from psworker.backends import DeviceError, computes
 from psworker.connecting import open_link
 from psworker.connection import Connection
 from psworker.errors import Diverged, JobOver, Refused, SessionError, Unreachable, Untrusted
@@ -202,7 +202,7 @@ def _train(
         work=trainer.work,
         epochs=experiment.job.epochs,
         optimizer=optimizer,
-        computes=computes("tensorflow", trainer.device),
+        computes=computes(trainer.backend, trainer.device),
         function=trainer.function,
         tables=tables_of(trainer),
     ) as link:
@@ -297,10 +297,7 @@ def injected_delay(experiment: Experiment, worker_index: int, seed: int) -> Paus
 
 
 def _trainer(experiment: Experiment, device: str) -> Any:
-    """Load the trainer, and TensorFlow with it: only after every check that does not need TensorFlow."""
-    import psworker.backends.tensorflow.quiet  # noqa: F401
-    from psworker.tensorflow.device import DeviceError
-
+    """Load the trainer, and Keras with it: only after every check that does not need Keras."""
     try:
         return load_trainer(experiment, device)
     except DeviceError as error:

@@ -1,4 +1,4 @@
-"""The trainer of an experiment's [job], and the optimizer that it asks for. Only the calls load TensorFlow."""
+"""The trainer of an experiment's [job], and the optimizer that it asks for. Only the calls load Keras."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,14 +8,20 @@ from pswire.config.experiment import Experiment
 from psworker.job import JobError, load_job
 
 
-def load_trainer(experiment: Experiment, device: str, *, deterministic: bool | None = None) -> Any:
-    """Return a `psworker.tensorflow.Trainer` of the experiment's [job], with the weights of job.initial if that is set.
+def load_trainer(
+    experiment: Experiment,
+    device: str,
+    *,
+    deterministic: bool | None = None,
+    optimizer: Mapping[str, object] | None = None,
+) -> Any:
+    """Return a `psworker.keras.jobs.trainer.Trainer` of the experiment's [job], with the weights of job.initial if that
+    is set. Keras computes with the backend that KERAS_BACKEND names, TensorFlow by default.
 
-    `device`: "auto", "cpu" or "gpu:N". `deterministic`: run.deterministic if None. Raises JobError and DeviceError.
+    `device`: "auto", "cpu" or "gpu:N". `deterministic`: run.deterministic if None. `optimizer`: the servers', which may
+    clip in its place. Raises JobError and DeviceError.
     """
-    import psworker.backends.tensorflow.quiet  # noqa: F401
-    from psworker.tensorflow.device import set_up
-    from psworker.tensorflow.trainer import Trainer
+    from psworker.keras.jobs.trainer import Trainer, set_up
 
     run = experiment.run
     wanted = run.deterministic if deterministic is None else deterministic
@@ -25,6 +31,8 @@ def load_trainer(experiment: Experiment, device: str, *, deterministic: bool | N
     trainer = Trainer(job, device=device, seed=run.seed, deterministic=wanted)
     if experiment.job.initial:
         trainer.begin_with(Path(experiment.job.initial))
+    if optimizer is not None:
+        trainer.clip_beside(optimizer)
     return trainer
 
 
@@ -45,12 +53,5 @@ def requested_optimizer(trainer: Any, servers: int = 1) -> dict[str, Any] | None
         config = translate(trainer.optimizer, trainer.trained, servers=servers)
     except TranslationError as error:
         raise JobError(f"the optimizer of job {type(trainer.job).__name__}: {error}") from error
-    leave_clipping(trainer, config)
+    trainer.clip_beside(config)
     return config
-
-
-def leave_clipping(trainer: Any, optimizer: Mapping[str, object]) -> None:
-    """Let the trainer clip gradients only if servers with this [optimizer] do not."""
-    from psworker.keras.translate import worker_clips
-
-    trainer.clip(here=worker_clips(trainer.optimizer, optimizer))

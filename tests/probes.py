@@ -97,8 +97,15 @@ def staged(shard: Shard, ticket: int) -> NDArray[Any]:
 
 
 def variables_of(trainer: Any) -> Any:
-    """The variables of a trainer in the plan's order; `.variables`, `.values()`, `.assign(arrays)`."""
+    """The variables of a trainer in the plan's order; `.found.variables`, `.values()`, `.put(arrays)`."""
     return trainer._variables
+
+
+def traces_of(trainer: Any) -> int:
+    """How often TensorFlow has traced a trainer's step."""
+    step = trainer._compute
+    functions = (step._adds, step._finishes, step._first_adds, step._first_finishes)
+    return sum(each.experimental_get_tracing_count() for each in functions if not step._eager)
 
 
 def remembered(work: Any) -> list[np.ndarray] | None:

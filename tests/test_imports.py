@@ -48,8 +48,8 @@ class Rule:
     save: tuple[str, ...] = ()
 
 
-# `fit` on Keras' other backends.
-OTHER_FITS = ("psworker.backends.jax.fit", "psworker.backends.torch.fit")
+# Keras' other backends.
+OTHER_STEPS = ("psworker.backends.jax.step", "psworker.backends.torch.step")
 
 RULES = (
     *(Rule(package, never=PICKLES) for package in PACKAGES),
@@ -159,17 +159,16 @@ RULES = (
         "psworker",
         never=TENSORFLOW,
         but=(
-            "psworker.tensorflow",
             "psworker.keras",
             "psworker.backends.tensorflow",
             "psworker.backends.keras",
-            *OTHER_FITS,
+            *OTHER_STEPS,
         ),
     ),
     # Keras' part knows no backend: what is TensorFlow's own is in that backend.
     Rule("psworker.keras", never=("tensorflow", "torch", "jax", "jaxlib")),
     Rule("psworker.backends.keras", never=("tensorflow",)),
-    *(Rule(name, never=("tensorflow",)) for name in OTHER_FITS),
+    *(Rule(name, never=("tensorflow",)) for name in OTHER_STEPS),
     Rule("psworker", never=("torch",), but=("psworker.torch", "psworker.backends.torch")),
     Rule("psworker", never=("jax", "jaxlib"), but=("psworker.jax", "psworker.backends.jax")),
     # A chain is known by what it is made of, and Optax is loaded by whoever makes one.
@@ -196,7 +195,7 @@ RULES = (
         ),
         never=IMPURE,
     ),
-    Rule("pslab", never=(*TENSORFLOW, "psworker.tensorflow", "examples")),
+    Rule("pslab", never=(*TENSORFLOW, "psworker.keras", "examples")),
     # Slow to load, and only the laboratory's: see test_commands_start_without_pandas.
     *(Rule(package, never=("pandas",)) for package in ("pswire", "psserver", "psworker")),
     Rule("pslab", never=("pandas",), but=("pslab.runs.frames", "pslab.compare.charts")),
@@ -422,14 +421,14 @@ def test_no_server_module_loads_tensorflow() -> None:
 
 def test_worker_without_tensorflow() -> None:
     """The session is a library for loops that need numpy only."""
-    ours = ("psworker.tensorflow", "psworker.keras", "psworker.torch", "psworker.jax")
+    ours = ("psworker.keras", "psworker.torch", "psworker.jax")
     backends = tuple(f"psworker.backends.{name}" for name in ("keras", "tensorflow", "torch", "jax"))
     code = import_all("psworker", but=(*ours, *backends))
-    assert not loaded(code) & {*TENSORFLOW, "torch", "jax", "psserver", "psworker.tensorflow"}
+    assert not loaded(code) & {*TENSORFLOW, "torch", "jax", "psserver", "psworker.keras"}
 
 
 def test_lab_loads_no_tensorflow() -> None:
-    assert not loaded(import_all("pslab")) & {*TENSORFLOW, "psworker.tensorflow"}
+    assert not loaded(import_all("pslab")) & {*TENSORFLOW, "psworker.keras"}
 
 
 def test_commands_start_without_pandas() -> None:

@@ -108,12 +108,12 @@ def _job_trainers(experiment: Experiment) -> TrainerFactory:
 
     The trainers are deterministic, because a simulated run must be repeatable.
     """
-    from psworker.trainers import leave_clipping, load_trainer
+    from psworker.trainers import load_trainer
 
     def make(number: int) -> Trainer:
         section = experiment.workers.get(number)
-        trainer: Trainer = load_trainer(experiment, section.device if section else "auto", deterministic=True)
-        leave_clipping(trainer, experiment.optimizer.config)
+        device, optimizer = section.device if section else "auto", experiment.optimizer.config
+        trainer: Trainer = load_trainer(experiment, device, deterministic=True, optimizer=optimizer)
         return trainer
 
     return make

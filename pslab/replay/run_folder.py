@@ -21,7 +21,7 @@ from psserver.weights_file import WeightsFileError
 from pswire.config.experiment import FROM_JOB
 from pswire.decisions.entries import Job
 from psworker.local import Trainer
-from psworker.trainers import leave_clipping, load_trainer
+from psworker.trainers import load_trainer
 
 
 def replay_of(run: Run) -> Replay:
@@ -87,9 +87,8 @@ def _trainer(run: Run, job: Job, optimizer: Mapping[str, Any], experiment: Exper
     # The replay runs in one process, on the device of the first worker.
     section = experiment.workers.get(0)
     trainer: Trainer = load_trainer(
-        experiment, section.device if section else "auto", deterministic=_repeats(run)
+        experiment, section.device if section else "auto", deterministic=_repeats(run), optimizer=optimizer
     )
-    leave_clipping(trainer, optimizer)
     return trainer
 
 

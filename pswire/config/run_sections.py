@@ -280,7 +280,8 @@ class JobSection(Section):
     """[job]: where the user's code is. Without `module` and `script` (a simulated problem) it has `epochs` only."""
 
     module: Annotated[str, Flag((WORKER,), name="job", metavar="MODULE:NAME")] = ""
-    """what to train: `package.module:attribute` or `path/file.py:attribute`"""
+    """what to train: `package.module:attribute` or `path/file.py:attribute`. Keras computes with what the environment
+    variable KERAS_BACKEND names: tensorflow (the default), jax or torch"""
 
     epochs: Annotated[int, Field(ge=1, le=2**20), Flag((WORKER, RUN), metavar="N")] = 1
     """passes over the data"""

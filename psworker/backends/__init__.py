@@ -1,12 +1,13 @@
 """The seam to a framework: what a loop on parameter servers needs of a model, whoever computes its gradients.
 
-`Model` is the protocol. `psworker.backends.torch`, `.jax`, `.numpy` and `.keras` implement it, the last
-for Keras models on TensorFlow; `psworker.remote` uses it. Nothing here loads a framework.
+`Model` is the protocol. `psworker.backends.torch`, `.jax`, `.numpy` and `.keras` implement it; `psworker.remote` uses
+it. Nothing here loads a framework.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -25,6 +26,29 @@ log = logging.getLogger("ps-worker")
 
 class ModelError(Unsupported, ValueError):
     """Servers cannot train this model, or take this gradient; the text names the variable and what to do."""
+
+
+class DeviceError(Exception):
+    """The wanted device is not there, or the framework has been set up otherwise in this process."""
+
+
+def gpu_number(wanted: str, gpus: int, framework: str) -> int | None:
+    """Return the number of the GPU of "auto", "cpu" or "gpu:N", of as many as there are; None for the CPU.
+
+    Raises DeviceError for one that is not there.
+    """
+    if wanted == "cpu":
+        return None
+    if wanted == "auto":
+        return 0 if gpus else None
+    match = re.fullmatch(r"gpu:(\d+)", wanted)
+    if match is None:
+        raise DeviceError(f"a device is 'auto', 'cpu' or 'gpu:N' (N from 0), got {wanted!r}")
+    index = int(match[1])
+    if index >= gpus:
+        there = ", ".join(["cpu", *(f"gpu:{n}" for n in range(gpus))])
+        raise DeviceError(f"there is no {wanted!r}: {framework} sees {there}")
+    return index
 
 
 def infinite_state(name: str) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from pswire.nearest import nearest
+from psworker.errors import Unsupported
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _OURS = str(Path(__file__).resolve().parent)
@@ -62,11 +63,14 @@ def in_words(error: BaseException) -> str:
 
 @contextmanager
 def blame(what: str) -> Iterator[None]:
-    """Turn an exception of the user's code into a `JobError` that names the part of the job: `what`."""
+    """Turn an exception of the user's code into a `JobError` that names the part of the job: `what`; also one of ours,
+    of what servers cannot do."""
     try:
         yield
     except JobError:
         raise
+    except Unsupported as error:
+        raise JobError(f"{what}: {error}") from error
     except Exception as error:
         raise JobError(f"{what} raised {in_words(error)}", user_traceback(error)) from error
 

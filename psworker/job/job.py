@@ -91,10 +91,11 @@ class Job(ABC):
     default's type; an option without a default must be given. Raises JobError for options that do not fit.
     """
 
-    #: The quantity to minimise: a method ``loss(self, model, batch)`` that returns a scalar tensor, the batch's mean
-    #: loss; or anything that Keras' `compile` takes: a Keras loss, its name, a function of (y_true, y_pred), or a list
-    #: or dict of these for several outputs. The latter are for batches ``(x, y)`` or ``(x, y, sample_weight)``. A Keras
-    #: model's `losses` (regularisers) are added. None: `model` returns a compiled model, which is trained as compiled.
+    #: The quantity to minimise: anything that Keras' `compile` takes: a Keras loss, its name, a function of (y_true,
+    #: y_pred), or a list or dict of these for several outputs, for a Keras model and batches ``(x, y)`` or ``(x, y,
+    #: sample_weight)``; or, on TensorFlow, a method ``loss(self, model, batch)`` that returns a scalar tensor, the
+    #: batch's mean loss. A Keras model's `losses` (regularisers) are added. None: `model` returns a compiled model,
+    #: which is trained as compiled.
     loss: ClassVar[Any] = None
 
     #: The data as work units, which the coordinator deals to workers on demand: a `psworker.WorkUnits`, or a property
@@ -125,7 +126,7 @@ class Job(ABC):
 
     @abstractmethod
     def model(self) -> Any:
-        """Build the model: a built Keras 3 model, a `tf.Module`, or any list, tuple, dict or object
+        """Build the model: a Keras 3 model, or, with a method `loss`, a `tf.Module` or any list, tuple, dict or object
         that holds `tf.Variable`s. Called once per worker, with the same random seed in each."""
 
     @abstractmethod
@@ -141,7 +142,7 @@ class Job(ABC):
     def gradients(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
         """Return what to push in place of `gradients`: one float32 tensor per variable, of the same shapes.
 
-        Called in TensorFlow's graph, after accumulation and before an optimizer's clipping.
+        Called in the step, traced where the backend traces it, after accumulation and before an optimizer's clipping.
         `variables`: the trained ones, in the same order: a Keras model's own, else `tf.Variable`s.
         """
         return gradients

@@ -13,7 +13,8 @@ if os.environ.setdefault("KERAS_BACKEND", "tensorflow") == "tensorflow":
     import psworker.backends.tensorflow
 elif os.environ["KERAS_BACKEND"] == "jax":
     import psworker.backends.jax  # noqa: F401  (sets how JAX takes memory)
-from psworker.backends.keras import FitError
+from psworker.backends.keras.step import FitError
+from psworker.backends.keras.variables import named_variables
 from psworker.keras.distribution import distribute
 from psworker.keras.embedding import RemoteEmbedding, read_rows
 from psworker.keras.exporting import export
@@ -34,6 +35,7 @@ __all__ = [
     "TranslationError",
     "distribute",
     "export",
+    "named_variables",
     "read_rows",
     "translate",
 ]

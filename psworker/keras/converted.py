@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from pswire.model.tables import Floats, TableSpec, initial_rows, mix
 from pswire.nearest import did_you_mean
-from psworker.backends.keras import FitError, read
+from psworker.backends.keras.step import FitError
+from psworker.backends.keras.variables import read
 from psworker.backends.lookups import Remote
 from psworker.keras.embedding import table_spec
 

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 import keras
 
-from psworker.backends.keras import FitError, backend
+from psworker.backends.keras.step import FitError, backend
 from psworker.connection import Connection, Hosts, Where
 from psworker.keras.converted import Converted
 from psworker.keras.fit.distributed import Distributed

@@ -15,7 +15,8 @@ from typing import Any, Unpack
 
 import keras
 
-from psworker.backends.keras import KerasModel, backend, collect
+from psworker.backends.keras.step import backend
+from psworker.backends.keras.variables import KerasModel, collect
 from psworker.backends.lookups import tables_of
 from psworker.connection import Hosts, Where
 from psworker.keras.translate import translate, warn_of_clipping, worker_clips

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from psworker.backends.keras import unwrapped
+from psworker.backends.keras.step import unwrapped
 from psworker.keras.translate import keras_row
 
 

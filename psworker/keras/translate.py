@@ -14,7 +14,7 @@ from typing import Any
 
 import keras
 
-from psworker.backends.keras import unwrapped
+from psworker.backends.keras.step import unwrapped
 from psworker.optimizers import (
     Config,
     Row,

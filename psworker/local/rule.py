@@ -48,7 +48,7 @@ Gradient = Callable[[Flats, Any], Result]
 
 
 class Trainer(Protocol):
-    """A model with its data, such as `psworker.tensorflow.Trainer` or `pslab.simulator.problems.NumpyTrainer`."""
+    """A model with its data, such as `psworker.keras.jobs.trainer.Trainer`, or `NumpyTrainer` of the simulator."""
 
     @property
     def specs(self) -> Sequence[tuple[VariableSpec, NDArray[Any]]]:

@@ -21,7 +21,7 @@ from pslab.runs.folder import EXPERIMENT
 from psserver.optimizers import build
 from pswire.model.plan import make_plan
 from psworker.job import load_job
-from psworker.tensorflow import Trainer
+from psworker.keras.jobs.trainer import Trainer
 
 Arrays = dict[str, np.ndarray]
 

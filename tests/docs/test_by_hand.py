@@ -58,7 +58,7 @@ def test_a_policy_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_job_of_your_own(page: str, options: dict[str, object], samples: int, tmp_path: Path) -> None:
     from pswire.model.plan import make_plan
     from psworker.job import load_job
-    from psworker.tensorflow import Trainer
+    from psworker.keras.jobs.trainer import Trainer
 
     path = tmp_path / "my_job.py"
     path.write_text(named(page, "my_job.py"), encoding="utf-8")

@@ -39,7 +39,14 @@ LIGHT = (
 )
 FULL = (
     *LIGHT,
-    *("psworker.keras", "psworker.tensorflow", "psworker.cli", "psworker.script", "keras", "tensorflow"),
+    *(
+        "psworker.keras",
+        "psworker.keras.jobs.trainer",
+        "psworker.cli",
+        "psworker.script",
+        "keras",
+        "tensorflow",
+    ),
     *("pslab.cli", "pslab.launch.experiments", "sklearn.datasets"),
 )
 

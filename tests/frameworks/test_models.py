@@ -91,7 +91,8 @@ def of_keras() -> Case:
     import keras
 
     import psworker.keras  # noqa: F401  (before Keras)
-    from psworker.backends.keras import KerasModel, backend, collect
+    from psworker.backends.keras.step import backend
+    from psworker.backends.keras.variables import KerasModel, collect
 
     class Net(keras.layers.Layer):
         def __init__(self) -> None:

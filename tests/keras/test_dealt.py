@@ -10,8 +10,8 @@ import tensorflow as tf
 
 import psworker.keras
 from psworker.backends.tensorflow.datasets import DatasetBatches
+from psworker.keras import named_variables
 from psworker.keras.fit.data import DealtData
-from psworker.tensorflow import named_variables
 from psworker.work import WorkUnits
 from tests.keras import fit_script as script
 from tests.keras.in_process import servers

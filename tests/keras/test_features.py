@@ -125,7 +125,7 @@ def test_train_on_batch_is_a_batch_of_fit() -> None:
 
 
 def test_every_worker_but_the_first_draws_numbers_of_its_own() -> None:
-    from psworker.backends.keras import collect
+    from psworker.backends.keras.variables import collect
     from psworker.keras.fit.draws import Draws
 
     seeds = []

@@ -10,7 +10,7 @@ import pytest
 
 import psworker.keras as pk
 from psworker.backends import keras as backend
-from psworker.backends.keras import warn_of_reduction
+from psworker.backends.keras.reductions import warn_of_reduction
 from tests.keras.in_process import in_threads, servers
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600)]

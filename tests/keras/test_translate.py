@@ -12,7 +12,7 @@ pytestmark = pytest.mark.tensorflow
 pk = pytest.importorskip("psworker.keras")
 keras = pytest.importorskip("keras")
 
-from psworker.backends.keras import unwrapped  # noqa: E402
+from psworker.backends.keras.step import unwrapped  # noqa: E402
 from psworker.keras.slots import slot_lists  # noqa: E402
 from psworker.keras.translate import keras_row, translate, warn_of_clipping, worker_clips  # noqa: E402
 from psworker.optimizers import OPTIMIZERS  # noqa: E402

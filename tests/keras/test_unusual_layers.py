@@ -12,7 +12,7 @@ import psworker.keras as pk
 from pswire.model.plan import make_plan
 from psworker import Job, JobError
 from psworker.backends import ModelError
-from psworker.tensorflow import Trainer
+from psworker.keras.jobs.trainer import Trainer
 from tests.keras.in_process import in_threads, servers
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600), pytest.mark.usefixtures("jobs_end")]

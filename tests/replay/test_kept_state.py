@@ -7,7 +7,7 @@ import keras
 import pytest
 
 from pslab.replay.run_folder import prove, replay_of
-from psworker.backends.keras import warn_of_lost
+from psworker.backends.keras.variables import warn_of_lost
 from tests.promises import promise
 from tests.replay.simulated import simulate
 

@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from pswire.model.plan import make_plan
 from psworker import Job
-from psworker.tensorflow import Trainer
+from psworker.backends.keras.variables import native
+from psworker.keras.jobs.trainer import Trainer
 from tests.probes import variables_of
 
 
@@ -45,7 +46,8 @@ def plain_tape():
     """plain_tape(trainer, loss, batch) -> (loss, gradient per trained variable): the authority for a step."""
 
     def compute(trainer, loss, batch):
-        trained = [v for v in variables_of(trainer).variables if v.trainable]
+        found = variables_of(trainer).found
+        trained = [native(v) for v in found.variables[: found.trainable]]
         with tf.GradientTape() as tape:
             value = loss(trainer.model, batch)
             if isinstance(trainer.model, keras.Model) and trainer.model.losses:

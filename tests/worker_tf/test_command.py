@@ -15,8 +15,8 @@ from pslab.runs.folder import Run
 from pswire.exits import ExitCode
 from psworker.cli import main
 from psworker.connection import Connection
+from psworker.keras import named_variables
 from psworker.running import Reporter, WorkerOptions, run
-from psworker.tensorflow import named_variables
 from tests.service.serving import serving
 
 pytestmark = [

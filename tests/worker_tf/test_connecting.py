@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from psworker.tensorflow import named_variables
+from psworker.keras import named_variables
 from tests.links import connect_link
 from tests.service.serving import granted, serving
 

@@ -19,7 +19,7 @@ warnings.simplefilter("error", UserWarning)
 """
 
 TRAIN = """
-from psworker.tensorflow import Trainer  # before keras: it knows how to keep TensorFlow quiet
+from psworker.keras.jobs.trainer import Trainer  # before keras: it knows how to keep TensorFlow quiet
 import sys, hashlib, keras, numpy as np
 from psworker.job import Job
 from pswire.model.plan import make_plan

@@ -10,7 +10,7 @@ import pytest
 from pslab.experiment import Experiment
 from pswire.model.plan import make_plan
 from psworker.job import load_job
-from psworker.tensorflow import Trainer
+from psworker.keras.jobs.trainer import Trainer
 
 pytestmark = pytest.mark.tensorflow
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -18,8 +18,8 @@ from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
 from psworker.cli import main
 from psworker.job import JobError, load_job
-from psworker.tensorflow import named_variables
-from psworker.tensorflow.trainer import Trainer
+from psworker.keras import named_variables
+from psworker.keras.jobs.trainer import Trainer
 from tests.replay.command import ps_lab
 from tests.service.serving import serving
 

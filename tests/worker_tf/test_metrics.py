@@ -6,7 +6,7 @@ import pytest
 
 from pswire.model.plan import make_plan
 from psworker import Job
-from psworker.tensorflow import Trainer
+from psworker.keras.jobs.trainer import Trainer
 from tests.repetitions import usually
 from tests.worker_tf.metric_kinds import GROUPS, KINDS, UPDATED_BY_HAND, X, build, made, names
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from psworker.backends import APART
-from tests.probes import variables_of
+from tests.probes import traces_of, variables_of
 from tests.repetitions import usually
 
 pytestmark = pytest.mark.tensorflow
@@ -118,7 +118,7 @@ def test_step_equals_a_plain_tape(trained, plain_tape, build, loss, data, server
     trainer, plan, flats = trained(build, loss=loss, servers=servers)
     result = trainer.step(flats, batch)
 
-    variables_of(trainer).assign(plan.gather(flats))
+    variables_of(trainer).put(plan.gather(flats))
     expected_loss, expected = plain_tape(trainer, loss, batch)
     after = variables_of(trainer).values()
     values = plan.gather(result.flats)
@@ -189,7 +189,7 @@ def test_short_batches_need_no_new_trace(trained):
     trainer, _, flats = trained(mlp, loss=squared)
     for count in (12, 12, 5, 1, 12):
         assert trainer.step(flats, rows(count)).samples == count
-    assert trainer.traces == 1
+    assert traces_of(trainer) == 1
 
 
 def test_sequences_of_many_lengths_need_two_traces(trained):
@@ -201,7 +201,7 @@ def test_sequences_of_many_lengths_need_two_traces(trained):
     trainer, _, flats = trained(build, loss=squared)
     for length in (3, 4, 7, 3):
         trainer.step(flats, (np.ones((5, length), "i4"), np.ones((5, 2), "f")))
-    assert trainer.traces == 2
+    assert traces_of(trainer) == 2
 
 
 def test_dict_batches_and_user_control_flow(trained):

@@ -10,11 +10,14 @@ import tensorflow as tf
 
 from pswire.model.plan import VariableSpec, make_plan
 from psworker import Job
+from psworker.backends import DeviceError
 from psworker.backends.tensorflow.quiet import without_chatter
 from psworker.job.errors import JobError
-from psworker.tensorflow import DeviceError, Trainer
-from psworker.tensorflow.batches import numbered_batches
-from psworker.tensorflow.evaluation import evaluate
+from psworker.keras.jobs.batches import numbered_batches
+from psworker.keras.jobs.compiling import compiled
+from psworker.keras.jobs.evaluation import evaluate
+from psworker.keras.jobs.trainer import Trainer
+from tests.probes import traces_of
 
 pytestmark = pytest.mark.tensorflow
 
@@ -186,16 +189,17 @@ def test_a_metric_of_several_numbers_is_its_mean_and_each_of_them():
             return [(X, np.eye(2, dtype=np.float32)[[0, 1] * 4])]
 
     job = Classes()
-    model = job.model()
+    model, _ = compiled(job, job.model())
     found = evaluate(job, model)
     assert {"f1_score", "f1_score_0", "f1_score_1", "loss"} <= set(found)
     assert found["f1_score"] == pytest.approx((found["f1_score_0"] + found["f1_score_1"]) / 2)
 
 
 def test_evaluation_counts_samples_not_batches(monkeypatch):
-    job, model = Measured(), dense()
+    job = Measured()
+    model, _ = compiled(job, dense())
     whole = evaluate(job, model)
-    monkeypatch.setattr("psworker.tensorflow.evaluation.PIECE", 3)
+    monkeypatch.setattr("psworker.keras.jobs.evaluation.PIECE", 3)
     assert evaluate(job, model) == pytest.approx(whole, rel=1e-5)
     monkeypatch.setattr(job, "heldout", lambda: [(X[:5], Y[:5]), (X[5:], Y[5:])])
     assert evaluate(job, model) == pytest.approx(whole, rel=1e-5)
@@ -261,7 +265,7 @@ def test_the_first_batch_finds_a_warm_step_that_left_nothing_behind(trained):
 
     trainer, _, flats = trained(Counting, [np.ones(4, "f")] * 2, loss)
     for number, batch in trainer.batches(0, 1, 0, 1):
-        assert (trainer.traces, int(trainer.model.calls)) == (1, number)
+        assert (traces_of(trainer), int(trainer.model.calls)) == (1, number)
         trainer.step(flats, batch)
 
 

@@ -12,11 +12,11 @@ import tensorflow as tf
 
 from pswire.model.plan import make_plan
 from psworker import Job, JobError
+from psworker.keras.jobs.trainer import Trainer
 from psworker.loop import train
-from psworker.tensorflow import Trainer
 from psworker.trainers import requested_optimizer
 from tests.links import connect_link
-from tests.probes import variables_of
+from tests.probes import traces_of, variables_of
 from tests.service.serving import serving
 
 pytestmark = [
@@ -175,7 +175,7 @@ def test_a_train_step_of_ones_own_is_used():
     batch = (X, BITS.reshape(-1, 1))
     trainer, result, found = stepped(job_of(tripled, [batch]))
     loss, expected = by_keras(tripled, [batch], None, None)
-    trained = variables_of(trainer).trainable
+    trained = variables_of(trainer).found.trainable
     assert_equal(result, found[:trained], loss, expected)
     # The layers' state travels as a change.
     state = [v.numpy() for v in trainer.model.non_trainable_variables]
@@ -192,7 +192,7 @@ def test_eager_and_compiled_by_xla_are_the_models_own_affair():
 
         trainer, result, gradients = stepped(job_of(build, [(X, BITS)]))
         assert_equal(result, gradients, *by_keras(one, [(X, BITS)], SGD(1.0), "mse"))
-        assert trainer.traces == (0 if "run_eagerly" in more else 1)
+        assert traces_of(trainer) == (0 if "run_eagerly" in more else 1)
 
 
 def test_a_hook_sees_whole_gradients_and_their_variables():

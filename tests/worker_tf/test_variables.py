@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from psworker.backends import ModelError
+from psworker.backends.keras.step import backend
+from psworker.backends.keras.variables import KerasModel
 from psworker.backends.tensorflow.variables import collect
-from psworker.job.errors import JobError
 
 pytestmark = pytest.mark.tensorflow
 
@@ -104,8 +106,9 @@ def test_values_round_trip_in_the_variables_own_dtype():
         [tf.Variable(np.linspace(0, 1, 7), dtype=tf.float16), tf.Variable(1 / 3, dtype=tf.float64)]
     )
     assert [spec.dtype for spec in found.specs] == ["float16", "float64"]
+    model = KerasModel(found, backend().framework)
     before = found.values()
-    found.assign([value + 1 for value in before])
+    model.put([value + 1 for value in before])
     np.testing.assert_allclose(found.values()[0], before[0] + 1, atol=1e-3)
     assert all(value.dtype == np.float32 for value in found.values())
 
@@ -113,14 +116,14 @@ def test_values_round_trip_in_the_variables_own_dtype():
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ({}, "dict without a trainable"),
-        ([tf.Variable(1.0, trainable=False)], "without a trainable"),
-        ([tf.Variable(1, dtype=tf.int32)], "without a trainable"),
+        ({}, "dict has no trainable floating variable"),
+        ([tf.Variable(1.0, trainable=False)], "has no trainable"),
+        ([tf.Variable(1, dtype=tf.int32)], "has no trainable"),
         ([tf.Variable(1j)], "complex"),
         ([tf.Variable(np.zeros((2, 2)), shape=[None, 2])], "every size must be known"),
         (keras.Sequential([layers.Dense(3)]), "is not built yet.*keras.Input"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_in_words(model, words):
-    with pytest.raises(JobError, match=words):
+    with pytest.raises(ModelError, match=words):
         collect(model)

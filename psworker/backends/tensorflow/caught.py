@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from psworker.backends.keras import Caught, assigns, catching, reads_behind
+from psworker.backends.keras.step import Caught, assigns, catching, reads_behind
 
 _WRITES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "ResourceStridedSliceAssign")
 # Of an operation that calls functions (a loop, a branch, another tf.function): its inputs that they only read.
@@ -54,7 +54,7 @@ def _writes(operation: Any, handle: Any) -> bool:
 def caught_step(model: Any, trained: Sequence[Any], data: Any) -> tuple[Mapping[str, Any], Any, list[Any]]:
     """One `train_step`: logs, the loss, one float32 gradient per variable of `trained` (zeros where none).
 
-    Raises StepError where it applies gradients not at all, twice, or to other variables, and where it assigns one of
+    Raises FitError where it applies gradients not at all, twice, or to other variables, and where it assigns one of
     `trained`, or reads one behind its update.
     """
     # From the first application to the end, tapes see which variables are read.
@@ -77,7 +77,7 @@ def caught_step(model: Any, trained: Sequence[Any], data: Any) -> tuple[Mapping[
             if id(variable) in known:
                 raise reads_behind(variable.name)
     gradients = [
-        tf.zeros_like(variable) if one is None else tf.cast(one, tf.float32)
+        tf.cast(tf.zeros_like(variable) if one is None else one, tf.float32)
         for variable, one in zip(trained, caught.of(trained), strict=True)
     ]
     loss = caught.loss if caught.loss is not None else logs.get("loss", float("nan"))

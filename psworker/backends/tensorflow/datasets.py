@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from psworker.backends.keras import FitError
+from psworker.backends.keras.step import FitError
 
 
 class DatasetBatches:

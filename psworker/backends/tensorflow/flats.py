@@ -6,6 +6,7 @@ on a GPU they run there, and nothing is converted on the host.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 
 from pswire.model.plan import Plan
 from psworker.backends import Landing, neighbours, places
-from psworker.backends.tensorflow.variables import ModelVariables
 from psworker.data.payloads import Payload, Pieces
 
 # Bytes from which a copy takes longer than avoiding one.
@@ -83,15 +83,16 @@ def array_of(tensor: Any) -> NDArray[Any]:
 class FlatLayout:
     """Where the elements of every variable lie in the payloads of `plan`, one per server: [trainable | state]."""
 
-    def __init__(self, plan: Plan, model: ModelVariables) -> None:
+    def __init__(self, plan: Plan, variables: Sequence[Any]) -> None:
+        """`variables`: TensorFlow's, in the plan's order."""
         self._plan = plan
-        self._model = model
+        self._variables = variables
         self._pieces = places(plan)
 
     def cut(self, flats: list[Any], first: int = 0) -> list[Any]:
         """Payloads to one tensor per variable from number `first` on, in its own shape and dtype."""
         values = []
-        for variable, pieces in zip(self._model.variables[first:], self._pieces[first:], strict=True):
+        for variable, pieces in zip(self._variables[first:], self._pieces[first:], strict=True):
             parts = [widened(flats[server][start:stop]) for server, start, stop in pieces]
             whole = parts[0] if len(parts) == 1 else tf.concat(parts, axis=0)
             values.append(tf.cast(tf.reshape(whole, variable.shape), variable.dtype))

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import Any
 
 from tensorflow.python.framework import op_def_registry
 
-from pswire.logs.events import event
-from psworker.backends.tensorflow.variables import ModelVariables
-
-log = logging.getLogger("ps-worker")
+from psworker.backends.keras.variables import KerasVariables, native
 
 # Python functions: what they draw from is their own.
 _PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
@@ -19,28 +15,20 @@ _PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
 _GENERATOR = "RngReadAndSkip"
 
 
-def warn_of_sources(graphs: Iterable[Any], model: ModelVariables) -> None:
-    """Warn where the steps of `graphs` hold operations of `unrepeatable`."""
+def unrepeatable(graphs: Iterable[Any], model: KerasVariables) -> list[str]:
+    """Return the names of such operations of FuncGraphs, and of the functions that they call."""
     try:
-        found = sorted({name for graph in graphs for name in unrepeatable(graph, model)})
+        return sorted({name for graph in graphs for name in _found(graph, model)})
     except Exception:
         # A graph whose constants are beyond what protobuf can hold.
-        return
-    if found:
-        log.warning(
-            "the step calls %s, whose state is in none of the model's variables: ps-lab replay will not compute these "
-            "gradients again to the bit; keras.random with a SeedGenerator is repeated",
-            ", ".join(found),
-            extra=event("not_repeatable", operations=found),
-        )
+        return []
 
 
-def unrepeatable(graph: Any, model: ModelVariables) -> set[str]:
-    """Return the names of such operations of a FuncGraph, and of the functions that it calls."""
+def _found(graph: Any, model: KerasVariables) -> set[str]:
     written = graph.as_graph_def()
     nodes = [*written.node, *(node for function in written.library.function for node in function.node_def)]
     found = {node.op for node in nodes if node.op in _PYTHON or _draws(node.op)}
-    kept = {id(variable.handle) for variable in model.local}
+    kept = {id(native(variable).handle) for variable in model.local}
     outside = [each for each in graph.variables if each.dtype.is_integer and id(each.handle) not in kept]
     if outside and any(node.op == _GENERATOR for node in nodes):
         found.add("tf.random.Generator")

@@ -1,4 +1,4 @@
-"""Batches to gradients on TensorFlow: the one step of jobs (`psworker.tensorflow`) and of `fit` (`psworker.keras`).
+"""One step on TensorFlow, of jobs and of `fit`: `train_step`, traced into a function from payloads to payloads.
 
 Every payload is one vector per shard, laid out by the plan as [trainable | state], in float32 or in the dtype in which
 it travels. The weights of one version go in; out come, in the same layout, the gradient of the batch's mean loss where
@@ -8,142 +8,225 @@ the weights had come as float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
+import keras
+import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from pswire.model.plan import Plan
-from pswire.transport.wire import wire_named
-from psworker.backends import ModelError, StepResult, infinite_state
+from psworker.backends import Landing, StepResult
+from psworker.backends.keras.step import (
+    CompiledStep,
+    Computation,
+    near,
+    take_up,
+)
+from psworker.backends.keras.variables import native
 from psworker.backends.lookups import LookedUp
-from psworker.backends.tensorflow.flats import FlatLayout, landing, payload_of, tensor_of
-from psworker.backends.tensorflow.specs import Body
-from psworker.backends.tensorflow.variables import ModelVariables
+from psworker.backends.tensorflow.bare import bare, save
+from psworker.backends.tensorflow.caught import caught_step
+from psworker.backends.tensorflow.device import set_up
+from psworker.backends.tensorflow.flats import (
+    FlatLayout,
+    landing,
+    payload_of,
+    rounded,
+    tensor_of,
+    widened,
+)
+from psworker.backends.tensorflow.repeatable import unrepeatable
+from psworker.backends.tensorflow.rows import Tables
+from psworker.backends.tensorflow.specs import spec_of, tensor
+from psworker.backends.tensorflow.variables import collect
 
-Flat = NDArray[Any]
-# Of a batch, in the graph: anything beside (logs), its loss, and one float32 gradient per trained variable, and per
-# trained table, for the rows of a `LookedUp`.
-Objective = Callable[[Any], tuple[Any, Any, list[Any]]]
+__all__ = [
+    "bare",
+    "collect",
+    "computation",
+    "endless",
+    "framework",
+    "keep_state",
+    "refuse",
+    "save",
+    "set_up",
+    "train_function",
+]
 
 
-@dataclass(frozen=True)
-class Group:
-    """Several batches of one contribution: the mean of their gradients, all at the same weights."""
+def _place(variable: Any, array: NDArray[Any]) -> Any:
+    variable = native(variable)
+    value = tf.cast(widened(tensor_of(array)), variable.dtype)
+    variable.assign(value)
+    return value
 
-    batches: tuple[Any, ...]
+
+def _change(now: Any, before: Any) -> Any:
+    return tf.cast(now, tf.float32) - tf.cast(before, tf.float32)
 
 
-class FlatStep:
-    """One contribution from one batch, or from the mean of `every` batches; the model's variables are its scratch.
+def _fetch(value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> Landing:
+    rows = value if value.shape.rank == 0 or stop - start == value.shape[0] else value[start:stop]
+    wire = tensor_of(np.empty(0, dtype)).dtype
+    return landing(tf.reshape(rounded(rows, wire), [-1]))
+
+
+framework = SimpleNamespace(
+    name="tensorflow",
+    kinds=(keras.Variable, tf.Variable),
+    traces=lambda values: tf.inside_function(),
+    place=_place,
+    read=lambda value: value.numpy(),
+    change=_change,
+    fetch=_fetch,
+    device=lambda value: value.device.rpartition("/device:")[2].lower(),
+    tensor=tensor,
+)
+
+
+class TensorFlowStep:
+    """A step in traced functions. Where somebody looks at the model between versions, new weights come into it by a
+    function of their own; else by that of the batch, which saves a call.
 
     Gradients are dense, and float32 until they are rounded for the wire, whatever the variable's dtype: zeros for a
-    variable that the loss does not reach, duplicates summed for sparse ones (embeddings). Nothing here scales the
-    loss: under Keras' "mixed_bfloat16" none is needed; under "mixed_float16" small gradients become zero on their way
-    back through float16 layers unless the loss is kept large (`loss_scale_factor` of a compiled optimizer does).
-
-    `objective` computes a batch's logs, loss and gradients. `process` changes the mean gradient before it is pushed
-    (clipping). `trace` makes a body a function, a graph say. `dtypes`: the payloads' dtypes, one per server; by
-    default those in which the weights come. `norm`: whether to compute the gradient's norm. A batch may be a
-    `LookedUp`, with rows.
+    variable that the loss does not reach, duplicates summed for sparse ones (embeddings). A batch may be a `LookedUp`,
+    with rows.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        model: ModelVariables,
-        objective: Objective,
-        process: Callable[[list[Any]], list[Any]],
-        trace: Callable[[Body], Any],
-        *,
-        every: int = 1,
-        dtypes: Sequence[Any] | None = None,
-        norm: bool = True,
-    ) -> None:
-        self._plan, self._model = plan, model
-        self._layout = FlatLayout(plan, model)
-        self._objective, self._process = objective, process
-        self._every, self._dtypes, self._norm = every, dtypes, norm
+    def __init__(self, step: CompiledStep, before: TensorFlowStep | None) -> None:
+        self._of, self._model, found = step, step.model, step.found
+        self._variables = [native(each) for each in found.variables]
+        # The payloads that the model's weights were made from, and whether they are yet to come into it.
+        self._weights: list[Any] = [] if before is None else before._weights
+        self._due = False
+        self._layout = FlatLayout(step.plan, self._variables)
+        self._dtype = None if step.dtype is None else tensor_of(np.empty(0, step.dtype)).dtype
+        tables = Tables(self._model._flatten_layers(), together=not step.apart)
+        trained = found.variables[: found.trainable]
+        # As the user knows them, and TensorFlow's own.
+        self._known, self._trained = (
+            (*trained, *tables.scratch),
+            (*map(native, trained), *tables.scratch),
+        )
+        self._finder = tables.finder(self._run)
+        self._objective = tables.over_rows(self._run) if tables.specs else self._run
         # Over the batches of a contribution before its last: sums of losses and of gradients, else zeros.
-        trained = model.variables[: model.trainable] if every > 1 else ()
-        shapes = [(), *(variable.shape for variable in trained)]
-        self._sums = [tf.Variable(tf.zeros(shape), trainable=False) for shape in shapes]
-        self._whole, self._last = trace(self._take_and_finish), trace(self._finish)
-        self._first, self._next = trace(self._take_and_add), trace(self._add)
+        summed = [variable.shape for variable in map(native, trained)] if step.every > 1 else []
+        self._sums = [tf.Variable(tf.zeros(shape), trainable=False) for shape in [(), *summed]]
+        self._eager, jit = self._model.run_eagerly, bool(self._model.jit_compile)
+        bodies = (self._add, self._finish, self._take_and_add, self._take_and_finish)
+        self._adds, self._finishes, self._first_adds, self._first_finishes = (
+            self._traced(body, jit) for body in bodies
+        )
+        # By the dtypes of payloads, and whether the version is new.
+        self._putting: dict[tuple[Any, ...], Any] = {}
+        self._compare = self._traced(self._same, False)
+        # Of `prepare`.
+        self._graphs: list[Any] = []
 
     @property
-    def scratch(self) -> list[Any]:
-        """Variables that a step changes beside the model's own."""
-        return self._sums
+    def placed(self) -> bool:
+        return bool(self._weights)
 
-    def prepare(self, batch: Any, dtypes: Sequence[str] = ("float32",)) -> None:
-        """Take a step at weights of each of `dtypes`, and undo it: building the graph makes the first one slow."""
-        changed = [*self._model.variables, *self._model.local]
-        before = [variable.read_value() for variable in changed]
-        constants = [(name, each, each.numpy()) for name, each in self._model.constants]
-        for dtype in dtypes:
-            flats = self._plan.scatter(self._model.values())
-            narrow = wire_named(dtype).array_dtype
-            self([flat.astype(narrow, copy=False) for flat in flats], batch)
-        for name, variable, value in constants:
-            if variable.numpy().tobytes() != value.tobytes():
-                raise ModelError(infinite_state(name))
-        for variable, value in zip(changed, before, strict=True):
-            variable.assign(value)
+    def find(self, batch: Any) -> Callable[[], LookedUp]:
+        return self._finder(batch)
 
-    def __call__(self, flats: list[Flat], batch: Any) -> StepResult:
-        """Put weights, one payload per shard of the plan (float32, float16 or bfloat16), into the model, and compute a
-        batch or a `Group` at them."""
-        tensors = [tensor_of(flat) for flat in flats]
-        if not isinstance(batch, Group):
-            return self._result(self._whole(tensors, fed(batch)), batch, count_samples(batch))
-        first, *between, last = batch.batches
-        self._first(tensors, first)
-        for each in between:
-            self._next(tensors, each)
-        return self._result(self._last(tensors, last), last, sum(map(count_samples, batch.batches)))
+    def prepare(self, batch: Any, *, differ: bool = False) -> None:
+        if self._eager:
+            return
+        dtypes = (
+            [each.dtype for each in self._weights] if self._due else [self._dtype] * len(self._of.plan.shards)
+        )
+        specs = [
+            tf.TensorSpec([shard.elements], dtype)
+            for shard, dtype in zip(self._of.plan.shards, dtypes, strict=True)
+        ]
+        batch = fed(batch, open=True)
+        if differ:
+            batch = tf.nest.map_structure(spec_of, batch)
+        if self._of.every == 1:
+            functions = [self._first_finishes if self._due else self._finishes]
+        else:
+            functions = [*([self._first_adds] if self._due else []), self._adds, self._finishes]
+        self._graphs = [each.get_concrete_function(specs, batch).graph for each in functions]
 
-    # With the weights in the model already: `tensors` are what they were made from.
+    def unrepeatable(self) -> list[str]:
+        return unrepeatable(self._graphs, self._of.found)
 
-    def trace(self, tensors: list[Any], batch: Any) -> None:
-        """Build the graphs of a contribution's batches, of these types."""
-        for function in (self._next, self._last) if self._every > 1 else (self._last,):
-            function.get_concrete_function(tensors, fed(batch, open=True))
+    def put(self, flats: Sequence[NDArray[Any]], version: int | None = None, *, new: bool = False) -> None:
+        self._weights, self._due = [tensor_of(flat) for flat in flats], version is None
+        if version is not None:
+            self._put(version, new)
 
-    def add(self, tensors: list[Any], batch: Any) -> Any:
-        """Compute a batch before the last of a contribution; what the objective returns beside loss and gradients."""
-        return self._next(tensors, batch)
+    def restore(self, version: int) -> None:
+        self._put(version, False)
 
-    def finish(self, tensors: list[Any], batch: Any, samples: int) -> tuple[StepResult, Any]:
-        """Compute the last batch of a contribution of `samples` samples. Returns that, and what `add` returns."""
-        found = self._last(tensors, fed(batch))
-        return self._result(found, batch, samples), found[-1]
+    def same(self, tolerance: float) -> list[bool]:
+        found: list[bool] = self._compare(self._weights, tf.constant(tolerance, tf.float32)).numpy().tolist()
+        return found
 
-    def _result(self, found: Any, batch: Any, samples: int) -> StepResult:
-        payloads, loss, norm, rows, _ = found
-        made = StepResult([payload_of(parts) for parts in payloads], float(loss), float(norm), samples)
+    def add(self, batch: Any) -> Any:
+        function, self._due = self._first_adds if self._due else self._adds, False
+        logs, findings = function(self._weights, fed(batch))
+        self._of.judge(findings)
+        return logs
+
+    def finish(self, batch: Any, samples: int) -> StepResult:
+        function, self._due = self._first_finishes if self._due else self._finishes, False
+        payloads, loss, norm, rows, (logs, findings) = function(self._weights, fed(batch))
+        made = StepResult([payload_of(parts) for parts in payloads], float(loss), float(norm), samples, logs)
         if isinstance(batch, LookedUp):
             made.rows.update(batch.gradients(landing(each)() for each in rows))
+        self._of.judge(findings)
         return made
+
+    def _put(self, version: int, new: bool) -> None:
+        """By the one concrete function for such payloads: to find it anew takes longer than what it does."""
+        key = (new, *(tensor.dtype for tensor in self._weights))
+        put = self._putting.get(key)
+        if put is None:
+            put = self._take_new if new else self._take_again
+            if not self._eager:
+                specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self._weights]
+                traced = tf.function(put, autograph=False)
+                put = traced.get_concrete_function(specs, tf.TensorSpec([], tf.int64))
+            self._putting[key] = put
+        put(self._weights, tf.constant(version, tf.int64))
+
+    def _traced(self, function: Any, jit: bool) -> Any:
+        if self._eager:
+            return function
+        return tf.function(function, reduce_retracing=True, jit_compile=jit, autograph=False)
 
     # In the graph. Order: weights in, forward and backward, state out (automatic control dependencies keep reads and
     # writes of a variable in this order).
 
-    def take(self, flats: list[Any]) -> None:
-        """Put weights into the model."""
-        for variable, value in zip(self._model.variables, self._layout.cut(flats), strict=True):
+    def _run(self, batch: Any) -> tuple[Any, Any, list[Any]]:
+        """Return logs and findings, the loss, one float32 gradient per trained variable."""
+        with self._of.watch() as findings:
+            logs, loss, gradients = caught_step(self._model, self._trained, batch)
+        return (logs, list(findings)), loss, gradients
+
+    def _take(self, flats: list[Any]) -> None:
+        for variable, value in zip(self._variables, self._layout.cut(flats), strict=True):
             variable.assign(value)
 
+    def _take_new(self, flats: list[Any], version: Any) -> None:
+        self._take(flats)
+        take_up(self._model.optimizer, version, new=True)
+
+    def _take_again(self, flats: list[Any], version: Any) -> None:
+        self._take(flats)
+        take_up(self._model.optimizer, version, new=False)
+
     def _take_and_finish(self, flats: list[Any], batch: Any) -> Any:
-        self.take(flats)
+        self._take(flats)
         return self._finish(flats, batch)
 
     def _take_and_add(self, flats: list[Any], batch: Any) -> Any:
-        self.take(flats)
-        for total in self._sums:
-            total.assign(tf.zeros(total.shape))
+        self._take(flats)
         return self._add(flats, batch)
 
     def _add(self, flats: list[Any], batch: Any) -> Any:
@@ -154,22 +237,26 @@ class FlatStep:
 
     def _finish(self, flats: list[Any], batch: Any) -> tuple[list[list[Any]], Any, Any, list[Any], Any]:
         logs, loss, gradients = self._objective(batch)
-        if self._every > 1:
+        if self._of.every > 1:
             added = zip(self._sums, [loss, *gradients], strict=True)
-            loss, *gradients = [(value + total) / self._every for total, value in added]
+            loss, *gradients = [(value + total) / self._of.every for total, value in added]
             for total in self._sums:
                 total.assign(tf.zeros(total.shape))
-        gradients = self._process(gradients)
-        trained = self._model.trainable
-        moved = zip(self._model.variables[trained:], self._layout.cut(flats, trained), strict=True)
+        gradients = self._of.process(gradients, self._known)
+        trained = self._of.found.trainable
+        moved = zip(self._variables[trained:], self._layout.cut(flats, trained), strict=True)
         deltas = [
             tf.cast(variable.read_value(), tf.float32) - tf.cast(before, tf.float32)
             for variable, before in moved
         ]
-        dtypes = self._dtypes or [flat.dtype for flat in flats]
-        norm = tf.linalg.global_norm(gradients) if self._norm else tf.zeros(())
+        dtypes = [self._dtype or flat.dtype for flat in flats]
+        norm = tf.linalg.global_norm(gradients) if self._of.norm else tf.zeros(())
         dense, rows = gradients[:trained], gradients[trained:]
-        return self._layout.join([*dense, *deltas], list(dtypes)), loss, norm, rows, logs
+        return self._layout.join([*dense, *deltas], dtypes), loss, norm, rows, logs
+
+    def _same(self, flats: list[Any], tolerance: Any) -> Any:
+        pairs = zip(self._variables, self._layout.cut(flats), strict=True)
+        return tf.stack([near(variable, value, tolerance) for variable, value in pairs])
 
 
 def fed(batch: Any, *, open: bool = False) -> Any:
@@ -184,10 +271,32 @@ def fed(batch: Any, *, open: bool = False) -> Any:
     return given._replace(rows=tuple(rows), places=tuple(places))
 
 
-def count_samples(batch: Any) -> int:
-    """Length of axis 0 of the first array in `batch` that has one; 1 for a batch of bare numbers."""
-    for leaf in tf.nest.flatten(batch.batch if isinstance(batch, LookedUp) else batch):
-        shape: tuple[int, ...] = getattr(leaf, "shape", ())
-        if len(shape):
-            return int(shape[0])
-    return 1
+def computation(step: CompiledStep, before: Computation | None = None) -> TensorFlowStep:
+    return TensorFlowStep(step, before if isinstance(before, TensorFlowStep) else None)
+
+
+def train_function(train: Callable[[Iterator[Any]], Any]) -> Callable[..., Any]:
+    return train
+
+
+def keep_state(model: Any) -> dict[str, Callable[..., Any]]:
+    return {}
+
+
+def endless(batch: Any, *, differ: bool) -> Any:
+    sizes = {tensor.shape[0] for tensor in keras.tree.flatten(batch) if tensor.shape.rank} if differ else ()
+    if len(sizes) != 1:
+        return tf.data.Dataset.from_tensors(batch).repeat()
+    # The graph then knows as little about the size of a batch as Keras' own.
+    return tf.data.Dataset.from_tensor_slices(batch).batch(*sizes).repeat()
+
+
+def refuse(model: Any) -> str | None:
+    if model._distribute_strategy is not None:
+        kind = type(model._distribute_strategy).__name__
+        return (
+            f"the model was made under TensorFlow's {kind}, which keeps a copy of each variable on each device, and "
+            "servers take the place of it: expected a model that is made and compiled outside of strategy.scope(), "
+            "and a worker for each device"
+        )
+    return None

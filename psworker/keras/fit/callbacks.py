@@ -10,7 +10,8 @@ import keras
 import numpy as np
 from keras.src.utils import file_utils
 
-from psworker.backends.keras import FitError, KerasVariables
+from psworker.backends.keras.step import FitError
+from psworker.backends.keras.variables import KerasVariables
 from psworker.engine import Grant
 from psworker.keras.fit.membership import Membership
 from psworker.link import Link

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from pswire.logs.events import event
-from psworker.backends.keras import FitError, unwrapped
+from psworker.backends.keras.step import FitError, unwrapped
 from psworker.link import Link
 from psworker.optimizers import beginning
 

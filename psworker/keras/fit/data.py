@@ -9,7 +9,8 @@ from typing import Any, Literal
 import keras
 import numpy as np
 
-from psworker.backends.keras import FitError, backend, read
+from psworker.backends.keras.step import FitError, backend
+from psworker.backends.keras.variables import read
 from psworker.work import Unit, WorkUnits
 
 # Arguments of `fit` that dealt data excludes, and what to give instead.

@@ -14,13 +14,13 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from types import TracebackType
 from typing import Any, Self
 
 import keras
 
 from pswire.logs.events import event
-from psworker.backends.keras import FitError, backend, warn_of_lost
+from psworker.backends.keras.step import FitError, backend
+from psworker.backends.keras.variables import warn_of_lost
 from psworker.errors import SessionError
 from psworker.keras.converted import Converted
 from psworker.keras.exporting import export
@@ -95,8 +95,7 @@ class Distributed:
     @property
     def session(self) -> Session:
         """The session with the servers; joins the job first if need be, with the weights of this moment."""
-        link = self._steps.link
-        return Session(link, self._steps.turns)
+        return Session(self._steps.link, self._steps.turns)
 
     @property
     def optimizer(self) -> dict[str, Any]:
@@ -131,20 +130,17 @@ class Distributed:
         `model.fit` is Keras' own again. Servers of a cluster end when all workers have closed, or ended: another fit of
         this process on them wants it open. Safe to call twice.
         """
-        self._bring_rows()
-        self._restore()
-        self._forsaken.detach()
-        self._steps.close()
+        self._end(self._steps.close)
 
     def replace(self) -> None:
         """Close, but let the servers of a cluster wait for what this process trains next."""
-        if self._membership.alone:
-            self.close()
-            return
+        self._end(self._steps.close if self._membership.alone else self._steps.rest)
+
+    def _end(self, end: Callable[[], None]) -> None:
         self._bring_rows()
         self._restore()
         self._forsaken.detach()
-        self._steps.rest()
+        end()
 
     def _bring_rows(self) -> None:
         try:
@@ -179,9 +175,7 @@ class Distributed:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # Replacements of Keras' methods
@@ -338,9 +332,10 @@ class Distributed:
         if logs is None:
             if not self._resumption.placed and hasattr(iterator, "element_spec"):
                 # There was no batch at all; Keras asks for metrics, which the first batch makes.
-                self.model._symbolic_build(
-                    data_batch=keras.tree.map_structure(_symbol, iterator.element_spec)
+                types = keras.tree.map_structure(
+                    lambda spec: keras.KerasTensor(tuple(spec.shape), spec.dtype.name), iterator.element_spec
                 )
+                self.model._symbolic_build(data_batch=types)
             raise StopIteration
         return logs
 
@@ -439,23 +434,17 @@ class Distributed:
         self._steps.end(stopped)
 
 
-def _symbol(spec: Any) -> Any:
-    return keras.KerasTensor(tuple(spec.shape), spec.dtype.name)
-
-
 # All of this process that are not closed.
 OPEN: weakref.WeakSet[Distributed] = weakref.WeakSet()
 
 
 def _forsake(membership: Membership) -> None:
-    """Leave in a thread of its own: garbage is collected anywhere, also while locks are held."""
     if membership.alone:
+        # In a thread of its own: garbage is collected anywhere, also while locks are held.
         threading.Thread(target=membership.abandon, name="forsaken model").start()
 
 
+@atexit.register
 def _close_all() -> None:
     for each in list(OPEN):
         each.at_exit()
-
-
-atexit.register(_close_all)

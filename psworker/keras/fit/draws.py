@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from psworker.backends import StepResult
-from psworker.backends.keras import KerasVariables, read
+from psworker.backends.keras.variables import KerasVariables, read
 from psworker.keras.fit.gradients import GradientStep
 
 

@@ -17,16 +17,17 @@ from numpy.typing import NDArray
 from pswire.model.plan import Plan, VariableSpec
 from pswire.transport.wire import wire_named
 from psworker.backends import StepResult
-from psworker.backends.keras import (
+from psworker.backends.keras.step import (
+    CompiledStep,
     Computation,
-    FitStep,
-    KerasVariables,
     TableComputation,
     backend,
+    own_train_step,
     samples_of,
     scales,
     unwrapped,
 )
+from psworker.backends.keras.variables import KerasVariables, undone
 from psworker.backends.lookups import LookedUp
 from psworker.keras.fit.metrics import MetricSums
 
@@ -49,7 +50,7 @@ class GradientStep:
         """Trace the step. `sums`: watches the metrics; None where nobody adds them up. `version`: of the weights in the
         model, which `before` put there. `clips`: gradients are clipped here, and not by the server."""
         optimizer = unwrapped(model.optimizer)
-        self._variables, self._sums = variables, sums
+        self._model, self._variables, self._sums = model, variables, sums
         self._every = optimizer.gradient_accumulation_steps or 1
         self._taken = self._samples = 0
         # After the first contribution.
@@ -57,13 +58,14 @@ class GradientStep:
         #: The types of batches that the step was prepared for.
         self.types: Any = None
         self._version = version
-        step = FitStep(
+        step = CompiledStep(
             *(model, variables, plan, wire_named(wire_dtype).array_dtype, self._every),
-            process=optimizer._clip_gradients if clips else list,
+            process=lambda gradients, _: optimizer._clip_gradients(gradients) if clips else gradients,
             # A dynamic loss scale follows from whether gradients are finite; else servers refuse what is not.
             norm=scales(model.optimizer),
             watch=(lambda: nullcontext([])) if sums is None else sums.watch,
             judge=(lambda findings: None) if sums is None else sums.judge,
+            apart=own_train_step(model) or bool(optimizer.clipnorm),
         )
         self._compute: Computation = backend().computation(step, None if before is None else before._compute)
 
@@ -105,7 +107,12 @@ class GradientStep:
         """Run the first batch of this process, and take back all that it changed but the states of random
         generators."""
         self._begin()
-        self._compute.rehearse(data)
+        found = self._variables
+        # Metrics begin anew.
+        local = [each for each in found.local if all(each is not seed for seed in found.seeds)]
+        with undone([*found.variables, *local, unwrapped(self._model.optimizer)._iterations]):
+            self._compute.finish(data, 0)
+        self._model.reset_metrics()
 
     def _begin(self) -> None:
         if self._sums is not None:

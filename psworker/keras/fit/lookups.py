@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from pswire.model.tables import Keys, TableSpec
-from psworker.backends.keras import FitError, unwrapped
+from psworker.backends.keras.step import FitError, unwrapped
 from psworker.backends.lookups import LookedUp, tables_of
 
 # Begins to find the ids of a batch, and returns what finds them, for any thread.

@@ -11,7 +11,8 @@ import numpy as np
 
 from pswire.addresses import Address
 from psworker.backends import computes, log_backend
-from psworker.backends.keras import KerasModel, KerasVariables, backend, collect
+from psworker.backends.keras.step import backend
+from psworker.backends.keras.variables import KerasModel, KerasVariables, collect
 from psworker.connecting import open_link
 from psworker.connection import Connection
 from psworker.control.joining import Phase

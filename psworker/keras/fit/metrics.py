@@ -20,7 +20,8 @@ import keras
 import numpy as np
 
 from pswire.logs.events import event
-from psworker.backends.keras import metrics_of, read, replaced
+from psworker.backends.keras.step import metrics_of, replaced
+from psworker.backends.keras.variables import read
 from psworker.control.epochs import EpochTotals
 from psworker.link import Link
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from psworker.backends.keras import FitError
+from psworker.backends.keras.step import FitError
 
 
 class GoesOn(Exception):

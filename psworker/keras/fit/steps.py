@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from pswire.logs.events import event
 from pswire.model.rows import KeysByName
 from psworker.backends import StepResult
-from psworker.backends.keras import FitError, KerasVariables, collect, scales, unwrapped, warn_of_reduction
+from psworker.backends.keras.reductions import warn_of_reduction
+from psworker.backends.keras.step import FitError, scales, unwrapped
+from psworker.backends.keras.variables import KerasVariables, collect
 from psworker.backends.lookups import LookedUp, tables_of
 from psworker.engine import Grant
 from psworker.errors import SessionError

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from pswire.logs.events import event
 from pswire.model.plan import VariableSpec
-from psworker.backends.keras import FitError, KerasVariables, read
+from psworker.backends.keras.step import FitError
+from psworker.backends.keras.variables import KerasVariables, read
 from psworker.keras.fit.callbacks import SWAPPED, acts_on_batches, swaps_weights
 from psworker.keras.fit.gradients import GradientStep
 from psworker.keras.fit.membership import Membership

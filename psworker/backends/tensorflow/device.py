@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import logging
-import re
 from functools import cache
 
-import keras
 import tensorflow as tf
 
 from pswire.logs.events import event
+from psworker.backends import DeviceError, gpu_number
 from psworker.backends.tensorflow.quiet import without_chatter
 
 log = logging.getLogger("ps-worker")
 
 
-class DeviceError(Exception):
-    """The wanted device is not there, or TensorFlow has been set up otherwise in this process."""
-
-
-def set_up(wanted: str, *, deterministic: bool) -> str:
+def set_up(device: str, *, deterministic: bool) -> str:
     """Device and threads of this process, as far as nothing has settled them; returns the device's name.
 
     May be called again with the same arguments. A warning says where the
     process cannot be deterministic any more. Raises DeviceError.
     """
-    require_tensorflow_backend()
     fallen_back = make_deterministic() if deterministic else None
     if fallen_back is not None:
         _warn(fallen_back)
-    return choose_device(wanted)
+    return choose_device(device)
 
 
 @cache
@@ -49,7 +43,7 @@ def choose_device(wanted: str) -> str:
     """
     with without_chatter():
         gpus = tf.config.list_physical_devices("GPU")
-        index = _index(wanted, len(gpus))
+        index = gpu_number(wanted, len(gpus), "TensorFlow")
         chosen = [] if index is None else [gpus[index]]
         try:
             tf.config.set_visible_devices(chosen, "GPU")
@@ -87,28 +81,3 @@ def make_deterministic() -> str | None:
             "Trainer before anything else uses TensorFlow"
         )
     return None
-
-
-def require_tensorflow_backend() -> None:
-    """Raise DeviceError when Keras was told to compute with something else than TensorFlow."""
-    backend = keras.backend.backend()
-    if backend != "tensorflow":
-        raise DeviceError(
-            f"Keras computes with {backend!r} here, a worker needs 'tensorflow': set KERAS_BACKEND=tensorflow"
-        )
-
-
-def _index(wanted: str, gpus: int) -> int | None:
-    """Return the number of the wanted GPU; None for the CPU."""
-    if wanted == "cpu":
-        return None
-    if wanted == "auto":
-        return 0 if gpus else None
-    match = re.fullmatch(r"gpu:(\d+)", wanted)
-    if match is None:
-        raise DeviceError(f"a device is 'auto', 'cpu' or 'gpu:N' (N from 0), got {wanted!r}")
-    index = int(match[1])
-    if index >= gpus:
-        there = ", ".join(["cpu", *(f"gpu:{n}" for n in range(gpus))])
-        raise DeviceError(f"there is no {wanted!r}: TensorFlow sees {there}")
-    return index

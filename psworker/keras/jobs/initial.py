@@ -8,15 +8,15 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from psworker.backends.tensorflow.variables import ModelVariables, collect
+from psworker.backends.keras.variables import KerasModel, KerasVariables, collect, read
 from psworker.job.errors import JobError, blame
 
 # Names of variables in an error.
 MOST_NAMES = 3
 
 
-def load(path: Path, variables: ModelVariables) -> None:
-    """Load the file's values into the variables. It must hold exactly these, by name, as floats of their shapes.
+def load(path: Path, model: KerasModel) -> None:
+    """Load the file's values into a model. It must hold exactly its variables, by name, as floats of their shapes.
 
     A .keras file is read as Keras reads it, without its optimizer; of a .safetensors file the names are
     those of a run's weights.safetensors. Raises JobError, with nothing changed.
@@ -25,16 +25,16 @@ def load(path: Path, variables: ModelVariables) -> None:
         raise JobError(f"{path}: expected a file with the initial weights, and there is none")
     with blame(f"reading {path}"):
         found = _of_keras(path) if path.suffix == ".keras" else _by_name(path)
-    problem = _difference(found, variables)
+    problem = _difference(found, model.found)
     if problem is not None:
         raise JobError(f"{path}: does not hold this job's model: {problem}")
-    variables.assign([found[spec.name].astype(np.float32) for spec in variables.specs])
+    model.put([found[spec.name].astype(np.float32) for spec in model.specs])
 
 
 def _of_keras(path: Path) -> Mapping[str, np.ndarray]:
     saved = collect(keras.models.load_model(path, compile=False))
     pairs = zip(saved.specs, saved.variables, strict=True)
-    return {spec.name: variable.numpy() for spec, variable in pairs}
+    return {spec.name: read(variable) for spec, variable in pairs}
 
 
 def _by_name(path: Path) -> Mapping[str, np.ndarray]:
@@ -44,7 +44,7 @@ def _by_name(path: Path) -> Mapping[str, np.ndarray]:
     return found
 
 
-def _difference(found: Mapping[str, np.ndarray], variables: ModelVariables) -> str | None:
+def _difference(found: Mapping[str, np.ndarray], variables: KerasVariables) -> str | None:
     expected = {spec.name: spec.shape for spec in variables.specs}
     for name, shape in expected.items():
         values = found.get(name)

@@ -8,15 +8,18 @@ from typing import Any, Final
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from pswire.model.variables import WholeTables
 from psworker.backends import ModelError
-from psworker.backends.tensorflow.variables import ModelVariables
+from psworker.backends.keras.step import backend, unwrapped
+from psworker.backends.keras.variables import KerasModel
 from psworker.job import Job
 from psworker.job.errors import JobError, blame
 from psworker.job.job import OptimizerState
-from psworker.tensorflow.objectives.training import Training
+from psworker.keras.exporting import export
+from psworker.keras.jobs.compiling import by_user, compile_by
+from psworker.keras.slots import assign_slots
+from psworker.keras.translate import keras_optimizer
 
 NO_TABLES: Final[WholeTables] = {}
 
@@ -24,22 +27,22 @@ NO_TABLES: Final[WholeTables] = {}
 def save_model(
     job: Job,
     model: Any,
-    variables: ModelVariables,
+    variables: KerasModel,
+    named: Any,
     weights: Mapping[str, np.ndarray],
     path: Path,
     optimizer: OptimizerState | None = None,
     tables: WholeTables = NO_TABLES,
 ) -> str:
     """Set the variables by name and write the model: `.keras`, or else a SavedModel folder. Layers that look rows up in
-    `tables` become `IntegerLookup` and `Embedding`.
+    `tables` become `IntegerLookup` and `Embedding`. `named`: the optimizer that job or model name, or None.
 
     A Keras model is saved as it was compiled, or with the job's Keras loss and metrics, so that `evaluate` works on
     what is loaded; a `.keras` file with the optimizer, too, so that `fit` goes on. Returns what the file has of that, a
     phrase. Raises JobError for weights of another model and for what cannot be written in that format.
     """
-    variables.assign(_in_order(job, variables, weights))
+    variables.put(_in_order(job, variables, weights))
     name = type(job).__name__
-    named = Training(job, model).optimizer
     note = "without the optimizer's state, for which the format has no place"
     if tables:
         model = _with_rows(name, model, tables)
@@ -53,35 +56,29 @@ def save_model(
             model.save(path)
         elif isinstance(model, keras.Model):
             model.export(path, verbose=False)
-        elif isinstance(model, tf.Module):
-            tf.saved_model.save(model, str(path))
-        else:
+        elif not backend().save(model, path):
             text = _no_model(name, model, "Keras model or tf.Module")
             raise JobError(f"{text}; export weights.safetensors instead")
     return note
 
 
 def _give_optimizer(
-    job: Job, model: Any, variables: ModelVariables, named: Any, state: OptimizerState | None
+    job: Job, model: Any, variables: KerasModel, named: Any, state: OptimizerState | None
 ) -> str:
-    """Compile the model with the run's optimizer, in its state. `named`: the one that the job names. Returns what
-    `save_model` does."""
-    from psworker.backends.keras import unwrapped
-    from psworker.keras.slots import assign_slots
-    from psworker.keras.translate import keras_optimizer
-
+    """Compile the model with the run's optimizer, in its state. Returns what `save_model` does."""
     if state is None:
         return "without the optimizer's state, which is not known of this version"
     optimizer = keras_optimizer(state.config) if named is None else named
     if optimizer is None:
         return f"without the optimizer's state: Keras has no {state.config['name']}"
-    Training(job, model, optimizer)
+    if not by_user(model):
+        compile_by(job, model, optimizer)
     optimizer = model.optimizer
     if not optimizer.built:
         optimizer.build(model.trainable_variables)
-    pairs = zip(variables.variables, variables.specs, strict=True)
+    pairs = zip(variables.found.variables, variables.specs, strict=True)
     names = {id(variable): spec.name for variable, spec in pairs}
-    trained = {id(variable): names[id(variable.value)] for variable in model.trainable_variables}
+    trained = {id(variable): names[id(variable)] for variable in model.trainable_variables}
     scheduled = callable(unwrapped(optimizer)._learning_rate)
     if state.slots is not None:
         slots = [{key: slot[name] for key, name in trained.items()} for slot in state.slots]
@@ -104,8 +101,6 @@ def _give_optimizer(
 
 def _with_rows(name: str, model: Any, tables: WholeTables) -> Any:
     """Make a plain Keras model with the tables' rows in it."""
-    from psworker.keras.exporting import export
-
     if not isinstance(model, keras.Model):
         raise JobError(f"{_no_model(name, model, 'Keras model')}; export weights.safetensors instead")
     try:
@@ -118,7 +113,7 @@ def _no_model(name: str, model: Any, expected: str) -> str:
     return f"model() of job {name} returned {type(model).__name__}, expected a {expected}"
 
 
-def _in_order(job: Job, variables: ModelVariables, weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+def _in_order(job: Job, variables: KerasModel, weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     specs = {spec.name: spec.shape for spec in variables.specs}
     given = {name: values.shape for name, values in weights.items()}
     if specs != given:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import keras
 
-from psworker.backends.tensorflow.step import Group
 from psworker.job import Job
 from psworker.job.errors import JobError, blame, in_words
 from psworker.work import Unit, WorkUnits
+
+
+@dataclass(frozen=True)
+class Group:
+    """Several batches of one contribution: the mean of their gradients, all at the same weights."""
+
+    batches: tuple[Any, ...]
 
 
 def numbered_batches(

@@ -1,32 +1,46 @@
-"""`fit` on Keras' PyTorch backend: `train_step` runs eagerly, and the gradient is taken where it would be applied."""
+"""One step on PyTorch, of jobs and of `fit`: `train_step` runs eagerly, and the gradient is taken where it would be
+applied."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import keras
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from psworker.backends import StepResult, cut, payloads
-from psworker.backends.keras import (
+from psworker.backends import ModelError, StepResult, cut, gpu_number, payloads
+from psworker.backends.keras.step import (
+    NEEDS_LOSS,
     Caught,
+    CompiledStep,
     Computation,
-    FitStep,
-    KerasModel,
     assigns,
     catching,
-    disturbed,
-    native,
     near,
     reads_behind,
     take_up,
-    undone,
 )
+from psworker.backends.keras.variables import KerasModel, collect, native
 from psworker.backends.torch import fetch, place, tensor_of
+
+__all__ = [
+    "bare",
+    "collect",
+    "computation",
+    "endless",
+    "framework",
+    "keep_state",
+    "refuse",
+    "save",
+    "set_up",
+    "train_function",
+]
 
 
 def _place(variable: Any, array: NDArray[Any]) -> torch.Tensor:
@@ -47,19 +61,21 @@ def _change(now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
 
 framework = SimpleNamespace(
     name="torch",
+    kinds=(keras.Variable,),
     traces=lambda values: torch.compiler.is_compiling(),
     place=_place,
     read=_read,
     change=_change,
     fetch=fetch,
     device=lambda value: str(value.device),
+    tensor=lambda value: None if value is None else keras.ops.convert_to_tensor(value),
 )
 
 
 class TorchStep:
-    """The step of `fit`, in eager mode; by `torch.compile` where the model was compiled with jit_compile=True."""
+    """A step, in eager mode; by `torch.compile` where the model was compiled with jit_compile=True."""
 
-    def __init__(self, step: FitStep, before: TorchStep | None) -> None:
+    def __init__(self, step: CompiledStep, before: TorchStep | None) -> None:
         self._of = step
         self._variables: KerasModel = (
             before._variables if before is not None else KerasModel(step.found, framework)
@@ -69,18 +85,25 @@ class TorchStep:
         self._train_step = torch.compile(step.model.train_step) if self._compiles else step.model.train_step
         # Over the batches of a contribution before its last.
         self._loss: Any = 0.0
+        # Of the weights that came last.
+        self._dtype: Any = np.dtype(np.float32)
         self._gradients: list[Any] = []
 
     @property
     def placed(self) -> bool:
         return bool(self._variables.placed)
 
-    def prepare(self, batch: Any) -> None:
+    def prepare(self, batch: Any, *, differ: bool = False) -> None:
         """Nothing is compiled ahead."""
 
-    def put(self, flats: Sequence[NDArray[Any]], version: int, *, new: bool) -> None:
+    def unrepeatable(self) -> list[str]:
+        return []
+
+    def put(self, flats: Sequence[NDArray[Any]], version: int | None = None, *, new: bool = False) -> None:
         self._variables.put(cut(self._of.plan, flats))
-        take_up(self._optimizer, version, new=new)
+        self._dtype = flats[0].dtype
+        if version is not None:
+            take_up(self._optimizer, version, new=new)
 
     def restore(self, version: int) -> None:
         with torch.no_grad():
@@ -110,23 +133,18 @@ class TorchStep:
             loss = (self._loss + loss) / every
             self._loss, self._gradients = 0.0, []
         with torch.no_grad():
-            gradients = self._of.process(gradients)
+            gradients = self._of.process(gradients, self._of.found.trained)
             changes = self._variables.changes()
         # Before the norm and the loss, which wait for the device.
-        found = payloads(self._of.plan, self._variables, [*gradients, *changes], self._of.dtype)
+        found = payloads(
+            self._of.plan, self._variables, [*gradients, *changes], self._of.dtype or self._dtype
+        )
         norm = 0.0
         if self._of.norm:
             norm = float(
                 torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
             )
         return StepResult(found, float(loss), norm, samples, logs)
-
-    def rehearse(self, batch: Any) -> None:
-        sums = self._loss, self._gradients
-        with undone(disturbed(self._of), lambda value: value.detach().clone()):
-            self._run(batch)
-        self._loss, self._gradients = sums
-        self._of.model.reset_metrics()
 
     def _run(self, batch: Any) -> tuple[Any, Any, list[torch.Tensor]]:
         """One `train_step`: logs, the loss, a float32 gradient per trained variable."""
@@ -186,7 +204,27 @@ class _Reads(torch.overrides.TorchFunctionMode):
                 self._refuse([native(value)])
 
 
-def computation(step: FitStep, before: Computation | None) -> TorchStep:
+def set_up(device: str, *, deterministic: bool) -> str:
+    """Let Keras compute on this device; `deterministic`: by one thread, and by operations that are the same again."""
+    number = gpu_number(device, torch.cuda.device_count(), "PyTorch")
+    chosen = "cpu" if number is None else f"gpu:{number}"
+    if device != "auto":
+        keras.device(chosen).__enter__()
+    if deterministic:
+        torch.use_deterministic_algorithms(True)
+        torch.set_num_threads(1)
+    return chosen
+
+
+def bare(loss: Callable[[Any, Any], Any], model: Any, name: str) -> Any:
+    raise ModelError(NEEDS_LOSS.format(name=name, backend="torch"))
+
+
+def save(model: Any, path: Path) -> bool:
+    return False
+
+
+def computation(step: CompiledStep, before: Computation | None = None) -> TorchStep:
     return TorchStep(step, before if isinstance(before, TorchStep) else None)
 
 

@@ -1,9 +1,11 @@
-"""`fit` on Keras' JAX backend: the stateless `train_step`, compiled once, with `stateless_apply` replaced."""
+"""One step on JAX, of jobs and of `fit`: the stateless `train_step`, compiled once, `stateless_apply` replaced."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,27 +15,48 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from psworker.backends import BUCKET, StepResult, buckets, neighbours, places
+from psworker.backends import (
+    BUCKET,
+    DeviceError,
+    ModelError,
+    StepResult,
+    buckets,
+    gpu_number,
+    neighbours,
+    places,
+)
 from psworker.backends.jax import PROCESSES, fetch, landing, lies_on, placed, shardings
-from psworker.backends.keras import (
+from psworker.backends.keras.step import (
     APPLIED_NONE,
     APPLIED_TO_OTHERS,
     APPLIED_TWICE,
+    NEEDS_LOSS,
+    CompiledStep,
     Computation,
-    FitStep,
-    StepError,
+    FitError,
     assigns,
-    disturbed,
-    native,
     near,
     reads_behind,
     replaced,
     scales,
     take_up,
-    undone,
     unwrapped,
 )
+from psworker.backends.keras.variables import collect, native
 from psworker.data.payloads import Payload, Pieces
+
+__all__ = [
+    "bare",
+    "collect",
+    "computation",
+    "endless",
+    "framework",
+    "keep_state",
+    "refuse",
+    "save",
+    "set_up",
+    "train_function",
+]
 
 
 def _place(variable: Any, array: NDArray[Any]) -> Any:
@@ -50,17 +73,19 @@ def _change(now: Any, before: Any) -> Any:
 
 framework = SimpleNamespace(
     name="jax",
+    kinds=(keras.Variable,),
     traces=lambda values: any(isinstance(value, jax.core.Tracer) for value in values),
     place=_place,
     read=np.asarray,
     change=_change,
     fetch=fetch,
     device=lambda value: ",".join(sorted(f"{each.platform}:{each.id}" for each in value.devices())),
+    tensor=lambda value: None if value is None else jnp.asarray(value),
 )
 
 
 class _Updated:
-    """A placeholder for a trained value after its update: reading it raises StepError."""
+    """A placeholder for a trained value after its update: reading it raises FitError."""
 
     def __init__(self, name: str) -> None:
         object.__setattr__(self, "_name", name)
@@ -78,9 +103,9 @@ for _operator in ("add", "sub", "mul", "truediv", "matmul", "pow", "neg", "getit
 
 
 class JaxStep:
-    """The step of `fit`. Arrays whose shapes stay compile once; the memory of the metrics' variables is donated."""
+    """A step. Arrays whose shapes stay compile once; the memory of the metrics' variables is donated."""
 
-    def __init__(self, step: FitStep, before: JaxStep | None) -> None:
+    def __init__(self, step: CompiledStep, before: JaxStep | None) -> None:
         self._of, self._model, self._places = step, step.model, places(step.plan)
         # The payloads of the version in the model.
         self._flats: list[Any] = before._flats if before is not None else []
@@ -101,24 +126,34 @@ class JaxStep:
     def placed(self) -> bool:
         return bool(self._flats)
 
-    def prepare(self, batch: Any) -> None:
-        """Do nothing: the first batch compiles."""
+    def prepare(self, batch: Any, *, differ: bool = False) -> None:
+        """Make what Keras' `fit` makes when it sees a batch: metrics, losses. The first step compiles."""
+        if differ:
+            self._model._symbolic_build(data_batch=batch)
 
-    def put(self, flats: Sequence[NDArray[Any]], version: int, *, new: bool) -> None:
+    def unrepeatable(self) -> list[str]:
+        return []
+
+    def put(self, flats: Sequence[NDArray[Any]], version: int | None = None, *, new: bool = False) -> None:
         self._flats = placed(flats, shardings([self._of.found.variables[0].value] * len(flats)))
         self._take(version, new)
 
     def restore(self, version: int) -> None:
         self._take(version, False)
 
-    def _take(self, version: int, new: bool) -> None:
+    def _take(self, version: int | None, new: bool) -> None:
         """One compiled call, for one by variable takes milliseconds."""
         optimizer = unwrapped(self._model.optimizer)
-        batches = version * (optimizer.gradient_accumulation_steps or 1)
-        values, count = self._taking(self._flats, np.asarray(batches, optimizer._iterations.dtype))
+        if version is None:
+            batches = native(optimizer._iterations)
+        else:
+            batches = np.asarray(
+                version * (optimizer.gradient_accumulation_steps or 1), optimizer._iterations.dtype
+            )
+        values, count = self._taking(self._flats, batches)
         for variable, value in zip(self._of.found.variables, values, strict=True):
             variable._direct_assign(value)
-        if optimizer.use_ema:
+        if optimizer.use_ema and version is not None:
             take_up(optimizer, version, new=new)
         optimizer._iterations._direct_assign(count)
 
@@ -142,12 +177,6 @@ class JaxStep:
         self._move(moved, findings)
         made = [_payload(each) for each in parts]
         return StepResult(made, float(loss), 0.0 if norm is None else float(norm), samples, logs)
-
-    def rehearse(self, batch: Any) -> None:
-        with undone(disturbed(self._of), lambda value: value):
-            *_, moved, findings = self._adding(*self._state(), None, batch)
-            self._move(moved, findings)
-        self._model.reset_metrics()
 
     def _state(self) -> tuple[list[Any], ...]:
         if self._lists is None:
@@ -206,13 +235,13 @@ class JaxStep:
         if sums is not None:
             found = [(a + b) / self._of.every for a, b in zip(found, sums, strict=True)]
         loss, *gradients = found
-        gradients = self._of.process(gradients)
+        gradients = self._of.process(gradients, self._of.found.trained)
         places = {id(variable): place for place, variable in enumerate(self._model.non_trainable_variables)}
         after = [moved[0][places[id(variable)]] for variable in self._of.found.state]
         before = self._cut(flats, self._of.found.trainable)
         changes = [_change(now, then) for now, then in zip(after, before, strict=True)]
         norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in gradients)) if self._of.norm else None
-        return logs, self._join([*gradients, *changes]), loss, norm, moved, findings
+        return logs, self._join([*gradients, *changes], flats[0].dtype), loss, norm, moved, findings
 
     def _run(
         self, trained: Any, others: Any, metrics: Any, optimizer: Any, batch: Any
@@ -224,7 +253,7 @@ class JaxStep:
             logs, state = self._model.train_step((trained, others, optimizer, metrics), batch)
         after, others, _, metrics = state
         if caught.updated is None:
-            raise StepError(APPLIED_NONE)
+            raise FitError(APPLIED_NONE)
         for name, one, other in zip(names, after, caught.updated, strict=True):
             if one is not other:
                 raise assigns(name)
@@ -241,9 +270,9 @@ class JaxStep:
         """Where one of the optimizer's variables is among them."""
         return [id(each) for each in self._model.optimizer.variables].index(id(variable))
 
-    def _join(self, values: list[Any]) -> list[list[Any]]:
-        """Join the parts of each payload that lie one behind the other, cast for the wire."""
-        plan, dtype = self._of.plan, self._of.dtype
+    def _join(self, values: list[Any], dtype: Any) -> list[list[Any]]:
+        """Join the parts of each payload that lie one behind the other, cast for the wire; to `dtype` if need be."""
+        plan, dtype = self._of.plan, self._of.dtype or dtype
         rows = [value.reshape(spec.rows, -1) for value, spec in zip(values, plan.variables, strict=True)]
         joined = []
         for shard in plan.shards:
@@ -274,9 +303,9 @@ def _catching(model: Any, trained: list[Any], names: list[str]) -> Iterator[Simp
 
     def stateless_apply(values: Any, grads: Any, variables: Any) -> tuple[Any, Any]:
         if caught.updated is not None:
-            raise StepError(APPLIED_TWICE)
+            raise FitError(APPLIED_TWICE)
         if len(variables) != len(trained):
-            raise StepError(APPLIED_TO_OTHERS)
+            raise FitError(APPLIED_TO_OTHERS)
         for name, one, other in zip(names, variables, trained, strict=True):
             if one is not other:
                 raise assigns(name)
@@ -301,7 +330,29 @@ def _catching(model: Any, trained: list[Any], names: list[str]) -> Iterator[Simp
         yield caught
 
 
-def computation(step: FitStep, before: Computation | None) -> JaxStep:
+def set_up(device: str, *, deterministic: bool) -> str:
+    """Make this device JAX's default. On a CPU the same inputs give the same bits; on a GPU, XLA's flags decide."""
+    gpus = [each for each in jax.devices() if each.platform != "cpu"]
+    number = gpu_number(device, len(gpus), "JAX")
+    if device != "auto":
+        chosen = jax.devices("cpu")[0] if number is None else gpus[number]
+        jax.config.update("jax_default_device", chosen)
+    if deterministic and number is not None and "deterministic" not in os.environ.get("XLA_FLAGS", ""):
+        raise DeviceError(
+            "a deterministic run on a GPU needs XLA_FLAGS=--xla_gpu_deterministic_ops=true in the environment"
+        )
+    return "cpu" if number is None else f"gpu:{number}"
+
+
+def bare(loss: Callable[[Any, Any], Any], model: Any, name: str) -> Any:
+    raise ModelError(NEEDS_LOSS.format(name=name, backend="jax"))
+
+
+def save(model: Any, path: Path) -> bool:
+    return False
+
+
+def computation(step: CompiledStep, before: Computation | None = None) -> JaxStep:
     return JaxStep(step, before if isinstance(before, JaxStep) else None)
 
 

@@ -9,12 +9,10 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-from psworker.backends.keras import metrics_of
+from psworker.backends.keras.step import backend, metrics_of, replaced
 from psworker.job import Job
 from psworker.job.errors import JobError
-from psworker.tensorflow.objectives.training import Training
 
 # A metric with more numbers than these is reported by its mean only: a line of metrics.jsonl has at most 100.
 MOST_PARTS = 32
@@ -55,44 +53,44 @@ def _on_heldout(job: Job, model: Any) -> dict[str, Any]:
 
 
 def _measured(job: Job, model: Any, data: Any) -> dict[str, Any]:
+    """Measure as Keras does: loss, metrics, a `test_step` of the model's own."""
     if not isinstance(model, keras.Model):
         raise JobError(
             f"job {type(job).__name__} has held-out data, but model() returned no Keras model to measure: "
             "write evaluate(model)"
         )
-    training = Training(job, model)
-    # A metric goes on from one evaluation to the next unless it is reset.
+    if not model.compiled:
+        return {}
+    # A metric goes on from one evaluation to the next unless it is reset, and here from batch to batch.
     for metric in metrics_of(model):
         metric.reset_state()
-    by_keras = training.compiled or getattr(model, "loss", None) is not None
-    measured: dict[str, Any] = {}
-    for x, y, weight in _batches(data):
-        if by_keras:
-            # Loss, metrics, a `test_step` of the model's own.
-            batch = tuple(part for part in (x, y, weight) if part is not None)
-            measured = model.test_step(tf.nest.map_structure(_tensor, batch))
-        else:
-            measured = model.compute_metrics(x, y, model(x, training=False), weight)
-    measured = dict(measured)
-    if not by_keras:
+    own: dict[str, Any] = {"reset_metrics": lambda: None}
+    if model.loss is None:
         # There is no loss that Keras knows.
-        measured.pop("loss", None)
-    return measured
-
-
-def _tensor(part: Any) -> Any:
-    return part if tf.is_tensor(part) else tf.convert_to_tensor(part)
+        own["compute_loss"] = lambda **_: keras.ops.zeros(())
+    measured: dict[str, Any] = {}
+    with replaced(model, **own):
+        for x, y, weight in _batches(data):
+            measured = model.test_on_batch(x, y, weight, return_dict=True)
+    loss = {"loss": measured.pop("loss")} if "loss" in measured else {}
+    return measured if model.loss is None else loss | measured
 
 
 def _batches(data: Any) -> Iterator[tuple[Any, Any, Any]]:
     """Yield (x, y, weight or None): arrays in pieces that fit any memory, or the user's own batches."""
     # A tuple of batches holds tuples.
     whole = isinstance(data, tuple) and len(data) in (2, 3) and not isinstance(data[0], tuple)
-    if whole and all(hasattr(part, "shape") for part in tf.nest.flatten(data)):
-        pieces = range(0, int(tf.nest.flatten(data)[0].shape[0]), PIECE)
-        data = [tf.nest.map_structure(itemgetter(slice(start, start + PIECE)), data) for start in pieces]
+    leaves = keras.tree.flatten(data) if whole else []
+    if whole and all(hasattr(part, "shape") for part in leaves):
+        pieces = range(0, int(leaves[0].shape[0]), PIECE)
+        data = [keras.tree.map_structure(itemgetter(slice(start, start + PIECE)), data) for start in pieces]
     for batch in data:
-        yield keras.utils.unpack_x_y_sample_weight(batch)
+        yield keras.utils.unpack_x_y_sample_weight(keras.tree.map_structure(framework_tensor, batch))
+
+
+def framework_tensor(part: Any) -> Any:
+    """Return what a batch has, an array say, as the framework computes with it."""
+    return backend().framework.tensor(part)
 
 
 def _numbers(job: Job, name: str, value: Any) -> Iterator[tuple[str, float]]:
