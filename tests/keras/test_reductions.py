@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import psworker.keras as pk
-from psworker.backends import keras as backend
+from psworker.backends.keras import reductions as backend
 from psworker.backends.keras.reductions import warn_of_reduction
 from tests.keras.in_process import in_threads, servers
 
