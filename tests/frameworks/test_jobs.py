@@ -57,7 +57,13 @@ def test_steps_and_measures_are_those_of_tensorflow(
 def test_a_run_of_the_lab_and_its_replay(backend: str, tmp_path: Path) -> None:
     require(backend)
     run = tmp_path / "run"
-    told = ("--set", "run.versions=8", "--set", "run.deterministic=true", "--quiet", "--out", run)
+    small = {"run.versions": 8, "run.deterministic": "true", "cluster.servers": 1, "cluster.workers": 1}
+    told = (
+        *(word for key, value in small.items() for word in ("--set", f"{key}={value}")),
+        "--quiet",
+        "--out",
+        run,
+    )
     ended(backend, "-m", "pslab", "run", ROOT / "examples/digits-sync.toml", *told)
     log = entries(run)
     assert verify(log).ok

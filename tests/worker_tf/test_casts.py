@@ -12,6 +12,7 @@ from pswire.transport.codecs import ElementDecoder
 from pswire.transport.wire import codec_named
 from psworker.backends.tensorflow.flats import payload_of, rounded, tensor_of, widened
 from psworker.data.payloads import array_of
+from tests.probes import traces_of
 from tests.promises import promise
 
 pytestmark = pytest.mark.tensorflow
@@ -93,10 +94,10 @@ def test_the_first_step_of_the_announced_dtypes_is_traced_beforehand(trained):
     trainer, plan, weights = trained(cnn, batches=[batch])
     trainer.attach(plan, ("bfloat16", "float32"))
     (_, first), *_ = trainer.batches(0, 1, 0, 1)
-    traces = trainer.traces
+    traces = traces_of(trainer)
     trainer.step([flat.astype(ml_dtypes.bfloat16) for flat in weights], first)
     trainer.step(weights, first)
-    assert trainer.traces == traces == 2
+    assert traces_of(trainer) == traces == 2
 
 
 def test_a_result_in_the_processors_memory_is_not_copied():

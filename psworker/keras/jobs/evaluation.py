@@ -68,6 +68,12 @@ def _measured(job: Job, model: Any, data: Any) -> dict[str, Any]:
     if model.loss is None:
         # There is no loss that Keras knows.
         own["compute_loss"] = lambda *_, **__: keras.ops.zeros(())
+    if type(model).test_step is not keras.Model.test_step:
+        # Without weights of samples where there are none, as in the user's own data.
+        plain = model.test_step
+        own["test_step"] = lambda *given: plain(
+            *given[:-1], tuple(part for part in given[-1] if part is not None)
+        )
     measured: dict[str, Any] = {}
     with replaced(model, **own):
         for x, y, weight in _batches(data):

@@ -126,7 +126,8 @@ class Trainer:
         self._ahead = ThreadPoolExecutor(1, "ids-ahead") if self.tables else None
         self._process = Processing(job, self.optimizer)
         self._compute: Computation | None = None
-        self._prepared = False
+        # The dtypes of weights for which the step is compiled.
+        self._prepared: set[tuple[Any, ...]] = set()
         self._plan: Plan | None = None
         self._dtypes: tuple[str, ...] = ("float32",)
 
@@ -191,7 +192,8 @@ class Trainer:
         """
         if plan.variables != self._variables.specs:
             raise ValueError("the plan is for other variables than this trainer's `specs`")
-        self._plan, self._dtypes, self._prepared = plan, dtypes, False
+        self._plan, self._dtypes = plan, dtypes
+        self._prepared.clear()
         rows_apart = own_train_step(self.model) if isinstance(self.model, keras.Model) else False
         step = CompiledStep(
             *(self._trained, self._variables.found, plan, None, self.every),
@@ -346,9 +348,10 @@ class Trainer:
         batches = batch.batches if isinstance(batch, Group) else (batch,)
         *before, last = map(self._tensors, batches)
         compute.put(flats)
-        if not self._prepared:
+        dtypes = tuple(flat.dtype for flat in flats)
+        if dtypes not in self._prepared:
             compute.prepare(last, differ=True)
-            self._prepared = True
+            self._prepared.add(dtypes)
         for each in before:
             compute.add(each)
         return compute.finish(last, sum(map(samples_of, batches)))
