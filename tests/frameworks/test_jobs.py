@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.keras.test_workers import PATIENCE, ROOT, server
 
 from tests.frameworks.test_backends import entries, environment, installed_backends, require
+from tests.keras.processes import PATIENCE, ROOT, server
 from tests.lab.logs import verify
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.cluster, pytest.mark.timeout(900)]
