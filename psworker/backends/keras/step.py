@@ -26,7 +26,7 @@ class FitError(Unsupported, RuntimeError):
 def assigns(name: str) -> FitError:
     """Return the error for a trained variable that gets a value within the step."""
     return FitError(
-        f"train_step, or a layer in it, assigns a value to {name!r}, which is trained: on parameter servers the next "
+        f"train_step, the loss or a layer assigns a value to {name!r}, which is trained: on parameter servers the next "
         "version overwrites it. Use a regularizer or weight_decay instead, and trainable=False for a copy that is not "
         "trained"
     )

@@ -23,6 +23,7 @@ from psworker.backends.keras.step import (
     Computation,
     near,
     take_up,
+    unwrapped,
 )
 from psworker.backends.keras.variables import native
 from psworker.backends.lookups import LookedUp
@@ -153,7 +154,8 @@ class TensorFlowStep:
         self._graphs = [each.get_concrete_function(specs, batch).graph for each in functions]
 
     def unrepeatable(self) -> list[str]:
-        return unrepeatable(self._graphs, self._of.found)
+        known = (*self._of.found.local, unwrapped(self._model.optimizer)._iterations)
+        return unrepeatable(self._graphs, known)
 
     def put(self, flats: Sequence[NDArray[Any]], version: int | None = None, *, new: bool = False) -> None:
         self._weights, self._due = [tensor_of(flat) for flat in flats], version is None

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 import torch
+from keras.src.backend.torch import core
 from numpy.typing import NDArray
 
 from psworker.backends import ModelError, StepResult, cut, gpu_number, payloads
@@ -209,7 +210,8 @@ def set_up(device: str, *, deterministic: bool) -> str:
     number = gpu_number(device, torch.cuda.device_count(), "PyTorch")
     chosen = "cpu" if number is None else f"gpu:{number}"
     if device != "auto":
-        keras.device(chosen).__enter__()
+        # Keras' own scope of a device is of one thread, and ends with `clear_session`.
+        core.DEFAULT_DEVICE = "cpu" if number is None else f"cuda:{number}"
     if deterministic:
         torch.use_deterministic_algorithms(True)
         torch.set_num_threads(1)

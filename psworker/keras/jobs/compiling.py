@@ -36,7 +36,8 @@ def compiled(job: Job, model: Any) -> tuple[Any, Any]:
             model.jit_compile = False
         step, named = model, model.optimizer
     else:
-        step, named = _compiled_here(job, model), _optimizer(job)
+        step = _compiled_here(job, model)
+        named = None if job.optimizer is None else step.optimizer
     _check_optimizer(job, named)
     if own_train_step(step) and not step.optimizer.built and step is model:
         step.optimizer.build(step.trainable_variables)

@@ -13,6 +13,7 @@ import numpy as np
 from psworker.backends.keras.step import backend, metrics_of, replaced
 from psworker.job import Job
 from psworker.job.errors import JobError
+from psworker.keras.jobs.compiling import by_user
 
 # A metric with more numbers than these is reported by its mean only: a line of metrics.jsonl has at most 100.
 MOST_PARTS = 32
@@ -65,8 +66,9 @@ def _measured(job: Job, model: Any, data: Any) -> dict[str, Any]:
     for metric in metrics_of(model):
         metric.reset_state()
     own: dict[str, Any] = {"reset_metrics": lambda: None}
-    if model.loss is None:
-        # There is no loss that Keras knows.
+    # Of a model that was compiled here, beside a loss of the job's own, Keras knows metrics only.
+    has_loss = by_user(model) or model.loss is not None
+    if not has_loss:
         own["compute_loss"] = lambda *_, **__: keras.ops.zeros(())
     if type(model).test_step is not keras.Model.test_step:
         # Without weights of samples where there are none, as in the user's own data.
@@ -79,7 +81,7 @@ def _measured(job: Job, model: Any, data: Any) -> dict[str, Any]:
         for x, y, weight in _batches(data):
             measured = model.test_on_batch(x, y, weight, return_dict=True)
     loss = {"loss": measured.pop("loss")} if "loss" in measured else {}
-    return measured if model.loss is None else loss | measured
+    return loss | measured if has_loss else measured
 
 
 def _batches(data: Any) -> Iterator[tuple[Any, Any, Any]]:
