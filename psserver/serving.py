@@ -23,10 +23,9 @@ from psserver.service.guard.machine import raise_descriptors
 from psserver.service.job.log_file import LogError
 from psserver.service.job.next_job import newest, numbered
 from psserver.service.job.run_log import SUMMARY, WEIGHTS, FolderError
-from psserver.service.life.listeners import BindError
 from psserver.service.life.servers import Servers
 from psserver.service.life.settings import Announce, ServerSettings
-from psserver.service.net.loop import freeze_gc
+from psserver.service.runtime import BindError, freeze_gc
 from psserver.service.server import ResourcesError
 from psserver.service.store.resume_point import succeeded
 from psserver.settings import SettingsError, UntrustedError, chosen_options, decided_by_server_0, resolve

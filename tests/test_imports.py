@@ -29,6 +29,11 @@ IMPURE = (
     *("threading", "asyncio", "concurrent", "multiprocessing", "subprocess", "signal"),
     *("socket", "selectors", "grpc"),
 )
+# What `psserver.service.runtime` gives a server.
+MACHINE = (
+    *("time", "threading", "concurrent", "select", "selectors", "pswire.running"),
+    *("pswire.transport.connecting", "pswire.transport.socket_handshake"),
+)
 # Formats that run code when they are read.
 PICKLES = ("pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve")
 STDLIB = tuple(sys.stdlib_module_names)
@@ -228,11 +233,29 @@ RULES = (
         never=("grpc",),
         but=(
             "psserver.metrics.collector",
-            *("psserver.service.net.registration", "psserver.service.net.services"),
+            *(
+                "psserver.service.runtime",
+                "psserver.service.net.registration",
+                "psserver.service.net.services",
+            ),
             "psserver.service.net.sessions",
             *("psserver.service.job.follower", "psserver.service.replicas.link"),
             *("psserver.service.server", "psserver.service.life.moves"),
             *("psserver.service.life.results", "psserver.service.life.listeners"),
+        ),
+    ),
+    # A server takes clock, threads, disk and connections from the Runtime that it is given. What serves replicas does
+    # not yet. Of the others: threads of real sockets, what tells people of long work, the trial of the system's
+    # limits, certificates, which count by the wall clock, and the wait between two servers of a process.
+    Rule(
+        "psserver.service",
+        never=(*MACHINE, "socket"),
+        but=(
+            *("psserver.service.runtime", "psserver.service.pools", "psserver.service.replicas"),
+            *("psserver.service.net.sockets", "psserver.service.net.connection"),
+            *("psserver.service.net.bulk", "psserver.service.net.tls_connection"),
+            *("psserver.service.store.slow", "psserver.service.guard.machine"),
+            *("psserver.service.life.listeners", "psserver.service.life.servers"),
         ),
     ),
     Rule(
@@ -296,6 +319,19 @@ def test_rules_name_what_exists() -> None:
         for name in (rule.where, *rule.but):
             path = ROOT / name.replace(".", "/")
             assert path.is_dir() or path.with_suffix(".py").is_file(), f"no module {name}; correct the table"
+
+
+def test_no_thread_or_connection_is_got_from_the_loop() -> None:
+    """By what would be no import."""
+    machine = {"to_thread", "run_in_executor", "open_connection", "start_server", "create_server"}
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.attr}"
+        for path in sorted((ROOT / "psserver" / "service").rglob("*.py"))
+        if "replicas" not in path.parts
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in machine
+    ]
+    assert not found, f"ask the Runtime: {found}"
 
 
 @pytest.mark.parametrize(

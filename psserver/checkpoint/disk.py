@@ -125,6 +125,34 @@ class RealFile:
             os.close(number)
 
 
+class AppendedFile:
+    """A file that is only appended to, never through a symbolic link. Every method may raise OSError."""
+
+    def __init__(self, path: Path, mode: int, *, anew: bool) -> None:
+        how = os.O_TRUNC if anew else os.O_APPEND
+        self._number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | how | os.O_CLOEXEC, mode)
+
+    @property
+    def size(self) -> int:
+        """The size in bytes."""
+        return os.fstat(self._number).st_size
+
+    def write(self, data: bytes | bytearray) -> int:
+        """Write data. Return the number of bytes written, which may be fewer than given."""
+        return os.write(self._number, data)
+
+    def sync(self) -> None:
+        """Return once everything written would survive a loss of power. Any thread may call it."""
+        os.fsync(self._number)
+
+    def cut(self, size: int) -> None:
+        """Remove what is behind so many bytes."""
+        os.ftruncate(self._number, size)
+
+    def close(self) -> None:
+        os.close(self._number)
+
+
 class RealDisk:
     """The disk of the operating system. `mode`: the permissions of new files.
 
@@ -150,6 +178,10 @@ class RealDisk:
 
     def create(self, path: Path) -> RealFile:
         return RealFile(path, self._mode)
+
+    def append(self, path: Path, *, anew: bool) -> AppendedFile:
+        """Open a file to append to. `anew`: an empty one."""
+        return AppendedFile(path, self._mode, anew=anew)
 
     def open(self, path: Path) -> BinaryIO:
         # Non-blocking, so that a pipe of that name cannot make this wait for a writer.

@@ -67,8 +67,8 @@ class ServerCollector(Collector):
         if self._copies is not None:
             from psserver.metrics.replicas import replica_families
 
-            yield from replica_families(self._host.owner.ask(self._copies))
-        job = self._host.owner.ask(self._job)
+            yield from replica_families(self._host.runtime.ask(self._copies))
+        job = self._host.runtime.ask(self._job)
         run_log = job.routes.run_log if job is not None else None
         if job is None or not isinstance(run_log, CountedRunLog):
             return

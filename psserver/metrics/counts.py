@@ -228,7 +228,7 @@ def _add(numbers: WorkerNumbers, coordinator: Coordinator, counts: Counts, name:
 
 
 def shard_numbers(host: ShardHost) -> ShardNumbers:
-    return host.owner.ask(lambda: _shard_numbers(host))
+    return host.runtime.ask(lambda: _shard_numbers(host))
 
 
 def _shard_numbers(host: ShardHost) -> ShardNumbers:

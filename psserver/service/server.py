@@ -11,7 +11,6 @@ import grpc
 
 from psserver.checkpoint import FolderLock, Store
 from psserver.service.guard.authorization import Authorizer
-from psserver.service.guard.machine import check_threads
 from psserver.service.job.job import Job
 from psserver.service.life.coordinating import Coordinating, lock_folder
 from psserver.service.life.following import Following
@@ -21,7 +20,6 @@ from psserver.service.life.settings import Announce, ServerSettings
 from psserver.service.net.commits import Commits
 from psserver.service.net.exchange import ExchangeRpc
 from psserver.service.net.follow import FollowNobody, FollowRpc, NoReplicas
-from psserver.service.net.loop import Owner, RunningLoop
 from psserver.service.net.pulls import PullRpc
 from psserver.service.net.pushes import PushRpc
 from psserver.service.net.registration import Registration
@@ -33,6 +31,7 @@ from psserver.service.net.services import (
     methods,
     tell_health,
 )
+from psserver.service.runtime import Runtime
 from psserver.service.store.host import ShardHost
 from psserver.service.store.resume_point import FOLDER as CHECKPOINTS
 from pswire.addresses import Address
@@ -51,17 +50,17 @@ class ResourcesError(OSError):
     """The system gives no thread or descriptor to begin with."""
 
 
-def _host(settings: ServerSettings, owner: Owner) -> ShardHost:
+def _host(settings: ServerSettings, runtime: Runtime) -> ShardHost:
     """Make the host of this server's part. With replicas two servers have a copy of each.
 
     Other jobs do not load what these need.
     """
     if settings.replicas == 1:
-        return ShardHost(settings.task_index, settings.host, owner)
+        return ShardHost(settings.task_index, settings.host, runtime)
     from psserver.service.replicas.logs import part_held
     from psserver.service.replicas.payloads import ReplicatedHost
 
-    return ReplicatedHost(part_held(settings.task_index, settings.terms.servers) or 0, settings.host, owner)
+    return ReplicatedHost(part_held(settings.task_index, settings.terms.servers) or 0, settings.host, runtime)
 
 
 class Server:
@@ -73,17 +72,22 @@ class Server:
     """
 
     def __init__(
-        self, settings: ServerSettings, announce: Announce, out: Path | None = None, folder: int = 1
+        self,
+        settings: ServerSettings,
+        announce: Announce,
+        out: Path | None = None,
+        folder: int = 1,
+        runtime: Runtime | None = None,
     ) -> None:
-        """`out`: the folder of number 1, if that is another one."""
+        """`out`: the folder of number 1, if that is another one. `runtime`: another one than the machine's."""
         self.settings = settings
         self.folder, self._out = folder, out or settings.out
         self.continuation = Continuation(settings.hosts, settings.moved, settings.recover)
         self._announce = announce
-        self.owner = Owner()
-        self.host = _host(settings, self.owner)
+        self.runtime = runtime or Runtime()
+        self.host = _host(settings, self.runtime)
         if settings.out is not None:
-            self.host.saver.store = Store(settings.out / CHECKPOINTS)
+            self.host.saver.store = Store(settings.out / CHECKPOINTS, self.runtime.disk())
         self.watch = self.host.watch
         self.authorizer = Authorizer(settings.credentials, settings.task_index)
         self._exchange = ExchangeRpc(self.host)
@@ -101,9 +105,8 @@ class Server:
         Raises BindError, FolderError, ResourcesError.
         """
         try:
-            loop = RunningLoop()
-            check_threads()
-            self.host.heavy.begin()
+            loop = self.runtime.new_loop()
+            self.runtime.start()
             self.sockets.begin()
         except (OSError, RuntimeError) as error:
             raise ResourcesError(
@@ -116,7 +119,7 @@ class Server:
             if self._lock is not None:
                 self._lock.close()
             self.host.saver.close()
-            self.owner.end()
+            self.runtime.end()
             self.host.close()
             self.sockets.end()
             loop.run_until_complete(end_tasks())
@@ -142,10 +145,10 @@ class Server:
                 raise SystemExit(128 + number)
             return
         self.continuation.signal = signal.Signals(number).name
-        self.owner.tell(self.continuation.wake.set)
+        self.runtime.tell(self.continuation.wake.set)
 
     async def _run(self) -> ExitCode:
-        self.owner.begin()
+        self.runtime.begin()
         served, address = self.listeners.bind_grpc()
         hosts = list(self.settings.hosts)
         hosts[self.settings.task_index] = address
@@ -155,7 +158,7 @@ class Server:
         self.listeners.open_data_port()
         copies = None if self._replicating is None else self._replicating.numbers
         self.listeners.open_metrics(address.host, lambda: self.job, copies, self.authorizer)
-        self.watch.start(self.owner.loop)
+        self.watch.start(self.runtime.loop)
         if self.job is not None:
             # Before anybody can join.
             self.job.open()

@@ -20,7 +20,7 @@ def fails(cluster: Cluster) -> None:
     server = cluster.servers[0].server
     coordinating = server._coordinating
     assert coordinating is not None
-    server.owner.ask(lambda: coordinating.job.stop(REASON, success=False, cause="server"))
+    server.runtime.ask(lambda: coordinating.job.stop(REASON, success=False, cause="server"))
 
 
 def test_a_job_that_fails_is_saved_and_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -18,6 +18,8 @@ from pswire.addresses import Address
 from pswire.v1 import shard_pb2
 from tests.promises import promise
 from tests.repetitions import usually
+from tests.service.loops import begun
+from tests.service.loops import run as run_loop
 from tests.service.peer import Peer
 from tests.service.replicated import REPLICATED, copies, train
 from tests.service.serving import PATIENCE, Cluster, serving, wait_until
@@ -92,7 +94,7 @@ def test_a_part_that_failed_or_that_failed_ones_replaced_is_not_waited_for(entry
 
     async def run() -> None:
         follower = Follower(
-            1, Address("127.0.0.1", 1), shard_pb2.Open(), 10.0, lambda *_: None, lambda *_: None
+            1, Address("127.0.0.1", 1), shard_pb2.Open(), 10.0, begun(), lambda *_: None, lambda *_: None
         )
         failed = [shard_pb2.Saved(entry=each, error="the disk is full") for each in range(6, 6 + REMEMBERED)]
         follower._received(shard_pb2.FollowReply(saved=failed))
@@ -100,7 +102,7 @@ def test_a_part_that_failed_or_that_failed_ones_replaced_is_not_waited_for(entry
             await asyncio.wait_for(follower.saved(entry, math.inf), PATIENCE)
         await follower.channel.close()
 
-    asyncio.run(run())
+    run_loop(run())
 
 
 def test_what_a_resume_passes_over_is_announced(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def signalled(cluster: Cluster, number: Signals, order: tuple[int, ...]) -> None
         served.interrupt(number)
         # It has heard the signal, and done for it what it does at once.
         for _ in range(3):
-            served.server.owner.ask(lambda: None)
+            served.server.runtime.ask(lambda: None)
     assert [served.ended() for served in cluster.servers] == [CODES[number]] * 2
 
 

@@ -300,7 +300,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a worker is told its fate before the log has it",
-        "if «self._due»: $future = self._loop().create_future()",
+        "if «self._due»: $future = self._runtime.loop.create_future()",
         "False",
         ("service/test_log_flush.py",),
     ),

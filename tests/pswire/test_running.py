@@ -7,14 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from psserver.service.net.loop import RunningLoop
+from psserver.service.runtime import RunningLoop
 from pswire import running
 from pswire.running import LOOK, STEP, RunningClock
 from tests.patience import PATIENCE
 from tests.test_imports import PACKAGES, ROOT
 
 # Whoever reads the system's clock, and why no deadline comes of it.
-READERS = {"pswire/running.py": "the clock itself"}
+READERS = {
+    "pswire/running.py": "the clock itself",
+    "psserver/service/runtime.py": "the loop's, which is that clock",
+    "psserver/service/net/loop.py": "the same, of the running loop",
+}
 # Files of servers and workers.
 SERVING = [package for package in PACKAGES if package != "pslab"]
 

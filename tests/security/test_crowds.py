@@ -139,7 +139,7 @@ def test_a_training_goes_on_among_strangers_at_both_ports(identities: Identities
         sockets = cluster.servers[0].server.sockets
         ports = (
             int(cluster.hosts.rpartition(":")[2]),
-            cluster.servers[0].server.owner.ask(lambda: sockets.port),
+            cluster.servers[0].server.runtime.ask(lambda: sockets.port),
         )
         threads = threading.active_count()
         for port in ports:

@@ -56,7 +56,7 @@ def played(security: Security, transport: str, monkeypatch: pytest.MonkeyPatch) 
         first = stack.enter_context(served(security, ["127.0.0.1:0", hidden], 0))
         hosts = f"{through_a_relay(first.address)},{hidden}"
         names = secrets_of_a_step(hosts, security(Role.WORKER, "anna"), transport)
-        key = first.server.owner.ask(lambda: first.server.host.secret)
+        key = first.server.runtime.ask(lambda: first.server.host.secret)
     monkeypatch.undo()
     assert tokens if transport == "socket" else not tokens
     known = {**names, "receipts' key": key, **{f"line token {n}": token for n, token in enumerate(tokens)}}

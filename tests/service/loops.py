@@ -11,8 +11,8 @@ from psserver.service.errors import denied
 from psserver.service.guard.authorization import Authorizer
 from psserver.service.guard.calls import Watch
 from psserver.service.net.connection import Connection
-from psserver.service.net.loop import Owner, RunningLoop
 from psserver.service.net.sockets import Guest, Serve, SocketListener
+from psserver.service.runtime import RunningLoop, Runtime
 from tests.service.serving import PATIENCE
 
 Result = TypeVar("Result")
@@ -26,13 +26,20 @@ def run(live: Coroutine[Any, Any, Result]) -> Result:
         return runner.run(live)
 
 
+def begun() -> Runtime:
+    """Return what a server has of its machine, within the loop of `run`."""
+    made = Runtime()
+    made.begin()
+    return made
+
+
 @contextmanager
-def running() -> Iterator[Owner]:
+def running() -> Iterator[Runtime]:
     """Owns whatever is made by its `ask`."""
-    owner, begun, loop = Owner(), threading.Event(), RunningLoop()
+    runtime, begun, loop = Runtime(), threading.Event(), RunningLoop()
 
     async def live() -> None:
-        owner.begin()
+        runtime.begin()
         begun.set()
         await over.wait()
         # Connections that were cut end in turns of their own.
@@ -41,7 +48,7 @@ def running() -> Iterator[Owner]:
 
     def run() -> None:
         loop.run_until_complete(live())
-        owner.end()
+        runtime.end()
         loop.close()
 
     over = asyncio.Event()
@@ -49,9 +56,9 @@ def running() -> Iterator[Owner]:
     thread.start()
     assert begun.wait(PATIENCE)
     try:
-        yield owner
+        yield runtime
     finally:
-        owner.tell(over.set)
+        runtime.tell(over.set)
         thread.join(PATIENCE)
         assert not thread.is_alive()
 
@@ -61,13 +68,13 @@ class Opened:
 
     def __init__(
         self,
-        owner: Owner,
+        runtime: Runtime,
         serve: Serve,
         bind: str = "127.0.0.1",
         contexts: Callable[[], ssl.SSLContext] | None = None,
         authorizer: Authorizer | None = None,
     ) -> None:
-        self._ask, watch = owner.ask, Watch()
+        self._ask, watch = runtime.ask, Watch()
         self.watch = watch
         authorizer = authorizer or Authorizer()
         self.refused = authorizer.refused
@@ -84,10 +91,10 @@ class Opened:
             await serve(connection)
 
         self._listener = SocketListener(
-            admit, owner, bind, watch=watch, contexts=contexts, authorizer=authorizer
+            admit, runtime, bind, watch=watch, contexts=contexts, authorizer=authorizer
         )
         self._listener.begin()
-        owner.ask(lambda: watch.start(owner.loop))
+        runtime.ask(lambda: watch.start(runtime.loop))
 
     @property
     def name(self) -> str:
@@ -124,8 +131,8 @@ def opened(
     contexts: Callable[[], ssl.SSLContext] | None = None,
     authorizer: Authorizer | None = None,
 ) -> Iterator[Opened]:
-    with running() as owner:
-        made = Opened(owner, serve, bind, contexts, authorizer)
+    with running() as runtime:
+        made = Opened(runtime, serve, bind, contexts, authorizer)
         try:
             yield made
         finally:

@@ -40,7 +40,7 @@ class Probe:
         """A server with a copy hears that its copy counts no more."""
         role = self.server._replicating
         assert role is not None
-        self.server.owner.tell(role._copy.reset)
+        self.server.runtime.tell(role._copy.reset)
 
     def stand(self) -> None:
         """A server with a copy asks for the lead, as if nobody had it, unless it asks already."""
@@ -52,7 +52,7 @@ class Probe:
             if shell.replica.standing is None and not shell.replica.leads:
                 shell.give(Stand(()))
 
-        self.server.owner.tell(stand)
+        self.server.runtime.tell(stand)
 
     @property
     def leads(self) -> bool:
@@ -139,7 +139,7 @@ class Probe:
         """As a kill would: all calls break, and the address is free."""
         served = self.server.listeners.grpc
         assert served is not None
-        asyncio.run_coroutine_threadsafe(served.stop(0), self.server.owner.loop).result(PATIENCE)
+        asyncio.run_coroutine_threadsafe(served.stop(0), self.server.runtime.loop).result(PATIENCE)
 
     @property
     def sockets(self) -> int:
@@ -150,10 +150,10 @@ class Probe:
 
     def end_sessions(self) -> None:
         """End every session stream; the workers are alive and will be back."""
-        self.server.owner.ask(lambda: [outbox.end() for outbox in self.job.routes.outboxes.all()])
+        self.server.runtime.ask(lambda: [outbox.end() for outbox in self.job.routes.outboxes.all()])
 
     def cut_sockets(self) -> None:
-        self.server.owner.ask(lambda: [each.cut() for each in self.server.sockets.connections])
+        self.server.runtime.ask(lambda: [each.cut() for each in self.server.sockets.connections])
 
     def refuse_memory(self, reason: str) -> None:
         """From now on no worker is given shared memory."""

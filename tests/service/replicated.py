@@ -59,7 +59,7 @@ def newest(served: Served) -> tuple[int, bytes]:
         assert values is not None
         return shard.version, values.tobytes() + b"".join(slot.tobytes() for slot in slots.values())
 
-    return served.server.owner.ask(read)
+    return served.server.runtime.ask(read)
 
 
 def state_of(cluster: Cluster, server: int) -> str:

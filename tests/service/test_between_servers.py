@@ -7,9 +7,9 @@ from signal import SIGINT, SIGTERM
 import pytest
 
 from psserver.options import Options
-from psserver.service.life.listeners import BindError
 from psserver.service.life.servers import Servers
 from psserver.service.life.settings import ServerSettings
+from psserver.service.runtime import BindError
 from psserver.service.server import Server
 from psserver.settings import resolve
 from pswire.exits import ExitCode

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from psserver.options import Options
-from psserver.service.net.loop import freeze_gc
+from psserver.service.runtime import freeze_gc
 from psserver.service.store import host
 from psserver.serving import resolved
 from psserver.shard import Shard

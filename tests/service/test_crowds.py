@@ -121,7 +121,7 @@ def test_many_joins_and_leaves_leave_nothing_behind(tmp_path: Path) -> None:
                 len(server.watch.strangers),
             ]
 
-        wait_until(lambda: server.owner.ask(left) == [["stays"], 1, 0], "the visitors to be gone")
+        wait_until(lambda: server.runtime.ask(left) == [["stays"], 1, 0], "the visitors to be gone")
     report = check_run(Run(out))
     assert not report.violations, report.violations
     kinds = [json.loads(line)["kind"] for line in (out / "decisions.jsonl").read_text().splitlines()]

@@ -28,7 +28,7 @@ def cut(cluster: Cluster) -> None:
             rpc._stream.caller.cancel()
         done.set()
 
-    probe.host.owner.tell(act)
+    probe.host.runtime.tell(act)
     assert done.wait(60)
 
 

@@ -12,6 +12,8 @@ from psserver.service.job.follower import Follower
 from pswire.addresses import Address
 from pswire.v1 import shard_pb2 as pb
 from tests.patience import PATIENCE
+from tests.service import loops
+from tests.service.loops import begun
 
 ROUNDS = 8
 
@@ -69,7 +71,7 @@ async def lose(ending: Ending, reply: pb.FollowReply = ACCEPTED) -> tuple[str, s
     address = Address("127.0.0.1", server.add_insecure_port("127.0.0.1:0"))
     await server.start()
     made = Follower(
-        *(1, address, OPENING, 10.0),
+        *(1, address, OPENING, 10.0, begun()),
         *(lambda _, cause, why: gone.set_result((cause, why)), fail),
     )
 
@@ -114,11 +116,11 @@ def test_a_server_that_ends_its_stream_is_believed_whatever_is_on_its_way(
                 told == words or (cause, told) == (follower.LOST, "the connection broke")
             )
 
-    asyncio.run(play())
+    loops.run(play())
 
 
 def test_a_follower_that_fails_in_an_unexpected_way_counts_as_lost(caplog: pytest.LogCaptureFixture) -> None:
     """Otherwise nothing would be sent to its server any more, and nobody would know."""
-    cause, why = asyncio.run(lose(end, pb.FollowReply(made=[pb.Made(version=1)])))
+    cause, why = loops.run(lose(end, pb.FollowReply(made=[pb.Made(version=1)])))
     assert cause == follower.LOST and "RuntimeError: nobody expects it" in why
     assert "the decisions for server 1 cannot be sent" in caplog.text

@@ -6,16 +6,13 @@ import pytest
 
 from psserver.service.job.decider import Decider
 from psserver.service.replicas.deciding import ReplicatedDecider
-from pswire import running
 from tests.promises import promise
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> mock.Mock:
+def clock() -> mock.Mock:
     """This process's clock, at another number than any other's."""
-    made = mock.Mock(return_value=1000.0)
-    monkeypatch.setattr(running, "now", made)
-    return made
+    return mock.Mock(return_value=1000.0)
 
 
 @promise("A pause in which nobody could decide fires no deadline of a job")
@@ -23,6 +20,8 @@ def test_a_copy_that_leads_goes_on_from_the_last_input_that_it_took(clock: mock.
     decider = object.__new__(ReplicatedDecider)
     decider.coordinator = mock.Mock(state=mock.Mock(roster=mock.Mock(present={}), over=False))
     decider.agreement, decider._heard, decider.tell = mock.Mock(), None, mock.Mock()
+    decider.host = mock.Mock()
+    decider.host.runtime.now = clock
     decider.hear(7.0)
     clock.return_value = 1002.0
     assert decider.now() == 9.0
@@ -36,6 +35,8 @@ def test_a_copy_that_leads_goes_on_from_the_last_input_that_it_took(clock: mock.
 
 def test_a_job_goes_on_from_the_time_of_its_checkpoint(clock: mock.Mock) -> None:
     decider = object.__new__(Decider)
+    decider.host = mock.Mock()
+    decider.host.runtime.now = clock
     decider.take_up(mock.Mock(state=mock.Mock(now=4711.0)))
     assert decider.now() == 4711.0
     clock.return_value = 1001.0

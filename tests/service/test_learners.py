@@ -202,7 +202,7 @@ def test_a_copy_that_differs_counts_no_more_and_is_made_anew_while_training_goes
         # In dense/bias: behind the kernel.
         values[VARIABLES[0].size] += 1.0
 
-    second.server.owner.ask(flip)
+    second.server.runtime.ask(flip)
     train(session, 4)
     assert second.ended() is not None
     assert "not the primary's equal" in str(second.server.continuation.again)

@@ -14,13 +14,13 @@ from psserver.replication import messages as m
 from psserver.replication.messages import Item, Message, merged
 from psserver.service.guard.authorization import Authorizer
 from psserver.service.guard.calls import Watch
-from psserver.service.net.loop import Owner
 from psserver.service.net.registration import Call, Registration
 from psserver.service.net.sockets import SocketListener
 from psserver.service.net.streams import Stream
 from psserver.service.replicas import link as sending
 from psserver.service.replicas.bodies import Bodies, Body
 from psserver.service.replicas.links import VERSION, Links, Listener
+from psserver.service.runtime import Runtime
 from pswire.addresses import Address
 from pswire.exits import ExitCode
 from pswire.security.credentials import Credentials
@@ -98,12 +98,12 @@ async def two(
     owned = [Credentials(job_secret=Secret(secret)) for secret in secrets]
     served: list[tuple[grpc.aio.Server, SocketListener, Watch]] = []
     ends: list[End] = []
-    owner = Owner()
-    owner.begin()
+    runtime = Runtime()
+    runtime.begin()
     for number in range(2):
         watch = Watch()
-        watch.start(owner.loop)
-        listener = SocketListener(_serve, owner, watch=watch)
+        watch.start(runtime.loop)
+        listener = SocketListener(_serve, runtime, watch=watch)
         end = End(number, list(hosts), listener if sockets else None)
         rpc = Registration(watch, lambda nbytes: PATIENCE, Authorizer(owned[number], number))
         path = "/pswire.v1.Shard/Replicate"
@@ -131,7 +131,7 @@ async def two(
             await asyncio.sleep(0)
         for _, listener, _ in served:
             listener.end()
-        owner.end()
+        runtime.end()
 
 
 def up(end: End) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from psserver.service.job import log_file
 from psserver.service.job.log_file import LogError
 from psserver.service.job.run_log import Flushing
-from psserver.service.net.loop import RunningLoop
+from psserver.service.runtime import RunningLoop, Runtime
 from tests.promises import promise
 from tests.service.peer import Peer
 from tests.service.serving import serving
@@ -50,7 +50,9 @@ def test_one_flush_for_all_that_one_turn_has_decided(
     )
 
     async def main() -> None:
-        log = Flushing(files, synced, lambda: loop, told.append)
+        runtime = Runtime()
+        runtime.begin()
+        log = Flushing(files, synced, runtime, told.append)
 
         async def commit(number: int) -> None:
             before = len(waits)

@@ -61,7 +61,7 @@ def test_a_member_attaches_as_often_as_it_may_call() -> None:
     with serving() as cluster, ExitStack() as stack, Peer(cluster, "worker", WIDE) as peer:
         peer.step()
         host, server = cluster.servers[0].probe.host, cluster.servers[0].server
-        name = server.owner.ask(lambda: server.sockets.name)
+        name = server.runtime.ask(lambda: server.sockets.name)
         before = len(segments_of("self"))
         lines = []
         for number in range(1, 9):
@@ -115,7 +115,7 @@ def test_slots_beyond_the_limit_are_refused_and_the_worker_does_without() -> Non
     with serving(memory_limit=21 * MIB) as cluster, ExitStack() as stack, Peer(cluster, "a", WIDE) as a:
         a.step(0.0)
         server = cluster.servers[0].server
-        line, answer = handshake.connect_unix(server.owner.ask(lambda: server.sockets.name), claim(a))
+        line, answer = handshake.connect_unix(server.runtime.ask(lambda: server.sockets.name), claim(a))
         stack.callback(line.close)
         reply = shard_pb2.Attached.FromString(answer)
         assert "expected at most 21.0 MiB in all (--memory-limit)" in reply.refusal

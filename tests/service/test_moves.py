@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from psserver.service.life import moves
+from psserver.service.runtime import Runtime
 from pswire.addresses import parse_address
 from pswire.security.credentials import Credentials
 from pswire.security.secret import Secret
@@ -153,7 +154,7 @@ class Asking(moves.Announcing):
 
     def __init__(self, known: str) -> None:
         own, credentials = parse_address("127.0.0.1:4242"), Credentials(job_secret=Secret(SECRET.encode()))
-        super().__init__(parse_address("127.0.0.1:4241"), own, 1, 2, PATIENCE, credentials)
+        super().__init__(parse_address("127.0.0.1:4241"), own, 1, 2, PATIENCE, Runtime(), credentials)
         self.known = known
         self.asked: list[str] = []
 

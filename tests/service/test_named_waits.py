@@ -1,6 +1,5 @@
 """What takes long is named by what it is: reading a checkpoint, a transfer, a job in which no version comes."""
 
-import asyncio
 import logging
 import threading
 from collections.abc import Iterator
@@ -17,6 +16,8 @@ from psserver.service.store.slow import mib_of, said
 from pswire.addresses import Address
 from pswire.v1 import shard_pb2
 from tests.promises import promise
+from tests.service.loops import begun
+from tests.service.loops import run as run_loop
 from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, Cluster, wait_until
 
@@ -37,7 +38,7 @@ def test_what_takes_long_is_said_while_it_lasts(caplog: pytest.LogCaptureFixture
 def test_a_server_that_reads_its_checkpoint_is_named() -> None:
     async def run() -> None:
         follower = Follower(
-            1, Address("127.0.0.1", 1), shard_pb2.Open(), 10.0, lambda *_: None, lambda *_: None
+            1, Address("127.0.0.1", 1), shard_pb2.Open(), 10.0, begun(), lambda *_: None, lambda *_: None
         )
         follower._silence.began(0.0)
         follower._received(shard_pb2.FollowReply(read=2**20, to_read=3 * 2**20))
@@ -47,7 +48,7 @@ def test_a_server_that_reads_its_checkpoint_is_named() -> None:
         assert follower.reading is None, "it has read it"
         await follower.channel.close()
 
-    asyncio.run(run())
+    run_loop(run())
 
 
 @promise("A worker whose payload is under way is shown as transferring, not as computing.")

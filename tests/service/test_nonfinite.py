@@ -40,7 +40,7 @@ def log(cluster: Cluster) -> list[Entry]:
     server = cluster.servers[0].server
     assert server.job is not None
     tail = server.job.routes.tail
-    return [record.entry for record in server.owner.ask(lambda: tail.since(0))]
+    return [record.entry for record in server.runtime.ask(lambda: tail.since(0))]
 
 
 def kept(cluster: Cluster) -> list[Nonfinite]:
@@ -148,7 +148,7 @@ def test_a_commit_is_decided_behind_the_facts_of_its_version(
             return
         monkeypatch.setattr(Decider, "executed", executed)
         for told in list(late):
-            server.owner.ask(lambda told=told: executed(job.decider, *told))
+            server.runtime.ask(lambda told=told: executed(job.decider, *told))
         waiting.join(PATIENCE)
         one.send(ready=pb.Ready())
         assert one.receive("grant").version == 3

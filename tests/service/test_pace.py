@@ -1,9 +1,9 @@
 """What leaves lines in a log and no work behind has a pace; work has none."""
 
+import asyncio
 import queue
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
 
 import grpc
 import numpy as np
@@ -21,25 +21,22 @@ from tests.service.serving import ONES, PATIENCE, granted, refused, serving
 NEVER = 1e-6
 
 
-@dataclass
-class Clock:
-    now: float = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_a_burst_then_so_many_per_second() -> None:
-    clock = Clock()
-    pace = Pace(rate=2.0, burst=3, clock=clock)
-    assert [pace.take("a") for _ in range(5)] == [True, True, True, False, False]
-    assert pace.wait("a") == pytest.approx(0.5) and pace.wait("b") == 0
-    clock.now += 0.5
-    assert [pace.take("a") for _ in range(2)] == [True, False]
-    clock.now += 1000
-    assert [pace.take("a") for _ in range(4)] == [True, True, True, False]
-    pace.spend("b", 5)
-    assert pace.wait("b") == pytest.approx(1.5)
+    now = [100.0]
+
+    async def spend() -> None:
+        asyncio.get_running_loop().time = lambda: now[0]  # type: ignore[method-assign]
+        pace = Pace(rate=2.0, burst=3)
+        assert [pace.take("a") for _ in range(5)] == [True, True, True, False, False]
+        assert pace.wait("a") == pytest.approx(0.5) and pace.wait("b") == 0
+        now[0] += 0.5
+        assert [pace.take("a") for _ in range(2)] == [True, False]
+        now[0] += 1000
+        assert [pace.take("a") for _ in range(4)] == [True, True, True, False]
+        pace.spend("b", 5)
+        assert pace.wait("b") == pytest.approx(1.5)
+
+    asyncio.run(spend())
 
 
 def test_a_loop_of_ready_and_abandon_is_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:

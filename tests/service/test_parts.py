@@ -105,7 +105,7 @@ def part_copy(out: Path, host: mock.Mock) -> PartCopy:
     shell.replica = begin(2, 4, first_config((2, 3)))
     shell.active = shell.replica.disk.config
     host.memory = Memory(1 << 30, 3)
-    host.owner.loop = asyncio.get_running_loop()
+    host.runtime.loop, host.runtime.now = asyncio.get_running_loop(), lambda: 0.0
     part = PartCopy(settings, host, shell, lambda: None)
     taken = count(1)
     shell.offer.side_effect = lambda body: part.execute(next(taken))

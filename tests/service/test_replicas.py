@@ -291,7 +291,7 @@ def test_a_replaced_primary_gives_no_answer_for_anothers_item_and_only_votes() -
     """Its own item, which is not stable, has the place of the other primary's item in the log."""
     links = mock.create_autospec(Links, instance=True, links={1: mock.MagicMock()}, met={1})
     host, soon, answered = mock.MagicMock(), list[Callable[[], None]](), list[str]()
-    host.owner.loop.call_soon = lambda call, *given: soon.append(partial(call, *given))
+    host.runtime.loop.call_soon = lambda call, *given: soon.append(partial(call, *given))
     shell = Shell(begin(0, 2, first_config((0, 1))), links, lambda disk: None, formed=True)
     shell.machine = copy = _Leading(host, shell, lambda: None, "")
     copy._lead()

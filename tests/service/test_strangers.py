@@ -17,11 +17,15 @@ from tests.promises import promise
 def test_calls_that_have_spoken_are_not_cut() -> None:
     cut: list[str] = []
     watch = Watch(most_unproven=1)
-    with watch.first_message(Caller(lambda: cut.append("spoken"))):
-        pass
-    silent, next_one = (Caller(lambda name=name: cut.append(name)) for name in ("silent", "next"))  # type: ignore[misc]
-    with watch.first_message(silent), watch.unproven(next_one):
-        assert cut == ["silent"]
+
+    async def call() -> None:
+        with watch.first_message(Caller(lambda: cut.append("spoken"))):
+            pass
+        silent, next_one = (Caller(lambda name=name: cut.append(name)) for name in ("silent", "next"))  # type: ignore[misc]
+        with watch.first_message(silent), watch.unproven(next_one):
+            assert cut == ["silent"]
+
+    asyncio.run(call())
 
 
 @pytest.mark.parametrize(

@@ -176,10 +176,9 @@ def test_updates_go_on_while_rows_are_copied_for_a_server(
         )
         host: Any = SimpleNamespace(
             state=SimpleNamespace(shard=shard),
-            owner=SimpleNamespace(loop=asyncio.get_running_loop()),
+            runtime=SimpleNamespace(loop=asyncio.get_running_loop(), passes=SimpleNamespace(on_pool=on_pool)),
             memory=Memory(1 << 30, 3),
             orders=orders,
-            heavy=SimpleNamespace(on_pool=on_pool),
         )
         capture = giving.Capture(giving.Given(host, 1, dict))
         _, arrays = await capture.copy(near=False)
@@ -241,7 +240,7 @@ def rows_in(served: Served) -> dict[str, bytes]:
         saved = shard.tables.rows_saved()
         return {"version": bytes([shard.version]), **{name: each.tobytes() for name, each in saved.items()}}
 
-    return served.server.owner.ask(read)
+    return served.server.runtime.ask(read)
 
 
 def both_made(version: int, *servers: Served) -> None:
@@ -312,7 +311,7 @@ def test_a_copy_with_another_row_counts_no_more(
         rows = chance.store.whole(slots)
         chance.store.write(slots, rows.values + np.float32(1.0), rows)
 
-    second.server.owner.ask(flip)
+    second.server.runtime.ask(flip)
     train(session, 4)
     assert second.ended() is not None
     (told,) = [each for each in caplog.records if "copy counts no more" in each.message]

@@ -4,7 +4,6 @@ import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -180,7 +179,7 @@ def test_updates_go_on_while_rows_are_being_copied_for_a_checkpoint(
     loop, parts, tables, freed = Later(), dict[int, shard_part.Part](), made(), mock.Mock()
     shard = shard_of(tables, plan())
     ledger = mock.Mock(take=lambda *_: None)
-    saver = PartSaver(SimpleNamespace(loop=loop), 0, ledger, lambda: None, freed)  # type: ignore[arg-type]
+    saver = PartSaver(loop, 0, ledger, lambda: None, freed)  # type: ignore[arg-type]
     saver.store, saver.parts = Store(tmp_path / "checkpoints"), parts
     update(tables, list(range(20)))
     expected = {n: a for n, a in tables.rows_saved().items() if n.startswith("table/")}

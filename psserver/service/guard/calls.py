@@ -9,7 +9,7 @@ from typing import Final
 from psserver.service.errors import exhausted
 from psserver.service.guard.authorization import ANYBODY, Peer
 from psserver.service.guard.limits import FIRST_MESSAGE, MEMBER_CALLS, UNPROVEN
-from pswire import running
+from psserver.service.net.loop import loop_time
 from pswire.patience import silence
 from pswire.transport import frames
 
@@ -84,7 +84,7 @@ class Caller:
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
         """Give the peer that many seconds for what is awaited inside the block."""
-        self.deadline = running.now() + seconds
+        self.deadline = loop_time() + seconds
         try:
             yield
         finally:
@@ -192,7 +192,7 @@ class Watch:
         return {call.worker for call in self._calls if call.worker and call.deadline is not None}
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        now = running.now()
+        now = loop_time()
         late = [c for c in self._calls if c.deadline is not None and c.deadline < now]
         for caller in late:
             # Once is enough.

@@ -24,7 +24,7 @@ from psserver.service.net.loop import settle
 from psserver.service.store.checkpoints import Checkpoints
 from psserver.service.store.host import ShardHost
 from psserver.shard import Made
-from pswire import protocol, running
+from pswire import protocol
 from pswire.decisions import entries
 from pswire.exits import ExitCode
 from pswire.logs.events import event
@@ -77,9 +77,9 @@ class Decider:
         terms, policy = agreement.terms, agreement.policy
         self.agreement, self.host = agreement, host
         # When the job began, by this process's clock, less the time in which the job stood still.
-        self._began = running.now()
+        self._began = self.host.runtime.now()
         self.routes = Routes(run_log, host.orders, terms.grace, self.now)
-        self.flushing = Flushing(run_log, log_to_disk, lambda: host.owner.loop, self._lost_log)
+        self.flushing = Flushing(run_log, log_to_disk, host.runtime, self._lost_log)
         self.over = False
         # Set at most once; nothing is decided or written afterwards.
         self.failure: Failure | None = None
@@ -99,11 +99,11 @@ class Decider:
 
     def now(self) -> float:
         """Return the seconds of the job: those before this process decided, and those that it has run since."""
-        return running.now() - self._began
+        return self.host.runtime.now() - self._began
 
     def hear(self, now: float) -> None:
         """Go on from the job's time `now`, which another process has counted so far."""
-        self._began = running.now() - now
+        self._began = self.host.runtime.now() - now
 
     def configure(self, message: shard_pb2.Configure) -> None:
         """Tell every other server the model."""
@@ -168,7 +168,7 @@ class Decider:
             waits = self._waiting_commit(worker, commit.ticket)
         if waits is not None:
             if waits.decided is None:
-                waits.decided = self.host.owner.loop.create_future()
+                waits.decided = self.host.runtime.loop.create_future()
             # Another try waits for the same.
             await asyncio.shield(waits.decided)
 

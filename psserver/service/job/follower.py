@@ -13,10 +13,10 @@ from psserver.facts import from_wire
 from psserver.order_messages import ORDERS
 from psserver.service.job.silence import NAMED_AFTER, Silence
 from psserver.service.net.loop import Changes
+from psserver.service.runtime import Runtime
 from psserver.service.store.shard_part import PassedOver, passed_over
 from psserver.service.store.slow import mib_of
 from psserver.shard import Made, Order
-from pswire import running
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
 from pswire.exits import ExitCode
@@ -28,7 +28,6 @@ from pswire.security.diagnosis import Problem, problem_of
 from pswire.security.proof import Caller, ProofError, server_named
 from pswire.table_messages import table_from_wire
 from pswire.transport.channels import CHANNEL_OPTIONS
-from pswire.transport.connecting import nobody_listens, open_aio_channel
 from pswire.transport.failures import CallEnding, may_pass, method_failed, reason
 from pswire.transport.proven import check_server
 from pswire.v1 import memory_pb2, shard_pb2
@@ -69,6 +68,7 @@ class Follower:
         address: Address,
         opening: shard_pb2.Open,
         worker_timeout: float,
+        runtime: Runtime,
         on_lost: Callable[[int, str, str], None],
         on_executed: Callable[[int, Made], None],
         patience: float | None = None,
@@ -103,7 +103,7 @@ class Follower:
         self._on_executed = on_executed
         # How often it has failed to give something, since it was reached.
         self._failed = 0
-        self._loop = asyncio.get_running_loop()
+        self._runtime = runtime
         # Whether it was there once; since when its connection is broken; and when it was there last, and how far.
         self._met, self._broke = False, 0.0
         self._back, self._got = 0.0, 0
@@ -114,13 +114,13 @@ class Follower:
         self._outbox: list[shard_pb2.FollowRequest] = []
         self._orders: list[tuple[int, Order]] = []
         self._filled = asyncio.Event()
-        self._changes = Changes(lambda: self._loop)
+        self._changes = Changes(runtime)
         # Whether an attempt to reach it has failed, and whether another process was at its address.
         self._missed = self._foreign = False
         self._closing = asyncio.Event()
         # Set when the server has accepted this coordinator.
         self._followed = asyncio.Event()
-        self.channel = open_aio_channel(str(address), CHANNEL_OPTIONS(worker_timeout), credentials)
+        self.channel = runtime.dial(address, CHANNEL_OPTIONS(worker_timeout), credentials)
         # UNTRUSTED once the server has refused this one.
         self._denied = ""
         self._task: asyncio.Task[None] | None = None
@@ -141,7 +141,7 @@ class Follower:
         return self.state == "lost" or self._stuck
 
     def start(self) -> None:
-        self._task = self._loop.create_task(self._run())
+        self._task = self._runtime.loop.create_task(self._run())
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -169,7 +169,7 @@ class Follower:
     def _queue(self, orders: Sequence[tuple[int, Order]]) -> None:
         self._orders.extend(orders)
         if orders:
-            self._silence.order(orders[-1][0] + 1, running.now())
+            self._silence.order(orders[-1][0] + 1, self._runtime.now())
         self._filled.set()
 
     def hold(self, entries: int) -> None:
@@ -185,7 +185,7 @@ class Follower:
 
     def ask(self) -> None:
         """Ask the server for its state, at most every `ASK_EVERY` seconds."""
-        now = running.now()
+        now = self._runtime.now()
         if self.state == "ready" and now - self._asked >= ASK_EVERY:
             self._asked = now
             self._put(shard_pb2.FollowRequest(decisions=shard_pb2.Decisions()))
@@ -198,7 +198,7 @@ class Follower:
         """
         if self.state in ("ended", "lost") or self._closing.is_set():
             return None
-        now = running.now()
+        now = self._runtime.now()
         if self._dials_again:
             if now - self._broke < NAMED_AFTER:
                 return None
@@ -248,8 +248,8 @@ class Follower:
         def known() -> bool:
             return entry in self._saved or self._away or passed_over(entry, self._saved)
 
-        deadline = running.now() + seconds
-        while not known() and running.now() < deadline:
+        deadline = self._runtime.now() + seconds
+        while not known() and self._runtime.now() < deadline:
             # The server reports what it has written when it is asked.
             self.ask()
             await self._changes.wait_for(known, ASK_EVERY)
@@ -308,7 +308,7 @@ class Follower:
     async def _run(self) -> None:
         """Serve until the server is asked to end, or is lost. A server that is still ending another generation is
         retried, and one whose connection breaks is dialled again."""
-        self._broke = running.now()
+        self._broke = self._runtime.now()
         while await self._connect():
             stood = self._met
             lost, passing = await self._follow()
@@ -328,7 +328,7 @@ class Follower:
 
     def _break_off(self, why: str) -> None:
         """Note that the connection of a server that was there is broken, and is to be dialled again."""
-        now = running.now()
+        now = self._runtime.now()
         if self.executed > self._got or now - self._back > self._timeout:
             # Otherwise it breaks again and again, and nothing comes of it.
             self._broke = now
@@ -348,7 +348,7 @@ class Follower:
 
     def _late(self, *, nobody: bool) -> bool:
         """Whether it has been away for too long. `nobody`: no process has its port."""
-        away = running.now() - self._broke
+        away = self._runtime.now() - self._broke
         if self._met:
             return away > (refused_limit(self._timeout) if nobody else SERVER_AWAY)
         return self._patience is not None and away > self._patience
@@ -366,7 +366,7 @@ class Follower:
         self._filled.clear()
         self._followed.clear()
         sender: asyncio.Task[None] | None = None
-        self._silence.began(running.now())
+        self._silence.began(self._runtime.now())
         try:
             await check_server(caller, call)
             sender = asyncio.create_task(self._send(call))
@@ -418,8 +418,8 @@ class Follower:
                     self._missed = False
                     return not self._closing.is_set()
                 problem = await self._problem()
-                nobody = self._met and await asyncio.to_thread(nobody_listens, self.address)
-                waited, self._missed = running.now() - self._broke, True
+                nobody = self._met and await self._runtime.nobody_listens(self.address)
+                waited, self._missed = self._runtime.now() - self._broke, True
                 self._changes.notify()
                 where = f"{self.name} at {self.address}"
                 if problem is not None and problem.certain:
@@ -482,11 +482,11 @@ class Follower:
             fields = event("server_ready", server=self.server, address=str(self.address))
             log.info("%s at %s is ready", self.name, self.address, extra=fields)
             if not self._met:
-                self._broke = running.now()
+                self._broke = self._runtime.now()
             self._met, self._failed = True, 0
-            self._back, self._got = running.now(), reply.executed
+            self._back, self._got = self._runtime.now(), reply.executed
             self._begin(reply)
-        now = running.now()
+        now = self._runtime.now()
         self._silence.hear(reply.executed, now, reply.read)
         if not reply.to_read:
             self.reading = None

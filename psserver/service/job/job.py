@@ -22,7 +22,7 @@ from psserver.service.job.outbox import Outbox
 from psserver.service.job.reports import Epochs, Evaluations, Progress
 from psserver.service.store.checkpoints import PATIENCE, limit
 from psserver.service.store.resume_point import ResumePoint
-from pswire import protocol, running
+from pswire import protocol
 from pswire.logs.events import event
 from pswire.model.plan import Plan
 
@@ -60,7 +60,7 @@ class SilentServers:
             return
         for follower in self._decider.routes.followers:
             waited = follower.silent(self._patience)
-            if waited is not None and running.now() - waited[1] >= waited[2]:
+            if waited is not None and self._decider.host.runtime.now() - waited[1] >= waited[2]:
                 follower.give_up(f"waited {waited[2]:g} s for {waited[0]} (see its process and its log)")
 
 
@@ -149,7 +149,7 @@ class Job:
         Raises Refused for any other process, with nothing changed.
         """
         self.require_member(worker, incarnation, session)
-        outbox = Outbox(self.host.owner.loop, session, cut)
+        outbox = Outbox(self.host.runtime.loop, session, cut)
         self.routes.outboxes.open(worker, incarnation, outbox)
         self.decider.step(lambda: self.decider.give(inputs.Connected(worker, incarnation, session)))
         if self.decider.failure is not None:
@@ -240,7 +240,7 @@ class Job:
 
     def look(self, read: Callable[[Coordinator, float], Seen]) -> Seen:
         """Return what `read` returns for the coordinator and the present time. From any thread."""
-        return self.host.owner.ask(lambda: read(self.coordinator, self.decider.now()))
+        return self.host.runtime.ask(lambda: read(self.coordinator, self.decider.now()))
 
     def report(self) -> JobReport:
         """Return the job's status. From any thread."""
@@ -252,7 +252,7 @@ class Job:
                 self.servers.silent,
             )
         )
-        return _with_wait(_with_wait(found, epoch, at), self.awaited or servers, running.now())
+        return _with_wait(_with_wait(found, epoch, at), self.awaited or servers, self.host.runtime.now())
 
 
 def _with_wait(found: JobReport, awaited: Wait | None, now: float) -> JobReport:

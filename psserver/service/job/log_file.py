@@ -5,8 +5,9 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from psserver.checkpoint.disk import RealDisk
 from pswire.decisions.records import ENCODER
 from pswire.exits import ExitCode
 
@@ -18,6 +19,8 @@ def always() -> None:
     """Allow every write."""
 
 
+# Where logs are, with the permissions that they have.
+LOGS: Final = RealDisk(0o644)
 # Bytes that may wait for a flush; a full buffer is written at once.
 BUFFERED = 1 << 16
 
@@ -34,7 +37,9 @@ class JsonLines:
     After a LogError it takes nothing more and ends with a whole line.
     """
 
-    def __init__(self, path: Path, *, going_on: bool = False, check: Check = always) -> None:
+    def __init__(
+        self, path: Path, *, going_on: bool = False, check: Check = always, disk: RealDisk = LOGS
+    ) -> None:
         """Empty the file, or append to it if `going_on`. Raises LogError, also for a symbolic link."""
         self._path = path
         self._check = check
@@ -43,9 +48,8 @@ class JsonLines:
         self._written, self._whole = 0, 0
         self._failure: LogError | None = None
         try:
-            how = os.O_APPEND if going_on else os.O_TRUNC
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | how | os.O_CLOEXEC, 0o644)
-            self._written = self._whole = os.fstat(self._file).st_size
+            self._file = disk.append(path, anew=not going_on)
+            self._written = self._whole = self._file.size
         except OSError as error:
             raise self._named(error) from error
 
@@ -80,7 +84,7 @@ class JsonLines:
             raise
         try:
             while self._waiting:
-                count = os.write(self._file, self._waiting)
+                count = self._file.write(self._waiting)
                 end = self._waiting.rfind(b"\n", 0, count)
                 if end >= 0:
                     self._whole = self._written + end + 1
@@ -99,7 +103,7 @@ class JsonLines:
     def sync_flushed(self) -> None:
         """Make every line that was flushed survive a loss of power; any thread may call it. Raises LogError."""
         try:
-            os.fsync(self._file)
+            self._file.sync()
         except OSError as error:
             raise self._named(error) from error
 
@@ -108,7 +112,7 @@ class JsonLines:
         self._waiting.clear()
         # A disk that has become read-only cannot be truncated; readers skip the half line.
         with suppress(OSError):
-            os.ftruncate(self._file, self._whole)
+            self._file.cut(self._whole)
 
     def _named(self, error: OSError) -> LogError:
         if error.errno == errno.ELOOP:
@@ -123,7 +127,7 @@ class JsonLines:
             if self._failure is None:
                 self.flush()
         finally:
-            os.close(self._file)
+            self._file.close()
 
 
 class TakenOverError(LogError):

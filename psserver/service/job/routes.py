@@ -13,7 +13,7 @@ from psserver.service.job.outbox import Outboxes
 from psserver.service.job.run_log import RunLog
 from psserver.service.store.executor import Executor
 from psserver.shard import Order
-from pswire import protocol, running
+from pswire import protocol
 from pswire.decisions import entries
 from pswire.decisions.entries import Entry
 from pswire.decisions.records import declared, line_of
@@ -46,7 +46,7 @@ class Routes:
         run_log: RunLog,
         orders: Executor,
         grace: float,
-        now: Callable[[], float] = running.now,
+        now: Callable[[], float],
     ) -> None:
         self.run_log = run_log
         self.tail = LogTail()

@@ -7,7 +7,7 @@ from asyncio import Future
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,8 @@ from psserver.checkpoint import UnwritableError, files
 from psserver.checkpoint.disk import RealDisk, RealFile
 from psserver.checkpoint.rewind import Mark
 from psserver.coordinator.outputs import Record
-from psserver.service.job.log_file import Check, JsonLines, LogError, always
-from psserver.service.net.loop import RunningLoop, settle
+from psserver.service.job.log_file import LOGS, Check, JsonLines, LogError, always
+from psserver.service.net.loop import settle
 from pswire.decisions import entries
 from pswire.decisions.counting import Pending
 from pswire.decisions.records import line_of, value_text
@@ -27,6 +27,9 @@ from pswire.model.variables import WholeTables
 from pswire.own_files import write_file
 from pswire.security.credentials import Credentials
 from pswire.security.proof import FILE
+
+if TYPE_CHECKING:
+    from psserver.service.runtime import Runtime
 
 DECISIONS, METRICS = "decisions.jsonl", "metrics.jsonl"
 SUMMARY, WEIGHTS = "summary.json", "weights.safetensors"
@@ -69,8 +72,9 @@ class RunLog:
         going_on: Mark | None = None,
         check: Check = always,
         rescue: Path | None = None,
+        disk: RealDisk = LOGS,
     ) -> None:
-        self._folder, self._check, self._rescue = folder, check, rescue
+        self._folder, self._check, self._rescue, self._disk = folder, check, rescue, disk
         # An empty file for which the disk reserves room for the final weights.
         self._room: RealFile | None = None
         # Bytes of it: for variables, and for rows.
@@ -97,8 +101,12 @@ class RunLog:
         """Open the files to append to, or new ones without `more`. Raises LogError."""
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._decisions = JsonLines(self._folder / DECISIONS, going_on=more, check=self._check)
-            self._metrics = JsonLines(self._folder / METRICS, going_on=more, check=self._check)
+            self._decisions = JsonLines(
+                self._folder / DECISIONS, going_on=more, check=self._check, disk=self._disk
+            )
+            self._metrics = JsonLines(
+                self._folder / METRICS, going_on=more, check=self._check, disk=self._disk
+            )
 
     def append(self, record: Record) -> None:
         """Take an entry, to be written at the end of this turn of the loop."""
@@ -175,7 +183,7 @@ class RunLog:
         """Write a file of the folder whole or not at all."""
         if self._folder is not None:
             try:
-                files.write(RealDisk(0o644), self._folder / name, [memoryview(text.encode())])
+                files.write(self._disk, self._folder / name, [memoryview(text.encode())])
             except UnwritableError as error:
                 raise LogError(str(error)) from error
 
@@ -187,7 +195,7 @@ class RunLog:
         nbytes = sum(shard.nbytes for shard in plan.shards) + names + HEADER
         path = files.aside_of(self._folder / WEIGHTS)
         try:
-            self._room = RealDisk(0o644).create(path)
+            self._room = self._disk.create(path)
             self._room.reserve(nbytes)
             self._variables = nbytes
         except OSError as error:
@@ -225,7 +233,7 @@ class RunLog:
         self._check()
         path, (room, self._room) = self._folder / WEIGHTS, (self._room, None)
         try:
-            files.write(RealDisk(0o644), path, weights_file.pieces(weights, tables), onto=room)
+            files.write(self._disk, path, weights_file.pieces(weights, tables), onto=room)
         except UnwritableError as error:
             raise LogError(f"{error}; {self._rescued(weights, tables)}") from error
 
@@ -265,10 +273,10 @@ class Flushing:
         self,
         run_log: RunLog,
         disk: bool,
-        loop: Callable[[], RunningLoop],
+        runtime: "Runtime",
         failed: Callable[[LogError], None],
     ) -> None:
-        self._log, self._disk, self._loop, self._failed = run_log, disk, loop, failed
+        self._log, self._disk, self._runtime, self._failed = run_log, disk, runtime, failed
         # Whether a flush is due at the end of this turn; and who waits for it.
         self._due = False
         self._waiting: list[Future[None]] = []
@@ -278,7 +286,7 @@ class Flushing:
         """Schedule a flush: the log has taken lines. Call it before any answer leaves."""
         if not self._due:
             self._due = True
-            self._loop().at_end_of_turn(self._flush)
+            self._runtime.loop.at_end_of_turn(self._flush)
 
     def _flush(self) -> None:
         self._due = False
@@ -297,7 +305,7 @@ class Flushing:
         """Wait until answers may leave that rest on what the log has taken. Returns False if it could not be written:
         none may leave."""
         if self._due:
-            future = self._loop().create_future()
+            future = self._runtime.loop.create_future()
             self._waiting.append(future)
             await future
         return self._whole

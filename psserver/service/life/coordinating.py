@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from psserver.checkpoint import CheckpointError, FolderLock, Store
+from psserver.checkpoint.disk import RealDisk
 from psserver.checkpoint.fence import GENERATION
 from psserver.checkpoint.resumption import AUTO
 from psserver.checkpoint.rewind import Mark
@@ -26,6 +27,7 @@ from psserver.service.life.moves import Moves
 from psserver.service.life.results import Results, say_how_to_go_on
 from psserver.service.life.settings import Announce, ServerSettings
 from psserver.service.net.coordinator import CoordinatorRpc
+from psserver.service.runtime import Runtime
 from psserver.service.store.checkpoints import Checkpoints
 from psserver.service.store.host import ShardHost
 from psserver.service.store.resume_point import FOLDER as CHECKPOINTS
@@ -82,16 +84,20 @@ def make_job(
     check: Check = always
     if settings.out is not None and settings.has_generations:
         check = Fence(settings.out / CHECKPOINTS / GENERATION)
-    run_log = run_log_of(settings, None if going_on is None else going_on.mark, check)
+    run_log = run_log_of(
+        settings, None if going_on is None else going_on.mark, check, host.runtime.disk(0o644)
+    )
     agreement = Agreement(settings.terms, settings.policy, settings.optimizer)
     decider = Decider(agreement, host, run_log, settings.log_to_disk, wake)
     job = Job(decider, planned, settings.security)
     _warn_of_room(settings)
     secret = new_secret()
     host.open(settings.terms.job, secret)
-    job.routes.followers.extend(_followers(settings, hosts, secret, folder, lost, decider.executed))
+    job.routes.followers.extend(
+        _followers(settings, hosts, host.runtime, secret, folder, lost, decider.executed)
+    )
     if settings.out is not None and settings.keep:
-        store, followers = Store(settings.out / CHECKPOINTS), job.routes.followers
+        store, followers = Store(settings.out / CHECKPOINTS, host.runtime.disk()), job.routes.followers
         names = set() if going_on is None else going_on.names
         job.decider.checkpoints = Checkpoints(
             job.agreement,
@@ -126,6 +132,7 @@ def _warn_of_room(settings: ServerSettings) -> None:
 def _followers(
     settings: ServerSettings,
     hosts: tuple[Address, ...],
+    runtime: Runtime,
     secret: bytes,
     folder: int,
     lost: Callable[[int, str, str], None],
@@ -144,17 +151,17 @@ def _followers(
             # The first folder is the default.
             folder=folder if folder > 1 else 0,
         )
-        common = (lost, executed, patience, settings.credentials)
+        common = (runtime, lost, executed, patience, settings.credentials)
         yield Follower(server, hosts[server], message, timeout, *common)
 
 
-def run_log_of(settings: ServerSettings, going_on: Mark | None, check: Check) -> RunLog:
+def run_log_of(settings: ServerSettings, going_on: Mark | None, check: Check, disk: RealDisk) -> RunLog:
     """Return the log of a job that begins here, which counts if there are metrics. Raises LogError."""
     if settings.metrics_port is None:
-        return RunLog(settings.out, going_on, check, settings.rescue)
+        return RunLog(settings.out, going_on, check, settings.rescue, disk)
     from psserver.metrics.counts import CountedRunLog
 
-    return CountedRunLog(settings.out, going_on, check, settings.rescue)
+    return CountedRunLog(settings.out, going_on, check, settings.rescue, disk)
 
 
 def resume_point(settings: ServerSettings, announce: Announce) -> ResumePoint | None:

@@ -14,7 +14,6 @@ from psserver.service.replicas.logs import FIRST, Logs
 from psserver.service.replicas.part import PartCopy
 from psserver.service.replicas.payloads import ReplicatedHost
 from psserver.service.replicas.same import OtherSettingsError
-from pswire import running
 from pswire.exits import ExitCode
 
 # Least seconds that a server waits without hearing of a primary.
@@ -48,15 +47,15 @@ class End:
         self.lost: int | None = None
         self._look_at = 0.0
         # When another server was heard last, and when one last showed that it leads the job.
-        self._heard = self._led_at = running.now()
+        self._heard = self._led_at = self._host.runtime.now()
 
     def hear(self) -> None:
         """Note that another server is there."""
-        self._heard = running.now()
+        self._heard = self._host.runtime.now()
 
     @property
     def heard_lately(self) -> bool:
-        return running.now() - self._heard < LATELY
+        return self._host.runtime.now() - self._heard < LATELY
 
     def found(self) -> tuple[ExitCode, str] | None:
         """Return why this server ends, if it does."""
@@ -89,7 +88,7 @@ class End:
         if len(self._links.hosts) <= len(FIRST):
             # One of two servers holds the only copy, and waits for the other one or for a person.
             return None
-        now, patience = running.now(), max(self._settings.terms.idle_timeout, LEAST_PATIENCE)
+        now, patience = self._host.runtime.now(), max(self._settings.terms.idle_timeout, LEAST_PATIENCE)
         if now - self._heard > patience:
             return ExitCode.UNREACHABLE, f"no other server of the job was heard for {patience:g} s"
         if now - self._led_at > patience:
@@ -99,7 +98,7 @@ class End:
     @property
     def _leaderless(self) -> bool:
         """Whether nobody has shown for a while that it leads the job."""
-        return self._logs.shells[0].watch.leaderless(self._logs.primary(0), running.now())
+        return self._logs.shells[0].watch.leaderless(self._logs.primary(0), self._host.runtime.now())
 
     # A part without a copy
 
@@ -130,7 +129,7 @@ class End:
     def look_for_loss(self, job: Job | None) -> None:
         """Look whether a part that nobody serves is lost: what all servers have on their disks says so. `job`: if this
         server leads it."""
-        now = running.now()
+        now = self._host.runtime.now()
         self._led_at = self._led_at if self._leaderless else now
         if self.lost is not None or now < self._look_at or not self._logs.unserved():
             return

@@ -10,7 +10,6 @@ from psserver.service.life.moves import Announcing
 from psserver.service.life.settings import Announce, ServerSettings
 from psserver.service.net.follow import FollowRpc
 from psserver.service.store.host import ShardHost
-from pswire import running
 from pswire.exits import ExitCode
 
 # Longest sleep of a waiting server; and seconds between two looks at what an ending server writes.
@@ -44,6 +43,7 @@ class Following:
             hosts[0],
             hosts[index],
             *(index, len(hosts), settings.terms.worker_timeout),
+            self._host.runtime,
             settings.credentials,
         )
         announced = asyncio.create_task(self._keep_known(announcing))
@@ -68,9 +68,9 @@ class Following:
     async def _ended(self) -> bool:
         """Wait for the end. Returns False if no coordinator gives orders and patience is over."""
         going, rpc = self._continuation, self.rpc
-        limit = running.now() + self.patience
+        limit = self._host.runtime.now() + self.patience
         while rpc.ending is None and going.signal is None:
-            left = float("inf") if self._host.job else limit - running.now()
+            left = float("inf") if self._host.job else limit - self._host.runtime.now()
             if left <= 0:
                 return False
             with suppress(TimeoutError):
@@ -87,13 +87,13 @@ class Following:
         """
         going, rpc = self._continuation, self.rpc
         saver, seconds = self._host.saver, self._settings.terms.worker_timeout
-        before, limit = saver.newest, running.now() + seconds
-        while rpc.ending is None and self._host.job and running.now() < limit:
+        before, limit = saver.newest, self._host.runtime.now() + seconds
+        while rpc.ending is None and self._host.job and self._host.runtime.now() < limit:
             with suppress(TimeoutError):
-                await asyncio.wait_for(going.wake.wait(), min(limit - running.now(), LOOK_EVERY))
+                await asyncio.wait_for(going.wake.wait(), min(limit - self._host.runtime.now(), LOOK_EVERY))
             going.wake.clear()
             if saver.working and saver.newest == before:
-                limit = running.now() + seconds
+                limit = self._host.runtime.now() + seconds
 
     @property
     def patience(self) -> float:

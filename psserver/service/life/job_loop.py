@@ -11,7 +11,6 @@ from psserver.coordinator.status import holdup, standstill
 from psserver.service.job.agreement import NextJob
 from psserver.service.job.job import Job
 from psserver.service.life.results import Results
-from pswire import running
 from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.patience import transfer
@@ -76,9 +75,9 @@ class JobLoop:
 
     async def _wait_for_leaving(self) -> None:
         """Give workers that were told of the end a moment to leave."""
-        deadline = running.now() + LEAVING
-        while not self._job.decider.over and running.now() < deadline:
-            await self._wait_for_wake(deadline - running.now())
+        deadline = self._host.runtime.now() + LEAVING
+        while not self._job.decider.over and self._host.runtime.now() < deadline:
+            await self._wait_for_wake(deadline - self._host.runtime.now())
 
     def _warn(self, job: Job, warn_at: float) -> float:
         """Log what a worker waits for, each time its wait has doubled."""

@@ -1,9 +1,7 @@
 """The listeners of a server (gRPC, payloads, metrics), and its warnings about certificates."""
 
 import asyncio
-import errno
 import logging
-import socket
 import time
 from collections.abc import Callable
 from functools import partial
@@ -16,13 +14,13 @@ from psserver.service.guard.limits import CALLS
 from psserver.service.job.job import Job
 from psserver.service.life.settings import ServerSettings
 from psserver.service.net.sockets import Admit, SocketListener
+from psserver.service.runtime import BindError
 from psserver.service.store.host import ShardHost
 from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.patience import transfer
-from pswire.security.credentials import NO_TLS, Credentials
+from pswire.security.credentials import Credentials
 from pswire.transport.channels import SERVER_OPTIONS
-from pswire.transport.connecting import add_port
 from pswire.transport.framed_socket import SocketError
 
 if TYPE_CHECKING:
@@ -49,7 +47,7 @@ class Listeners:
         self.patience = partial(transfer, worker_timeout=settings.terms.worker_timeout)
         self.sockets = SocketListener(
             admit,
-            host.owner,
+            host.runtime,
             settings.bind,
             settings.process.data_port,
             host.watch,
@@ -64,9 +62,9 @@ class Listeners:
         options = SERVER_OPTIONS(
             settings.terms.worker_timeout, liveness=settings.task_index == 0 or settings.replicas > 1
         )
-        served = self.grpc = grpc.aio.server(options=options, maximum_concurrent_rpcs=CALLS)
+        served = self.grpc = self._host.runtime.serve(options, CALLS)
         own = settings.hosts[settings.task_index]
-        port = listen(served, Address(settings.bind, own.port), settings.credentials)
+        port = self._host.runtime.listen(served, Address(settings.bind, own.port), settings.credentials)
         return served, Address(own.host, port)
 
     def open_data_port(self) -> None:
@@ -117,57 +115,6 @@ class Listeners:
             except OSError as error:
                 fields = event("metrics_not_written")
                 log.error("metrics.prom was not written: %s", error.strerror or error, extra=fields)
-
-
-class BindError(OSError):
-    """An address that cannot be listened on."""
-
-
-def listen(server: grpc.aio.Server, bind: Address, credentials: Credentials = NO_TLS) -> int:
-    """Let `server` listen on `bind`; return the port, which the system chooses if that of `bind` is 0.
-
-    Raises BindError if none of the addresses that `bind` stands for is free. gRPC would listen on any that is, so
-    they are checked first. Another process may still be faster between this check and gRPC's attempt.
-    """
-    _check_free(bind)
-    try:
-        port = add_port(server, str(bind), credentials)
-    except RuntimeError as error:
-        raise _bind_error(bind) from error
-    if port == 0:
-        raise _bind_error(bind)
-    return port
-
-
-def _bind_error(bind: Address, reason: str = "is another process using it?") -> BindError:
-    return BindError(f"cannot listen on {bind}: {reason}")
-
-
-def _check_free(bind: Address) -> None:
-    try:
-        found = socket.getaddrinfo(bind.host, bind.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except socket.gaierror as error:
-        raise _bind_error(bind, f"{error.strerror}; is the name right?") from error
-    failures = [_failure(family, place) for family, *_, place in found]
-    if None in failures:
-        return
-    taken = next((failure for failure in failures if failure and failure.errno == errno.EADDRINUSE), None)
-    if taken is not None:
-        raise _bind_error(bind) from taken
-    raise _bind_error(bind, f"{failures[0].strerror}" if failures[0] else "it has no address") from failures[
-        0
-    ]
-
-
-def _failure(family: int, place: tuple[object, ...]) -> OSError | None:
-    try:
-        with socket.socket(family, socket.SOCK_STREAM) as tried:
-            # As gRPC does: a port is free again as soon as its process has ended.
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tried.bind(place)
-    except OSError as error:
-        return error
-    return None
 
 
 # Seconds between two warnings, and between two checks of the certificate.

@@ -11,6 +11,7 @@ import grpc
 
 from psserver.service.errors import denied, invalid, precondition
 from psserver.service.job.job import Job
+from psserver.service.runtime import Runtime
 from pswire.addresses import Address, AddressError, parse_address
 from pswire.bounds import BoundError, check
 from pswire.generations import follows
@@ -18,7 +19,6 @@ from pswire.logs.events import event
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.proof import COORDINATOR, Caller, ProofError
 from pswire.transport.channels import CHANNEL_OPTIONS
-from pswire.transport.connecting import open_aio_channel
 from pswire.transport.failures import may_pass, reason
 from pswire.transport.proven import check_server
 from pswire.v1 import coordinator_pb2 as pb
@@ -121,9 +121,10 @@ class Announcing:
         server: int,
         servers: int,
         worker_timeout: float,
+        runtime: Runtime,
         credentials: Credentials = NO_TLS,
     ) -> None:
-        self._credentials = credentials
+        self._credentials, self._runtime = credentials, runtime
         self._coordinator, self._own = coordinator, own
         self._server, self._servers = server, servers
         self._worker_timeout = worker_timeout
@@ -137,7 +138,7 @@ class Announcing:
             # Server 0 has no port before it runs, and will connect by itself.
             return
         pause, options = FIRST_PAUSE, CHANNEL_OPTIONS(self._worker_timeout)
-        async with open_aio_channel(str(self._coordinator), options, self._credentials) as channel:
+        async with self._runtime.dial(self._coordinator, options, self._credentials) as channel:
             while True:
                 await asyncio.sleep(pause * random.uniform(0.8, 1.2))
                 if followed():

@@ -32,7 +32,6 @@ from psserver.service.replicas.part import PartCopy, PartFollowRpc
 from psserver.service.replicas.payloads import ReplicatedHost
 from psserver.service.replicas.shell import LOOK
 from psserver.service.store.resume_point import name_job
-from pswire import running
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.model.plan import Plan
@@ -132,7 +131,11 @@ class Replicating:
         assert settings.out is not None
         found = resume_point(settings, self._announce)
         mark = None if found is None else found.mark
-        copy.begin(settings.terms, run_log_of(settings, mark, fence(settings.out)), found)
+        copy.begin(
+            settings.terms,
+            run_log_of(settings, mark, fence(settings.out), self._host.runtime.disk(0o644)),
+            found,
+        )
 
     async def _meet(self) -> None:
         """Wait for all servers of a new generation, and begin it. Raises as `_begin`."""
@@ -148,7 +151,7 @@ class Replicating:
             await asyncio.sleep(LOOK)
 
     def _alive(self, sender: int, leads: bool) -> None:
-        self._logs.alive(sender, running.now(), leads=leads)
+        self._logs.alive(sender, self._host.runtime.now(), leads=leads)
 
     @property
     def job(self) -> Job | None:
@@ -212,20 +215,20 @@ class Replicating:
         """Wait after a signal, which usually reaches all servers of a job: the primary needs this one until it has
         ended."""
         seconds = self._settings.terms.worker_timeout
-        limit = running.now() + seconds
+        limit = self._host.runtime.now() + seconds
         fields = event("replica_ends", signal=self._continuation.signal, seconds=seconds)
         if self.links.met:
             log.info(
                 "%s: waits up to %g s for the job to end", self._continuation.signal, seconds, extra=fields
             )
-        while self._end.told is None and running.now() < limit and self._end.heard_lately:
+        while self._end.told is None and self._host.runtime.now() < limit and self._end.heard_lately:
             await asyncio.sleep(LOOK)
 
     async def _vote_for_successor(self) -> None:
         """Answer the server that takes this one's place, until it shows that it leads: of two servers it needs this
         one's vote, and an answer that a broken stream lost must be given again."""
-        deposed, limit = self._copy.deposed, running.now() + LEAST_PATIENCE
-        while deposed and not self._shell.watch.led_since(deposed) and running.now() < limit:
+        deposed, limit = self._copy.deposed, self._host.runtime.now() + LEAST_PATIENCE
+        while deposed and not self._shell.watch.led_since(deposed) and self._host.runtime.now() < limit:
             if self._continuation.signal is not None or self._end.lost is not None:
                 return
             await asyncio.sleep(LOOK)
@@ -355,7 +358,7 @@ class Replicating:
             self._continuation.wake.set()
 
     async def _pass_time(self) -> None:
-        warn_at = running.now() + WARN_EVERY
+        warn_at = self._host.runtime.now() + WARN_EVERY
         while True:
             try:
                 if not self._waits:
@@ -367,8 +370,8 @@ class Replicating:
                 log.exception("this copy cannot go on", extra=event("replica_failed"))
                 self._copy.fail(error)
                 return
-            if running.now() >= warn_at:
-                warn_at = running.now() + WARN_EVERY
+            if self._host.runtime.now() >= warn_at:
+                warn_at = self._host.runtime.now() + WARN_EVERY
                 self._warn_of_missing()
             await asyncio.sleep(LOOK)
 

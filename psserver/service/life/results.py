@@ -20,7 +20,6 @@ from psserver.service.job.job import Job
 from psserver.service.job.log_file import LogError
 from psserver.service.store.resume_point import FOLDER as CHECKPOINTS
 from psserver.summary import summarise
-from pswire import running
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.model.plan import Plan, weights_sha256
@@ -169,7 +168,7 @@ async def _write_weights(job: Job) -> str | None:
         return weights_sha256(plan.variables, weights, tables)
 
     nbytes = sum(values.nbytes for values in weights) + sum(rows.nbytes for _, rows in tables.values())
-    return await job.host.heavy.run(nbytes, write)
+    return await job.host.runtime.passes.run(nbytes, write)
 
 
 async def _final_tables(job: Job, plan: Plan) -> WholeTables | None:
@@ -181,7 +180,7 @@ async def _final_tables(job: Job, plan: Plan) -> WholeTables | None:
         parts = [table.octets()]
         for follower in job.routes.followers:
             limit = FINAL_TABLES
-            job.awaited = (f"the final rows of server {follower.server}", running.now(), limit)
+            job.awaited = (f"the final rows of server {follower.server}", job.host.runtime.now(), limit)
             try:
                 read = partial(_read_table, follower, job, plan, number, limit)
                 parts.append(await _insisting(follower, job.routes.sent, read))
@@ -235,7 +234,7 @@ async def _final_weights(job: Job) -> list[Floats] | None:
         return None
     flats = [own]
     for follower in job.routes.followers:
-        job.awaited = (f"server {follower.server} to finish the log", running.now(), PATIENCE)
+        job.awaited = (f"server {follower.server} to finish the log", job.host.runtime.now(), PATIENCE)
         if not await follower.wait_executed(entries, PATIENCE):
             why = "is not there" if follower.missing else "did not finish the log"
             fields = event("no_final_weights")
@@ -243,7 +242,7 @@ async def _final_weights(job: Job) -> list[Floats] | None:
             return None
         try:
             limit = transfer(plan.shards[follower.server].nbytes, job.terms.worker_timeout)
-            job.awaited = (f"the final weights of server {follower.server}", running.now(), limit)
+            job.awaited = (f"the final weights of server {follower.server}", job.host.runtime.now(), limit)
             read = partial(_read, follower, job.terms, job.host.secret, plan, version, limit)
             flats.append(await _insisting(follower, entries, read))
         except (grpc.RpcError, DecodeError) as error:

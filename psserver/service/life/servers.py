@@ -16,8 +16,8 @@ from types import FrameType
 from psserver.checkpoint.resumption import AUTO
 from psserver.service.job.agreement import NextJob
 from psserver.service.job.next_job import newest, numbered, predecessors
-from psserver.service.life.listeners import BindError
 from psserver.service.life.settings import Announce, ServerSettings
+from psserver.service.runtime import BindError, Runtime
 from psserver.service.server import Server
 from pswire import running
 from pswire.exits import ExitCode
@@ -55,10 +55,14 @@ class Servers:
     called with "recovering" when a server was lost."""
 
     def __init__(
-        self, first: ServerSettings, again: Callable[[], ServerSettings], announce: Announce
+        self,
+        first: ServerSettings,
+        again: Callable[[], ServerSettings],
+        announce: Announce,
+        runtime: Callable[[], Runtime] = Runtime,
     ) -> None:
-        """Start the server of the first job. Raises what `Server` raises."""
-        self._again, self._announce = again, announce
+        """Start the server of the first job. `runtime`: makes that of each server. Raises what `Server` raises."""
+        self._again, self._announce, self._runtime = again, announce, runtime
         self._out = first.out
         self._signal: int | None = None
         self._patience = Patience()
@@ -68,7 +72,7 @@ class Servers:
             folder = newest(first.out)
             terms = replace(first.terms, predecessors=predecessors(first.out, folder))
             first = replace(first, out=numbered(first.out, folder), terms=terms)
-        self._present = Server(first, announce, self._out, folder)
+        self._present = Server(first, announce, self._out, folder, runtime())
 
     def run(self) -> ExitCode:
         """Serve until no job follows. Raises as `Server.run`."""
@@ -114,7 +118,7 @@ class Servers:
             out=out,
             resume=None,
         )
-        return Server(settings, self._announce, self._out, job.folder)
+        return Server(settings, self._announce, self._out, job.folder, self._runtime())
 
     # After a loss
 
@@ -145,7 +149,7 @@ class Servers:
         del before
         deadline = running.now() + PORT_PATIENCE
         while True:
-            self._present = Server(settings, self._announce, self._out, folder)
+            self._present = Server(settings, self._announce, self._out, folder, self._runtime())
             gc.unfreeze()
             gc.collect()
             # A signal from here on is this server's.

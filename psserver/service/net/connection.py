@@ -14,8 +14,8 @@ from typing import Any, Final
 from psserver.service.guard.calls import Caller
 from psserver.service.net import bulk
 from psserver.service.net.bulk import Buffers, LargeFrame
-from psserver.service.net.loop import HeavyWork, Steps, paused
-from pswire import running
+from psserver.service.net.loop import Steps, loop_time, paused
+from psserver.service.pools import Pool
 from pswire.transport.framed_socket import (
     FRAME_BYTES,
     HEAD,
@@ -51,7 +51,7 @@ class Connection:
         loop: asyncio.AbstractEventLoop,
         connected: Carrier,
         buffers: Buffers,
-        threads: HeavyWork,
+        threads: Pool,
         address: str,
         patience: Callable[[int], float],
     ) -> None:
@@ -275,7 +275,7 @@ class Connection:
         head = HEAD.pack(length, code)
         # As `Caller.within`, which as a context manager costs more at every step.
         caller = self.caller
-        caller.deadline = running.now() + self._patience(length)
+        caller.deadline = loop_time() + self._patience(length)
         try:
             if length < LARGE:
                 await self._send(b"".join((head, *parts)))

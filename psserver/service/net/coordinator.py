@@ -26,7 +26,6 @@ from psserver.service.net.commits import Commits
 from psserver.service.net.registration import Call, parsed
 from psserver.service.net.sessions import SessionRpc
 from psserver.service.net.status import memory_to_wire, progress_to_wire, report_to_wire
-from pswire import running
 from pswire.addresses import Address
 from pswire.bounds import BOUNDS, Many
 from pswire.generations import follows, same_job
@@ -158,7 +157,7 @@ class CoordinatorRpc:
             codec, deltas = codec_numbered(request.wire_dtype), deltas_numbered(request.deltas)
             for used in (codec, deltas):
                 if used is not None and used.scaled:
-                    await self._job.host.heavy.on_pool(used.prepare)
+                    await self._job.host.runtime.passes.on_pool(used.prepare)
 
             def model() -> Model:
                 return Model(specs_from_wire(request.variables), tables_from_text(request.tables))
@@ -389,7 +388,7 @@ class CoordinatorRpc:
             records = job.routes.tail.since(request.entries_from)
             reply.entries.extend(lines(records))
             reply.entries_from = records[0].index if records else request.entries_from
-            self._followed = running.now()
+            self._followed = self._job.host.runtime.now()
             reply.evaluations.extend(
                 pb.Evaluation(number=n, seconds=line["t"], version=line["version"], metrics=line["metrics"])
                 for n, line in job.evaluations.since(request.evaluations_from)
@@ -398,7 +397,7 @@ class CoordinatorRpc:
 
     async def wait_for_log_readers(self) -> None:
         """Give clients that follow the log a moment to read how the job ended."""
-        if running.now() - self._followed < FOLLOWED:
+        if self._job.host.runtime.now() - self._followed < FOLLOWED:
             await asyncio.sleep(SEEN_OFF)
 
 

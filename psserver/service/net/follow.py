@@ -13,14 +13,12 @@ from psserver.service.net.orders import Execution
 from psserver.service.net.registration import Call, bounded, parsed
 from psserver.service.store.host import ShardHost
 from psserver.service.store.resume_point import FOLDER
-from pswire import running
 from pswire.addresses import Address
 from pswire.bounds import HEADER_BYTES
 from pswire.exits import ExitCode
 from pswire.generations import follows
 from pswire.logs.events import event
 from pswire.patience import coordinator_away
-from pswire.transport.connecting import nobody_listens
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")
@@ -114,19 +112,19 @@ class FollowRpc:
         # Where the address is not known, nobody can ask whether a process has its port.
         address = self._coordinator if self._coordinator is not None and self._coordinator.port else None
         limit = seconds if address is None else coordinator_away(seconds)
-        began = there = running.now()
+        began = there = self._host.runtime.now()
         log.warning(
             "the connection to the coordinator (server 0) broke; waiting %g s for it to dial again",
             limit,
             extra=event("coordinator_cut_off", seconds=limit),
         )
         while self._stream is None and self.ending is None:
-            if running.now() - began > limit or running.now() - there > seconds:
+            if self._host.runtime.now() - began > limit or self._host.runtime.now() - there > seconds:
                 self._end(ExitCode.UNREACHABLE, "the coordinator (server 0) is gone", recover=self._recover)
                 self._ended()
                 return
-            if address is None or not await asyncio.to_thread(nobody_listens, address):
-                there = running.now()
+            if address is None or not await self._host.runtime.nobody_listens(address):
+                there = self._host.runtime.now()
             await asyncio.sleep(LOOK_EVERY)
 
     def _open(self, message: shard_pb2.Open, call: Call) -> None:
@@ -171,7 +169,9 @@ class FollowRpc:
             )
         self._recover = message.recover_timeout
         if self._out is not None:
-            self._host.saver.store = Store(numbered(self._out, message.folder or 1) / FOLDER)
+            self._host.saver.store = Store(
+                numbered(self._out, message.folder or 1) / FOLDER, self._host.runtime.disk()
+            )
         self._host.open(message.job, message.secret)
         log.info("following job %s", message.job, extra=event("following", job=message.job))
 

@@ -1,124 +1,19 @@
-"""The event loop: its owner thread, waits without a thread, and work on threads beside it."""
+"""Waits of the event loop without a thread."""
 
 import asyncio
-import gc
-import selectors
-import threading
 import types
 from collections.abc import Callable, Coroutine, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
 from heapq import heapify, heappop, heappush
-from threading import Barrier
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
-from pswire import running
-
-Seen = TypeVar("Seen")
-
-
-class TurnSelector(selectors.DefaultSelector):
-    """A selector that first calls what waits for the end of the loop's turn: the loop selects once per turn."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waiting: list[Callable[[], object]] = []
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if self.waiting:
-            waiting, self.waiting = self.waiting, []
-            for act in waiting:
-                act()
-            # The calls may have made tasks ready.
-            timeout = 0.0
-        return super().select(timeout)
+if TYPE_CHECKING:
+    # It loads gRPC, which the simulator does without.
+    from psserver.service.runtime import Runtime
 
 
-class RunningLoop(asyncio.SelectorEventLoop):
-    """An event loop whose timers count the time in which this process ran, so that no pause ends a wait at once."""
-
-    def __init__(self) -> None:
-        self._turns = TurnSelector()
-        super().__init__(self._turns)
-
-    def time(self) -> float:
-        return running.now()
-
-    def at_end_of_turn(self, act: Callable[[], object]) -> None:
-        """Call `act`, which raises nothing, once all callbacks of this turn have run. What it makes ready runs next."""
-        self._turns.waiting.append(act)
-
-
-class Owner:
-    """The event loop of a server, and the thread that runs it.
-
-    Nothing that this thread owns has a lock; other threads (the metrics page, tests) call `ask`. Before the loop
-    runs and after it has ended nothing changes, so they read directly.
-    """
-
-    def __init__(self) -> None:
-        self._loop: RunningLoop | None = None
-        self._thread: int | None = None
-        # Unanswered questions, which the end of the loop must cancel.
-        self._asked: set[Future[object]] = set()
-        self._guard = threading.Lock()
-
-    @property
-    def loop(self) -> RunningLoop:
-        assert self._loop is not None, "the server does not run yet"
-        return self._loop
-
-    def begin(self) -> None:
-        """Make the running loop and this thread the owner from now on."""
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, RunningLoop)
-        self._loop, self._thread = loop, threading.get_ident()
-
-    def end(self) -> None:
-        """End ownership: the loop has ended, and nothing changes any more."""
-        with self._guard:
-            self._thread = None
-            asked, self._asked = self._asked, set()
-        for future in asked:
-            future.cancel()
-
-    def ask(self, read: Callable[[], Seen]) -> Seen:
-        """Return what `read` returns, called by the owner so that nothing changes meanwhile. From any thread."""
-        future: Future[Seen] = Future()
-        with self._guard:
-            away = self._thread not in (None, threading.get_ident())
-            if away:
-                self._asked.add(future)  # type: ignore[arg-type]
-                self.loop.call_soon_threadsafe(self._answer, future, read)
-        if away:
-            wait_for(future)
-        return read() if future.cancelled() or not away else future.result()
-
-    def _answer(self, future: "Future[Seen]", read: Callable[[], Seen]) -> None:
-        with self._guard:
-            self._asked.discard(future)
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            future.set_result(read())
-        except Exception as error:
-            future.set_exception(error)
-
-    def tell(self, act: Callable[[], object]) -> None:
-        """Call `act` on the loop soon. From any thread or signal handler; does nothing once the loop has ended."""
-        if self._loop is None:
-            return
-        try:
-            self._loop.call_soon_threadsafe(act)
-        except RuntimeError:
-            # The loop is closed.
-            return
-
-
-def wait_for(future: "Future[Seen]") -> None:
-    """Block until the future is done or cancelled."""
-    done = threading.Event()
-    future.add_done_callback(lambda _: done.set())
-    done.wait()
+def loop_time() -> float:
+    """Return the time of the running loop, for what has no Runtime at hand."""
+    return asyncio.get_running_loop().time()
 
 
 @types.coroutine
@@ -204,8 +99,8 @@ def settle(future: "asyncio.Future[None]") -> None:
 class Changes:
     """Waiters for a change of state that the loop's thread owns. Each checks its condition after every `notify`."""
 
-    def __init__(self, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-        self._loop = loop
+    def __init__(self, runtime: "Runtime") -> None:
+        self._runtime = runtime
         # Checked before each `notify` on the path of a step.
         self.waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
 
@@ -213,11 +108,10 @@ class Changes:
         """Wait until `condition()` holds, at most `seconds`; return whether it does."""
         if condition() or seconds <= 0:
             return condition()
-        loop = self._loop()
-        end = running.now() + seconds
+        end = self._runtime.now() + seconds
         # The first waiter that woke may have taken what several wait for.
-        while not condition() and (left := end - running.now()) > 0:
-            future = loop.create_future()
+        while not condition() and (left := end - self._runtime.now()) > 0:
+            future = self._runtime.loop.create_future()
             self.waiting[future] = condition
             try:
                 await until(future, left)
@@ -237,8 +131,8 @@ class Changes:
 class CounterWaits:
     """Waiters on a monotonic counter. An increase costs only the waiters that it ends."""
 
-    def __init__(self, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-        self._loop = loop
+    def __init__(self, runtime: "Runtime") -> None:
+        self._runtime = runtime
         self._order = 0
         self.heap: list[tuple[int, int, asyncio.Future[None]]] = []
 
@@ -248,7 +142,7 @@ class CounterWaits:
     async def wait_beyond(self, number: int, seconds: float) -> None:
         """Wait until the counter exceeds `number`, at most `seconds`."""
         self._order += 1
-        entry = (number, self._order, self._loop().create_future())
+        entry = (number, self._order, self._runtime.loop.create_future())
         heappush(self.heap, entry)
         try:
             await until(entry[2], seconds)
@@ -270,117 +164,3 @@ class CounterWaits:
         heap, self.heap = self.heap, []
         for _, _, future in heap:
             settle(future)
-
-
-Made = TypeVar("Made")
-# Bytes of a pass that is worth a thread: it takes some 0.2 ms, about the cost of handing it over and back.
-LARGE_PASS: Final = 2**20
-# Threads of a server, whatever the number of its workers.
-PASS_THREADS: Final = 2
-
-
-class _Outcome(Generic[Made]):
-    """The result of a piece of work, or the exception that it raised."""
-
-    def __init__(self, made: Made | None, error: BaseException | None) -> None:
-        self._made, self._error = made, error
-
-    @classmethod
-    def of(cls, work: Callable[[], Made]) -> "_Outcome[Made]":
-        try:
-            return cls(work(), None)
-        except BaseException as error:
-            return cls(None, error)
-
-    def take_error(self) -> BaseException | None:
-        """Return the exception, once. Its traceback has frames that have this object, and the arrays that the work was
-        about: kept here, they would stay until a collection."""
-        error, self._error = self._error, None
-        return error
-
-    def result(self) -> Made:
-        if (error := self.take_error()) is not None:
-            try:
-                raise error
-            finally:
-                del error
-        return cast(Made, self._made)
-
-
-class HeavyWork:
-    """Passes over large arrays, on a pool of `threads` beside the loop. Small work runs at once. Close it at the
-    end."""
-
-    def __init__(self, owner: Owner, threads: int = PASS_THREADS, name: str = "heavy") -> None:
-        self._owner = owner
-        self._threads = threads
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
-
-    def begin(self) -> None:
-        """Start the threads now; later the system may refuse. Raises RuntimeError."""
-        started = Barrier(self._threads + 1)
-        try:
-            for _ in range(self._threads):
-                self._pool.submit(started.wait)
-        except RuntimeError:
-            started.abort()
-            raise
-        started.wait()
-
-    async def run(self, nbytes: int, work: Callable[[], Made]) -> Made:
-        """Return or raise what `work` does. If large, it runs on the pool and must touch nothing that the loop
-        owns.
-
-        A waiting task is cancelled only when the work has ended, because the work uses arrays that would be freed
-        then.
-        """
-        return work() if nbytes <= LARGE_PASS else await self.on_pool(work)
-
-    async def on_pool(self, work: Callable[[], Made]) -> Made:
-        """Run the work on the pool whatever its size; otherwise as `run`."""
-        loop = self._owner.loop
-        ended = loop.create_future()
-        outcomes: list[_Outcome[Made]] = []
-
-        def over(outcome: _Outcome[Made]) -> None:
-            outcomes.append(outcome)
-            if not ended.done():
-                ended.set_result(None)
-
-        self._submit(work, over)
-        cancelled: asyncio.CancelledError | None = None
-        while not outcomes:
-            try:
-                await ended
-            except asyncio.CancelledError as error:
-                cancelled, ended = error, loop.create_future()
-        if cancelled is not None:
-            # The cancellation outweighs what the work raised.
-            try:
-                raise cancelled
-            finally:
-                del cancelled
-        return outcomes[0].result()
-
-    def start(self, work: Callable[[], object], ended: Callable[[BaseException | None], object]) -> None:
-        """Run the work on the pool; `ended` is called on the loop with its error, if any."""
-        self._submit(work, lambda outcome: ended(outcome.take_error()))
-
-    def _submit(self, work: Callable[[], Made], over: "Callable[[_Outcome[Made]], object]") -> None:
-        """Run the work on the pool, and `over` on the loop in the first turn after it. A future of the pool would
-        take another turn."""
-        loop = self._owner.loop
-        self._pool.submit(lambda: loop.call_soon_threadsafe(over, _Outcome.of(work)))
-
-    def close(self) -> None:
-        """Stop the threads, after the work under way: one pass over a model at most."""
-        self._pool.shutdown()
-
-
-def freeze_gc() -> None:
-    """Exclude all present objects from garbage collection. From any thread.
-
-    Modules and compiled loops are some 180,000 objects; a collection of them would stop the loop for 130 ms.
-    Members and their connections, a tenth of that, come later and stay included.
-    """
-    gc.freeze()

@@ -6,6 +6,7 @@ import json
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import takewhile
 
 from psserver.checkpoint import CheckpointError, Store, nbytes_for, needed_by, part_of, restore_bytes
@@ -20,7 +21,6 @@ from psserver.service.store.host import ShardHost
 from psserver.service.store.shard_part import Part
 from psserver.service.store.slow import mib_of, said
 from psserver.shard import Made, Order, ShardState
-from pswire import running
 from pswire.logs.events import event
 from pswire.messages import specs_from_wire
 from pswire.model.plan import Plan, PlanError, make_plan
@@ -82,12 +82,12 @@ class Execution:
             raise invalid(f"expected entry {self.next_entry} of the decision log next, got {orders[0][0]}")
         host.orders.submit(orders)
         self.next_entry = orders[-1][0] + 1
-        told_at = running.now()
+        told_at = self._host.runtime.now()
         while not await host.execute(self.next_entry, TELL_SOON):
             # A long order, or versions whose commits wait for a word about them.
-            if self._untold or running.now() - told_at >= TELL_EVERY:
+            if self._untold or self._host.runtime.now() - told_at >= TELL_EVERY:
                 await tell()
-                told_at = running.now()
+                told_at = self._host.runtime.now()
 
     async def _configure(self, message: shard_pb2.Configure, tell: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -149,7 +149,7 @@ class Execution:
     ) -> ShardState:
         """Read this server's part. Raises CheckpointError, also for one whose rows memory has no room for."""
         server, memory, before = self._host.server, self._host.memory, store.read
-        total, rows = await asyncio.to_thread(self._sizes, store, name, plan)
+        total, rows = await self._host.runtime.beside(partial(self._sizes, store, name, plan))
         refusal = memory.take(rows)
         if refusal is not None:
             raise CheckpointError(refusal)
@@ -158,7 +158,9 @@ class Execution:
             return min(store.read - before, total), total
 
         self._reading = how_far
-        reading = asyncio.ensure_future(asyncio.to_thread(part_of, store, name, plan, server))
+        reading = asyncio.ensure_future(
+            self._host.runtime.beside(partial(part_of, store, name, plan, server))
+        )
         try:
             with said(lambda: f"reading its part of {name}, {mib_of(*how_far())}"):
                 while not reading.done():
@@ -210,8 +212,8 @@ class Execution:
         later = list(takewhile(lambda fact: fact.version > self._told, reversed(self._facts)))
         reply.made.extend(map(to_wire, reversed(later)))
         self._told = self._facts[-1].version if self._facts else self._told
-        if running.now() - self._memory_reported_at >= MEMORY_EVERY:
-            self._memory_reported_at = running.now()
+        if self._host.runtime.now() - self._memory_reported_at >= MEMORY_EVERY:
+            self._memory_reported_at = self._host.runtime.now()
             reply.memory.CopyFrom(memory_to_wire(host.memory, host.table_figures()))
         return reply
 

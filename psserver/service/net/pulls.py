@@ -8,16 +8,16 @@ from numpy.typing import NDArray
 
 from psserver.service.errors import invalid
 from psserver.service.guard.calls import Caller, SendingPace
-from psserver.service.net.loop import LARGE_PASS
 from psserver.service.net.pushes import chunks_of, claim_of, known_codec
 from psserver.service.net.registration import Call
 from psserver.service.net.rows import RowsAhead, RowsBehind, read_rows
 from psserver.service.net.streams import Stream
+from psserver.service.pools import LARGE_PASS
 from psserver.service.store.host import ShardHost
 from psserver.service.store.reading import Read, check_reader
 from psserver.service.store.shared_memory import Attachment
 from psserver.shard import Shard
-from pswire import protocol, running
+from pswire import protocol
 from pswire.messages import EVENTS
 from pswire.transport import frames
 from pswire.transport.codecs import BFLOAT16, FLOAT32, OCTETS, Elementwise
@@ -95,10 +95,10 @@ class Outgoing:
             while data.nbytes:
                 piece = frames.CHUNK_BYTES if self._pace is None else self._pace.piece
                 part, data = data[:piece], data[piece:]
-                began = running.now()
+                began = self._host.runtime.now()
                 yield part
                 if self._pace is not None:
-                    self._pace.sent(running.now() - began)
+                    self._pace.sent(self._host.runtime.now() - began)
         self._complete = True
 
     def end(self) -> None:

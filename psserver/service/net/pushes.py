@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from psserver.receipts import Claim
 from psserver.service.errors import aborted, invalid, precondition
 from psserver.service.guard.calls import Caller
-from psserver.service.net.loop import LARGE_PASS
 from psserver.service.net.registration import Call
 from psserver.service.net.rows import RowsBehind
 from psserver.service.net.streams import Chunks, Stream, request_in
+from psserver.service.pools import LARGE_PASS
 from psserver.service.store.host import ShardHost
 from psserver.service.store.shared_memory import Attachment
 from psserver.shard import Shard
@@ -115,14 +115,14 @@ class _Incoming:
                 await chunks.many(self._decode_beside)
                 chunk, self._pending = self._pending, None
             if chunk is not None:
-                await self._host.heavy.run(chunk.nbytes, partial(self._decode, chunk))
+                await self._host.runtime.passes.run(chunk.nbytes, partial(self._decode, chunk))
 
     async def copy(self, shared: Floats) -> None:
         """Copy and check a payload that its worker wrote into shared memory. Raises Refused.
 
         The copy matters: the worker can write there at any time, but what is checked must be what is applied.
         """
-        found = await self._host.heavy.run(
+        found = await self._host.runtime.passes.run(
             shared.nbytes, partial(self._shard.checks.copy_in, self._slot, shared, 0)
         )
         self._check(found)
@@ -174,7 +174,7 @@ async def staged(
     shard = await host.claims.admit(claim_of(header), header.plan, header.after, caller)
     codec = known_codec(header.dtype)
     if not codec.prepared:
-        await host.heavy.on_pool(codec.prepare)
+        await host.runtime.passes.on_pool(codec.prepare)
     refusal = shard.refusal(header.ticket, header.worker) if shard.groups.count > 1 else None
     if refusal is not None:
         # Only an open ticket's payload has a known size.

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from psserver.service.errors import Code, Refused, invalid
 from psserver.service.guard.authorization import Authorizer, address_of, unproven
 from psserver.service.guard.calls import Caller, Watch
-from pswire import running
+from psserver.service.net.loop import loop_time
 from pswire.bounds import LARGEST, MESSAGE_BYTES, BoundError, check
 from pswire.security.proof import LENGTH, Challenge, ProofError
 from pswire.transport.framed_socket import Parts
@@ -149,7 +149,7 @@ class Call:
     async def send(self, parts: Parts) -> None:
         """Send one message, in pieces. The peer must read it in time, because an unread message holds memory."""
         message = b"".join(parts)
-        self.caller.deadline = running.now() + self.patience(len(message))
+        self.caller.deadline = loop_time() + self.patience(len(message))
         if len(message) < LARGE_MESSAGE:
             await self.context.write(message)
         else:

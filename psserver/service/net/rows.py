@@ -81,7 +81,7 @@ class RowsBehind:
                     )
                 data[received : received + chunk.nbytes] = chunk
                 received += chunk.nbytes
-            return await self.host.heavy.run(total, lambda: self._decoded(data))
+            return await self.host.runtime.passes.run(total, lambda: self._decoded(data))
         finally:
             memory.give(total)
 
@@ -176,7 +176,7 @@ async def _read(
         shard.tables.hold(at)
     try:
         read = partial(_encoded, shard, format, wanted, at)
-        arrays = await host.heavy.run(format.answer_nbytes, read)
+        arrays = await host.runtime.passes.run(format.answer_nbytes, read)
     except ValueError as error:
         raise aborted(f"rows of version {at} are gone ({error}): ask for a new grant") from error
     finally:

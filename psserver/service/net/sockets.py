@@ -14,9 +14,9 @@ from psserver.service.guard.limits import CONNECTIONS
 from psserver.service.guard.pace import Pace
 from psserver.service.net import bulk
 from psserver.service.net.connection import Connection
-from psserver.service.net.loop import HeavyWork, Owner
 from psserver.service.net.registration import clipped
 from psserver.service.net.tls_connection import TlsConnection
+from psserver.service.runtime import Runtime
 from pswire.logs.events import event
 from pswire.security.names import IdentityError
 from pswire.transport import framed_socket
@@ -67,7 +67,7 @@ class SocketListener:
     def __init__(
         self,
         admit: Admit,
-        owner: Owner,
+        runtime: Runtime,
         bind: str = "127.0.0.1",
         port: int = 0,
         watch: Watch | None = None,
@@ -79,12 +79,12 @@ class SocketListener:
         context of a connection from another machine; None: no TLS. `authorizer`: says what a certificate may do,
         and counts failed handshakes under "handshake"."""
         self._admit = admit
-        self._owner = owner
+        self._runtime = runtime
         self._watch, self._patience = watch or Watch(), patience
         self._bind, self._wanted = bind, port
         self._contexts = contexts
         self._buffers = bulk.Buffers()
-        self._threads = HeavyWork(owner, bulk.THREADS, "payload")
+        self._threads = runtime.pool(bulk.THREADS, "payload")
         self._name: str | None = None
         self._port: int | None = None
         self._listening: list[socket.socket] = []
@@ -137,7 +137,7 @@ class SocketListener:
         OSError if the other end has closed it already."""
         connected = await self._threads.on_pool(connect)
         try:
-            return Connection(self._owner.loop, connected, self._buffers, self._threads, "", self._patience)
+            return Connection(self._runtime.loop, connected, self._buffers, self._threads, "", self._patience)
         except OSError:
             connected.close()
             raise
@@ -168,7 +168,7 @@ class SocketListener:
 
     def _listen_unix(self) -> str:
         try:
-            listening, name = handshake.listen_unix()
+            listening, name = self._runtime.listen_unix()
         except SocketError as error:
             fields = event("local_socket_refused")
             log.info("workers of this machine send their requests over gRPC: %s", error, extra=fields)
@@ -177,7 +177,7 @@ class SocketListener:
         return name
 
     def _listen_tcp(self) -> int:
-        listening = handshake.listen_tcp(self._bind, self._wanted)
+        listening = self._runtime.listen_tcp(self._bind, self._wanted)
         self._start(listening)
         port = int(listening.getsockname()[1])
         log.info("listening for workers' payloads on port %d", port, extra=event("data_port", port=port))
@@ -186,7 +186,7 @@ class SocketListener:
     def _start(self, listening: socket.socket) -> None:
         listening.setblocking(False)
         self._listening.append(listening)
-        self._owner.loop.add_reader(listening, self.accept, listening)
+        self._runtime.loop.add_reader(listening, self.accept, listening)
         if self._looking is None:
             self._look()
 
@@ -195,7 +195,7 @@ class SocketListener:
         for connection, guest in list(self._connections.items()):
             if guest.over():
                 connection.cut()
-        self._looking = self._owner.loop.call_later(LOOK_EVERY, self._look)
+        self._looking = self._runtime.loop.call_later(LOOK_EVERY, self._look)
 
     def accept(self, listening: socket.socket) -> None:
         """Accept waiting connections, a limited number per turn."""
@@ -219,12 +219,12 @@ class SocketListener:
             why = error.strerror or error
             log.warning("a connection cannot be accepted yet: %s", why, extra=event("accept_failed"))
         self._pausing = True
-        self._owner.loop.remove_reader(listening)
-        self._owner.loop.call_later(PAUSE, self._resume, listening)
+        self._runtime.loop.remove_reader(listening)
+        self._runtime.loop.call_later(PAUSE, self._resume, listening)
 
     def _resume(self, listening: socket.socket) -> None:
         if not self._ending:
-            self._owner.loop.add_reader(listening, self.accept, listening)
+            self._runtime.loop.add_reader(listening, self.accept, listening)
 
     def _begin(self, connected: socket.socket, address: str) -> None:
         try:
@@ -239,7 +239,7 @@ class SocketListener:
         connection.run(self._run(connection), lambda error: self._ended(connection, error))
 
     def _connection(self, connected: socket.socket, address: str) -> Connection:
-        loop, rest = self._owner.loop, (self._buffers, self._threads, address, self._patience)
+        loop, rest = self._runtime.loop, (self._buffers, self._threads, address, self._patience)
         if connected.family == socket.AF_UNIX or self._contexts is None:
             return Connection(loop, connected, *rest)
         return TlsConnection(loop, connected, self._contexts(), *rest)
@@ -322,7 +322,7 @@ class SocketListener:
         if self._looking is not None:
             self._looking.cancel()
         for each in self._listening:
-            self._owner.loop.remove_reader(each)
+            self._runtime.loop.remove_reader(each)
             each.close()
         for connection in self._accepted:
             connection.cut()

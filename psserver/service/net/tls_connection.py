@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from psserver.service.net.bulk import Buffers
 from psserver.service.net.connection import Connection
-from psserver.service.net.loop import HeavyWork
+from psserver.service.pools import Pool
 from pswire.transport.framed_socket import SocketError
 from pswire.transport.tls_socket import TlsSocket
 
@@ -28,7 +28,7 @@ class TlsConnection(Connection):
         connected: socket.socket,
         context: ssl.SSLContext,
         buffers: Buffers,
-        threads: HeavyWork,
+        threads: Pool,
         address: str,
         patience: Callable[[int], float],
     ) -> None:

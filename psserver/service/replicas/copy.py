@@ -250,7 +250,9 @@ class Copy(Holding):
         told = (lost, decider.executed)
         timeout, patience = settings.terms.worker_timeout, max(settings.terms.idle_timeout, LEAST_PATIENCE)
         return [
-            PartFollower(part, self._where, opening, timeout, patience, settings.credentials, *told)
+            PartFollower(
+                part, self._where, opening, timeout, self._host.runtime, patience, settings.credentials, *told
+            )
             for part in range(1, parts)
         ]
 

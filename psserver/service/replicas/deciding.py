@@ -112,7 +112,7 @@ class ReplicatedDecider(Decider):
         present, terms = self.coordinator.state.roster.present.values(), self.agreement.terms
         if present:
             missing = partial(self._missing, [(member.worker, member.incarnation) for member in present])
-            self.host.owner.loop.call_later(terms.worker_timeout - terms.grace, missing)
+            self.host.runtime.loop.call_later(terms.worker_timeout - terms.grace, missing)
         # What the server that led before was told, and could not pass on.
         self.tell()
         if self.coordinator.state.over:

@@ -12,12 +12,12 @@ from typing import Final
 
 from psserver.order_messages import ORDERS
 from psserver.service.job.follower import Follower
+from psserver.service.runtime import Runtime
 from psserver.shard import Made
 from pswire import running
 from pswire.addresses import Address
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.channels import CHANNEL_OPTIONS
-from pswire.transport.connecting import open_aio_channel
 from pswire.v1 import shard_pb2
 
 #: Seconds between two looks at who serves the part, and between two attempts to reach it; and that it may take at the
@@ -40,13 +40,14 @@ class PartFollower(Follower):
         where: Callable[[int], tuple[int, Address] | None],
         opening: Callable[[int], shard_pb2.Open],
         worker_timeout: float,
+        runtime: Runtime,
         patience: float,
         credentials: Credentials = NO_TLS,
         on_lost: Callable[[int, str, str], None] = lambda _, __, ___: None,
         on_executed: Callable[[int, Made], None] = lambda _, __: None,
     ) -> None:
         super().__init__(
-            *(part, _NOWHERE, shard_pb2.Open(), worker_timeout, on_lost, on_executed),
+            *(part, _NOWHERE, shard_pb2.Open(), worker_timeout, runtime, on_lost, on_executed),
             patience=patience,
             credentials=credentials,
         )
@@ -113,7 +114,7 @@ class PartFollower(Follower):
                 await self.channel.close()
                 self.address = address
                 options = [*CHANNEL_OPTIONS(self._timeout), ("grpc.use_local_subchannel_pool", 1)]
-                self.channel = open_aio_channel(str(address), options, self._credentials)
+                self.channel = self._runtime.dial(address, options, self._credentials)
             ended = await self._follow_here(where)
             if self.state == "ready":
                 self._served = running.now()

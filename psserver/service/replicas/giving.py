@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from psserver.replication.pace import Rate
-from psserver.service.net.loop import LARGE_PASS, settle
+from psserver.service.net.loop import settle
+from psserver.service.pools import LARGE_PASS
 from psserver.service.replicas.lending import Lent
 from psserver.service.replicas.link import Link
 from psserver.service.replicas.transfer import RATE, CopyError, Whole, digest_of
@@ -53,7 +54,7 @@ class Capture:
         self._rows: SavedRows | None = None
         self._lent: Lent | None = None
         self._shard = given.host.state.shard
-        self._looked: asyncio.Future[None] = self._host.owner.loop.create_future()
+        self._looked: asyncio.Future[None] = self._host.runtime.loop.create_future()
         if self._shard is None:
             settle(self._looked)
             return
@@ -89,7 +90,7 @@ class Capture:
             lent = Lent(state.arrays.values() if near else ())
             return copied(state, lent.room), lent, digest_of(shard, shard.version)
 
-        small, beside = self._nbytes <= LARGE_PASS, self._host.heavy.on_pool
+        small, beside = self._nbytes <= LARGE_PASS, self._host.runtime.passes.on_pool
         try:
             made, lent, digest = copy() if small else await beside(copy)
         finally:
@@ -200,7 +201,7 @@ class Giving:
     ) -> None:
         link, rate, began = self._links[to], Rate(RATE, running.now()), running.now()
         shard, arrays = await capture.copy(near=link.reads)
-        await given.host.heavy.on_pool(given.sync)
+        await given.host.runtime.passes.on_pool(given.sync)
         nbytes = sum(nbytes for *_, nbytes in shard.get("lent", {}).values())
         for piece in Whole(at, {**about, **shard}, arrays).pieces(epoch):
             await asyncio.sleep(rate.send(len(piece.data), running.now()))

@@ -102,7 +102,7 @@ class Holding(ABC):
     async def stable(self) -> None:
         """Wait until the copies hold everything that was taken so far."""
         if self._held:
-            future = self._host.owner.loop.create_future()
+            future = self._host.runtime.loop.create_future()
             self._waiting.append((self._executed + len(self._held), future))
             await future
 
@@ -124,7 +124,7 @@ class Holding(ABC):
         while self._waiting and self._waiting[0][0] <= self._executed:
             settle(self._waiting.popleft()[1])
         # Behind the answers to those: the log only forgets what is executed.
-        self._host.owner.loop.call_soon(self._shell.executed, self._executed)
+        self._host.runtime.loop.call_soon(self._shell.executed, self._executed)
         self._attempt()
 
     def activated(self, config: Config) -> None:
@@ -148,7 +148,7 @@ class Holding(ABC):
         replica = self._shell.replica
         if self.leads and replica.disk.config.primary != replica.server and not self.deposed:
             # A primary that included this copy again would wait for it in vain.
-            self._host.owner.loop.call_soon(self._shell.keep_no_copy)
+            self._host.runtime.loop.call_soon(self._shell.keep_no_copy)
             self._depose(replica.disk.config.epoch)
         if not self.leads:
             self._saving.tell()
@@ -224,7 +224,7 @@ class Holding(ABC):
     async def _learn(self) -> None:
         """Take up the copy that is here."""
         try:
-            whole = await self._host.heavy.on_pool(self._arrival.read)
+            whole = await self._host.runtime.passes.on_pool(self._arrival.read)
         except SegmentError as error:
             self._begin_again(f"the copy was gone before it was read: {error}")
             return

@@ -70,7 +70,7 @@ async def take_up(
         await host.state.wait_ready()
         host.state.check_going(host.server)
         # Nobody else has this shard yet.
-        await host.heavy.on_pool(lambda: restore(shard, whole))
+        await host.runtime.passes.on_pool(lambda: restore(shard, whole))
     coordinator = Coordinator(decider.coordinator.terms, job.agreement.policy, state)
     began = about["first_grant"]
     first_grant = None if began is None else float(began)

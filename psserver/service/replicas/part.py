@@ -241,7 +241,7 @@ class PartCopy(Holding):
                 raise CopyError("expected a shard of the model in the copy, got none")
             host.state.check_going(host.server)
             # Nobody else has this shard yet.
-            await host.heavy.on_pool(lambda: restore(shard, whole))
+            await host.runtime.passes.on_pool(lambda: restore(shard, whole))
             version = shard.version
             self._execution.tell(shard.fact)
         self._execution.next_entry = int(about["entries"])

@@ -17,7 +17,6 @@ from psserver.service.guard.memory import Memory
 from psserver.service.store.state import SharedShard
 from psserver.shard import Shard
 from psserver.shard.staging import Slot
-from pswire import running
 from pswire.generations import follows
 
 
@@ -124,13 +123,13 @@ class PushSlots:
         return free and self._memory.admits_payload(ticket)
 
     async def _enter(self, shard: Shard, ticket: int, worker: str) -> None:
-        deadline = running.now() + self._patience
+        deadline = self._state.runtime.now() + self._patience
         turn = shard.staging.tickets[ticket].turn
         while not self._may_enter(shard, ticket, worker):
             before = shard.staging.incoming(ticket)
             if before is not None:
                 before.cut()
-            if running.now() > deadline:
+            if self._state.runtime.now() > deadline:
                 if before is not None:
                     raise unavailable(f"an earlier push of ticket {ticket} does not end")
                 # Others hold it, for as long as they take to commit.

@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import logging
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,14 @@ from psserver.checkpoint import (
     name_of,
     save_coordinator,
 )
-from psserver.checkpoint.disk import RealDisk
 from psserver.coordinator import Record
 from psserver.service.job.agreement import Agreement
 from psserver.service.job.follower import Follower
 from psserver.service.job.log_file import LogError
-from psserver.service.job.run_log import DECISIONS, METRICS, RunLog
+from psserver.service.job.run_log import RunLog
 from psserver.service.store.host import ShardHost
 from psserver.service.store.resume_point import SAVED
 from psserver.service.store.shard_part import PassedOver, passed_over
-from pswire import running
 from pswire.logs.events import event
 from pswire.model.plan import Plan
 from pswire.patience import transfer
@@ -115,7 +113,7 @@ class Checkpoints:
     async def _write_all(self, ordered: int = 0) -> None:
         """Write what is due. `ordered`: by a server that led before, and may not have completed it."""
         if ordered:
-            newest = await asyncio.to_thread(self._store.newest)
+            newest = await self._host.runtime.beside(self._store.newest)
             if newest is None or newest.version < ordered:
                 self._failed(ordered, "the server that led was lost before it was complete")
         while self._next is not None:
@@ -125,29 +123,28 @@ class Checkpoints:
     async def _write(self, due: "_Due") -> None:
         record, version = due.record, due.version
         terms = self._agreement.terms
-        name, began = name_of(record.index, terms.job), running.now()
+        name, began = name_of(record.index, terms.job), self._host.runtime.now()
         # Servers have as many rows each, but for a few.
         seconds = limit(due.plan, terms.worker_timeout, self._host.rows_nbytes)
         try:
-            files = await asyncio.to_thread(save_coordinator, self._store, name, due.state)
+            files = await self._host.runtime.beside(partial(save_coordinator, self._store, name, due.state))
             files |= await self._own(record.index, seconds)
             for follower in self._followers:
                 files |= await follower.saved(record.index, seconds)
             # The log up to the checkpoint must be as safe as the checkpoint.
             self._run_log.flush()
-            for file in (DECISIONS, METRICS):
-                await asyncio.to_thread(_sync, self._folder / file)
+            await self._host.runtime.beside(self._run_log.sync_flushed)
             about = describe(record, due.state, terms, self._agreement.policy, due.plan, files)
-            await asyncio.to_thread(self._complete, about, name)
+            await self._host.runtime.beside(partial(self._complete, about, name))
         except PassedOver:
             self._skipped(due)
             return
         except (CheckpointError, StateError, LogError) as error:
             self._failed(version, error)
-            await asyncio.to_thread(self._store.discard, name)
-            await asyncio.to_thread(self._make_room)
+            await self._host.runtime.beside(partial(self._store.discard, name))
+            await self._host.runtime.beside(self._make_room)
             return
-        took = running.now() - began
+        took = self._host.runtime.now() - began
         fields = event("checkpoint_written", version=version, bytes=about.nbytes, seconds=took)
         log.info("version %d is saved: %d bytes in %.1f s", version, about.nbytes, took, extra=fields)
 
@@ -157,7 +154,9 @@ class Checkpoints:
             self._names.add(name)
         with contextlib.suppress(CheckpointError):
             # Used only if the checkpoint is lost.
-            files.write(RealDisk(0o644), self._folder / SAVED, [memoryview(f"{name}\n".encode())])
+            files.write(
+                self._host.runtime.disk(0o644), self._folder / SAVED, [memoryview(f"{name}\n".encode())]
+            )
         self._store.prune(self._keep, frozenset({name}), self._is_void)
         self._make_room()
 
@@ -204,15 +203,3 @@ class Checkpoints:
         """Wait for the checkpoint that is being written. Every wait in it has a limit."""
         if self._writing is not None:
             await self._writing
-
-
-def _sync(path: Path) -> None:
-    """Sync the file to disk. Raises CheckpointError."""
-    try:
-        number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be synced: {error.strerror}") from error

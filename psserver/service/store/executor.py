@@ -2,17 +2,16 @@
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from psserver.service.net.loop import LARGE_PASS, HeavyWork, Owner
+from psserver.service.pools import LARGE_PASS
+from psserver.service.runtime import Runtime
 from psserver.service.store.state import SharedShard
 from psserver.shard import Apply, Install, Made, Order, Release, Seal, Shard
 from psserver.shard.updates import PendingUpdate
-from pswire import running
 from pswire.decisions.orders import Save, Writing
 from pswire.logs.events import event
 
@@ -53,15 +52,13 @@ class Executor:
         state: SharedShard,
         server: int,
         read_limit: float,
-        owner: Owner,
-        heavy: HeavyWork,
+        runtime: Runtime,
         superseded: Callable[[], None] = lambda: None,
     ) -> None:
         self._state = state
         self._server = server
         self._read_limit = read_limit
-        self._owner = owner
-        self._heavy = heavy
+        self._runtime = runtime
         self._superseded = superseded
         self._queue: deque[tuple[int, Submitted]] = deque()
         self._busy = False
@@ -150,7 +147,7 @@ class Executor:
             self._busy = True
             self.compute_beside(index, order, work)
             return False
-        began = time.perf_counter()
+        began = self._runtime.now()
         work.compute()
         self._computed(index, order, work, began)
         return True
@@ -165,7 +162,7 @@ class Executor:
 
     def compute_beside(self, index: int, order: Order, work: PendingUpdate) -> None:
         """Compute on another thread; the queue continues when that is done."""
-        began = time.perf_counter()
+        began = self._runtime.now()
 
         def finish(index: int, _: Submitted) -> bool:
             self._computed(index, order, work, began)
@@ -180,11 +177,11 @@ class Executor:
                 self._queue.popleft()
             self.execute_submitted()
 
-        self._heavy.start(work.compute, ended)
+        self._runtime.passes.start(work.compute, ended)
 
     def _computed(self, index: int, order: Order, work: PendingUpdate, began: float) -> None:
         if self.timed is not None:
-            self.timed(order, time.perf_counter() - began)
+            self.timed(order, self._runtime.now() - began)
         work.finish()
         shard = self._state.shard
         if shard is not None and isinstance(order, Apply):
@@ -203,7 +200,7 @@ class Executor:
             if error is not None:
                 self._failed(self._queue[0][0], error)
             else:
-                self._owner.loop.call_soon(asked.answer, found[0])
+                self._runtime.loop.call_soon(asked.answer, found[0])
             self._queue.popleft()
             self.execute_submitted()
 
@@ -212,10 +209,10 @@ class Executor:
 
         if asked.passed(shard) > LARGE_PASS:
             self._busy = True
-            self._heavy.start(pass_over, ended)
+            self._runtime.passes.start(pass_over, ended)
             return False
         pass_over()
-        self._owner.loop.call_soon(asked.answer, found[0])
+        self._runtime.loop.call_soon(asked.answer, found[0])
         return True
 
     def hold_writes(self) -> None:
@@ -245,15 +242,15 @@ class Executor:
             self._deadline = None
             return True
         if self._deadline is None:
-            self._deadline = running.now() + self._read_limit
-        left = self._deadline - running.now()
+            self._deadline = self._runtime.now() + self._read_limit
+        left = self._deadline - self._runtime.now()
         if left <= 0:
             self._take_back(shard)
             self._deadline = None
             return True
         # A worker that reads in place does not call when it has read.
         pause = min(left, LOOK_EVERY) if self._state.reading else left
-        self._look_again = self._owner.loop.call_later(pause, self.look)
+        self._look_again = self._runtime.loop.call_later(pause, self.look)
         return False
 
     def reading_began(self) -> None:
@@ -261,7 +258,7 @@ class Executor:
         limit."""
         if self._look_again is not None:
             self._look_again.cancel()
-            self._look_again = self._owner.loop.call_later(LOOK_EVERY, self.look)
+            self._look_again = self._runtime.loop.call_later(LOOK_EVERY, self.look)
 
     def look(self) -> None:
         """Retry an order that waits for readers."""
@@ -279,7 +276,7 @@ class Executor:
             self._read_limit,
             extra=event("tickets_taken_back", seconds=self._read_limit),
         )
-        now = running.now()
+        now = self._runtime.now()
         for ticket in shard.holds.unread:
             opened = shard.staging.tickets.get(ticket)
             if opened is not None:
@@ -296,7 +293,7 @@ class Executor:
 
     def unread(self, seconds: float) -> list[str]:
         """Return workers that have read no granted version for that long. They are forgotten."""
-        now = running.now()
+        now = self._runtime.now()
         found = [worker for worker, since in self._unread.items() if now - since >= seconds]
         for worker in found:
             del self._unread[worker]

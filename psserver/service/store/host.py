@@ -12,7 +12,7 @@ from psserver.receipts import receipt
 from psserver.service.guard.calls import Watch
 from psserver.service.guard.machine import default_limit
 from psserver.service.guard.memory import Memory
-from psserver.service.net.loop import HeavyWork, Owner
+from psserver.service.runtime import Runtime
 from psserver.service.store.admission import Claims, PushSlots
 from psserver.service.store.executor import Executor
 from psserver.service.store.reading import Reading
@@ -56,14 +56,13 @@ class HostOptions:
 class ShardHost:
     """One shard and the parts that serve it. `orders` executes the log. The loop's thread owns it."""
 
-    def __init__(self, server: int, options: HostOptions, owner: Owner) -> None:
+    def __init__(self, server: int, options: HostOptions, runtime: Runtime) -> None:
         self.server = server
         self.options = options
-        self.owner = owner
-        self.heavy = HeavyWork(owner)
-        self.state = SharedShard(owner)
+        self.runtime = runtime
+        self.state = SharedShard(runtime)
         self.orders = Executor(
-            self.state, server, options.read_limit, owner, self.heavy, lambda: self.reading.end_beyond()
+            self.state, server, options.read_limit, runtime, lambda: self.reading.end_beyond()
         )
         self._backend = Backend(options.threads)
         self.sharing = Sharing(options.transport)
@@ -72,7 +71,7 @@ class ShardHost:
         self.reading = Reading(
             self.state, self.orders, self.memory, self.sharing, server, options.patience, options.read_limit
         )
-        self.saver = PartSaver(owner, server, self.memory, self._saved, self.orders.copied)
+        self.saver = PartSaver(runtime, server, self.memory, self._saved, self.orders.copied)
         self.orders.save = lambda entry, shard: self.saver.save(entry, self.job, shard)
         self.watch = Watch()
         self.claims = Claims(self.state, self.watch, server, options.patience)
@@ -160,7 +159,7 @@ class ShardHost:
             self.orders.execute_submitted()
             self.state.changes.notify()
 
-        self.heavy.start(lambda: work(shard), ended)
+        self.runtime.passes.start(lambda: work(shard), ended)
 
     def _saved(self) -> None:
         """Note that a part of a checkpoint is written or failed: its copy is freed."""
@@ -222,7 +221,7 @@ class ShardHost:
     def close(self) -> None:
         """End execution, and refuse every waiting call."""
         self.state.close()
-        self.heavy.close()
+        self.runtime.close()
         self._backend.close()
 
     # Pushes

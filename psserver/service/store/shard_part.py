@@ -3,10 +3,8 @@
 Rows of tables are not copied as a whole: while they are written, updates save those that they change.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,11 +13,11 @@ from numpy.typing import NDArray
 from psserver.checkpoint import CheckpointError, FileFacts, Store, name_of, save_shard, settled
 from psserver.checkpoint.rows import save_rows
 from psserver.service.guard.memory import Memory
-from psserver.service.net.loop import LARGE_PASS, Owner
+from psserver.service.pools import LARGE_PASS
+from psserver.service.runtime import Runtime
 from psserver.shard import Shard, ShardState, copied
 from psserver.shard.tables import TABLE_KINDS, Tables
 from psserver.shard.tables.saved import PIECE_BYTES, SavedRows
-from pswire import running
 from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")
@@ -77,7 +75,7 @@ class PartSaver:
 
     def __init__(
         self,
-        owner: Owner,
+        runtime: Runtime,
         server: int,
         memory: Memory,
         changed: Callable[[], object],
@@ -85,11 +83,11 @@ class PartSaver:
     ) -> None:
         self.store: Store | None = None
         self.parts: dict[int, Part] = {}
-        self._owner, self._server, self._changed, self._copied = owner, server, changed, copied
+        self._runtime, self._server, self._changed, self._copied = runtime, server, changed, copied
         self._memory = memory
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix="checkpoint")
+        self._writer = runtime.pool(1, "checkpoint")
         # One after the other, so that parts are written in the order of the log.
-        self._copier = ThreadPoolExecutor(1, thread_name_prefix="checkpoint-copy")
+        self._copier = runtime.pool(1, "checkpoint-copy")
         self._busy = self._closed = False
         self._copying = 0
         self._next: Copy | None = None
@@ -143,18 +141,17 @@ class PartSaver:
 
     def _copy_beside(self, copy: Copy, spare: list[Floats]) -> None:
         """Copy on another thread what nothing may write to meanwhile."""
-        began, loop = running.now(), self._owner.loop
+        began, found = self._runtime.now(), list[ShardState]()
         self._copying += 1
 
-        def copy_arrays() -> ShardState:
-            return copied(copy.state, spare)
+        def copy_arrays() -> None:
+            found.append(copied(copy.state, spare))
 
-        def ended(future: "asyncio.Future[ShardState]") -> None:
+        def ended(error: BaseException | None) -> None:
             self._copying -= 1
-            error = future.exception()
             if error is None:
-                state = future.result()
-                fields = event("part_copied", bytes=state.nbytes, seconds=running.now() - began)
+                state = found.pop()
+                fields = event("part_copied", bytes=state.nbytes, seconds=self._runtime.now() - began)
                 log.debug("%d bytes to be saved were copied", state.nbytes, extra=fields)
                 self._wait(replace(copy, state=state))
                 self._begin()
@@ -163,21 +160,25 @@ class PartSaver:
                 self.note(Part(copy.entry, error=f"server {self._server} {_reason(error)}"))
             self._copied()
 
-        loop.run_in_executor(self._copier, copy_arrays).add_done_callback(ended)
+        self._copier.start(copy_arrays, ended)
 
     def _begin(self) -> None:
         if self._busy or self._closed or self._next is None or self.store is None:
             return
         copy, self._next, self._busy = self._next, None, True
-        written = self._owner.loop.run_in_executor(self._pool, self._write, self.store, copy)
+        store, written = self.store, list[Part]()
 
-        def ended(future: "asyncio.Future[Part]") -> None:
+        def ended(error: BaseException | None) -> None:
             self._end(copy)
             if copy.state.nbytes > LARGE_PASS and not self._closed:
                 self._keep_spare(copy.state)
-            self._ended(future.result())
+            self._ended(
+                written.pop()
+                if error is None
+                else Part(copy.entry, error=f"server {self._server} {_reason(error)}")
+            )
 
-        written.add_done_callback(ended)
+        self._writer.start(lambda: written.append(self._write(store, copy)), ended)
 
     def _keep_spare(self, state: ShardState) -> None:
         """Keep the arrays of fixed sizes for the next copy, if memory has room."""
@@ -246,8 +247,8 @@ class PartSaver:
         """Stop, after the part that is being written."""
         self._closed = True
         self._take_spare()
-        self._copier.shutdown()
-        self._pool.shutdown()
+        self._copier.close()
+        self._writer.close()
 
 
 def _reason(error: BaseException) -> str:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 
 from psserver.service.errors import Code, Refused, unavailable
-from psserver.service.net.loop import Changes, CounterWaits, Owner, settle, until
+from psserver.service.net.loop import Changes, CounterWaits, settle, until
+from psserver.service.runtime import Runtime
 from psserver.service.store.shared_memory import ControlWord
 from psserver.shard import Shard
 
@@ -16,8 +17,8 @@ RECHECK_EVERY = 1.0
 class PushAdmission:
     """Waiting pushes, in the order of their turns. The loop's thread owns it."""
 
-    def __init__(self, owner: Owner) -> None:
-        self._owner = owner
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         # By ticket. A worker that has begun anew may leave an earlier push of the ticket behind.
         self._waiting: dict[int, list[Future[None]]] = {}
         # (turn, ticket, order of arrival, what wakes it). Pushes that wait no more are removed when their turn comes.
@@ -26,7 +27,7 @@ class PushAdmission:
 
     async def wait(self, ticket: int, turn: int) -> None:
         """Wait for a reason to check again."""
-        woken: Future[None] = self._owner.loop.create_future()
+        woken: Future[None] = self._runtime.loop.create_future()
         self._waiting.setdefault(ticket, []).append(woken)
         self._arrivals += 1
         heappush(self._order, (turn, ticket, self._arrivals, woken))
@@ -65,11 +66,12 @@ class SharedShard:
     the thread that computes it.
     """
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         # Waiters: for rare changes, for the log, for room.
-        self.changes = Changes(lambda: owner.loop)
-        self.catching_up = CounterWaits(lambda: owner.loop)
-        self.admission = PushAdmission(owner)
+        self.changes = Changes(runtime)
+        self.catching_up = CounterWaits(runtime)
+        self.runtime = runtime
+        self.admission = PushAdmission(runtime)
         # The job that this server serves, and the secret that proves its members; empty before.
         self.job = ""
         self.secret = b""
