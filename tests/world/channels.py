@@ -11,6 +11,8 @@ from pswire.addresses import Address
 from tests.world.clockwork import Process
 from tests.world.network import REFUSED, Call, Connection, Network
 
+LATE = (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+
 
 class Channel:
     """One connection at a time, made by the first call."""
@@ -40,25 +42,54 @@ class BlockingChannel(Channel):
     def __init__(self, network: Network, process: Process, address: str) -> None:
         super().__init__(network, process, address)
         self.close = self.shut
-        self.stream_stream = partial(self._method, True, True)
-        self.unary_stream = partial(self._method, False, True)
-        self.unary_unary = partial(self._method, False, False)
+        self.stream_stream = partial(self._method, True)
+        self.unary_stream = partial(self._method, False)
 
     def _method(
-        self, asks: bool, answers: bool, path: str, serialize: Any = None, parse: Any = None
-    ) -> Callable[..., Any]:
-        def call(given: Any, timeout: float | None = None, metadata: Iterable[Any] | None = None) -> Any:
+        self, asks: bool, path: str, serialize: Any = None, parse: Any = None
+    ) -> "Callable[..., BlockingCall]":
+        def call(given: Any, timeout: float | None = None, metadata: Any = None) -> BlockingCall:
             if self.closed:
                 raise ValueError("Cannot invoke RPC on closed channel!")
             found = BlockingCall(self.connection, path, serialize, parse, metadata)
             self.process.begin(partial(found.give, given if asks else (given,)), "requests")
-            return found if answers else next(found)
+            if timeout is not None:
+                self.network.world.at(timeout, partial(found.end, *LATE))
+            return found
 
         return call
 
+    def unary_unary(self, path: str, serialize: Any, parse: Any) -> "AskedOnce":
+        return AskedOnce(self._method(False, path, serialize, parse))
+
+
+class AskedOnce:
+    """A method with one answer, now or as a future."""
+
+    def __init__(self, future: "Callable[..., BlockingCall]") -> None:
+        self.future = future
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return self.future(*given, **named).result()
+
 
 class BlockingCall(Call):
-    """A call of a worker: an iterator over its answers."""
+    """A call of a worker: an iterator over its answers, and a future of the only one."""
+
+    over: "Callable[[BlockingCall], object]" = staticmethod(lambda call: None)
+
+    def add_done_callback(self, over: "Callable[[BlockingCall], object]") -> None:
+        self.over = over
+
+    def arrived(self) -> None:
+        if self.status is not None:
+            self.over(self)
+
+    def result(self) -> Any:
+        return next(self)
+
+    def code(self) -> grpc.StatusCode | None:
+        return None if self.status is None else self.status[0]
 
     def give(self, requests: Iterable[Any]) -> None:
         """Send the requests, in a thread of their own, as gRPC does."""
@@ -83,7 +114,7 @@ class LoopChannel(Channel):
     """A `grpc.aio.Channel` for the event loop of a server."""
 
     def __init__(
-        self, network: Network, process: Process, address: Address, loop: asyncio.AbstractEventLoop
+        self, network: Network, process: Process, address: Address | str, loop: asyncio.AbstractEventLoop
     ) -> None:
         super().__init__(network, process, address)
         self.loop = loop
@@ -137,7 +168,7 @@ class LoopCall(Call):
         self._loop, self._come = channel.loop, asyncio.Event()
         super().__init__(channel.connection, path, serialize, parse, metadata)
         if timeout is not None:
-            self._loop.call_later(timeout, self.end, grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+            self._loop.call_later(timeout, self.end, *LATE)
 
     def arrived(self) -> None:
         self._loop.call_soon(self._come.set)

@@ -1,5 +1,6 @@
 """A job of the World: real servers and real workers, each in a process of its own."""
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -12,21 +13,24 @@ import numpy as np
 import psworker
 from psserver.options import Options
 from psserver.service.life.servers import Servers
+from psserver.service.replicas import link
 from psserver.settings import resolve
 from pswire.exits import ExitCode
 from pswire.model.plan import VariableSpec
+from pswire.model.tables import TableSpec
 from psworker.data import shard_group
 from psworker.errors import SessionError
-from tests.world.channels import BlockingChannel
+from tests.world.channels import BlockingChannel, LoopChannel
 from tests.world.clockwork import Process, World
 from tests.world.disk import Fails, Unsynced
 from tests.world.machine import WorldRuntime
 from tests.world.network import Network
 from tests.world.threads import baton
 
-# The most workers and batches of a job. Each batch moves one element of the model.
+# The most workers and batches of a job. Each batch moves one element of the model, and one row of its table.
 WORKERS, BATCHES = 4, 16
 VALUES = [(VariableSpec("w", (WORKERS, BATCHES)), np.zeros((WORKERS, BATCHES), np.float32))]
+TABLE = TableSpec("rows", 1, "zeros", ())
 # Seconds until a lost process is started again.
 AGAIN = (0.2, 1.0)
 
@@ -96,16 +100,23 @@ class Worker(Kept):
                 task_index=self.index,
                 transport="grpc",
                 server_timeout=120.0,
+                tables=[TABLE],
+                replicas=job.replicas,
             ) as session:
-                for turn in session.turns(list(range(job.batches))):
+                for turn in session.turns(list(range(job.batches)), rows=self._rows):
                     job.world.wait(None, job.world.dice.uniform(0.05, 1.0) * job.pace)
                     gradient = np.zeros((WORKERS, BATCHES), np.float32)
                     gradient[self.index, turn.batch] = 1.0
-                    turn.send({"w": gradient}, samples=1, loss=0.5)
+                    rows = {"rows": np.ones((1, 1), np.float32)}
+                    turn.send({"w": gradient}, samples=1, loss=0.5, rows=rows)
                 self.stop, self.weights = session.over, session.weights()["w"]
         except SessionError as error:
             self.error = error
             job.world.say(self.name, "fails", type(error).__name__, error)
+
+    def _rows(self, batch: int) -> dict[str, Any]:
+        """Return the row of a batch."""
+        return {"rows": [BATCHES * self.index + batch]}
 
 
 class Cluster:
@@ -123,14 +134,16 @@ class Cluster:
         overrides: Sequence[str] = (),
         worker_timeout: float = 10.0,
         pace: float = 0.3,
+        replicas: int = 1,
     ) -> None:
-        """`pace`: seconds that a batch takes at most."""
+        """`pace`: seconds that a batch takes at most. `replicas`: copies of each part of the model."""
         self.world = World(seed)
         self.network = Network(self.world)
         self.folder, self.batches, self.worker_timeout, self.pace = folder, batches, worker_timeout, pace
         self.hosts = ",".join(f"127.0.0.1:{7000 + index}" for index in range(servers))
-        self._counts = servers, workers
+        self._counts, self.replicas = (servers, workers), replicas
         self._overrides = [
+            *(f"cluster.replicas={replicas}",) * (replicas > 1),
             *(f"cluster.workers={workers}", f"policy.name={policy}", "optimizer.learning_rate=1.0"),
             *("cluster.transport=grpc", f"cluster.worker_timeout={worker_timeout}", *overrides),
         ]
@@ -176,5 +189,10 @@ def cluster(seed: int, folder: Path, **given: Any) -> Iterator[Cluster]:
     def channel(address: str, options: Any, credentials: Any) -> Any:
         return BlockingChannel(made.network, made.world.process, address)
 
-    with baton(made.world), mock.patch.object(shard_group, "open_channel", channel), made.world:
+    def between_servers(address: str, options: Any, credentials: Any) -> Any:
+        return LoopChannel(made.network, made.world.process, address, asyncio.get_running_loop())
+
+    dials = mock.patch.object(shard_group, "open_channel", channel)
+    replicates = mock.patch.object(link, "open_aio_channel", between_servers)
+    with baton(made.world), dials, replicates, made.world:
         yield made

@@ -34,7 +34,11 @@ def judge(cluster: Cluster) -> None:
             for part in fact.parts:
                 worker, batch = commits[part.ticket]
                 weights[int(worker[1:]), batch] -= np.float32(fact.scale * fact.lr_scale * part.factor)
-    found = weights_file.load(cluster.folder / "weights.safetensors").arrays["w"]
+    saved = weights_file.load(cluster.folder / "weights.safetensors")
+    found, (ids, rows) = saved.arrays["w"], saved.tables["rows"]
     np.testing.assert_allclose(found, weights, rtol=1e-6, err_msg="the weights are not those of the log")
+    np.testing.assert_array_equal(
+        rows[:, 0], found.reshape(-1)[ids], err_msg="the rows are not those of the log"
+    )
     for each in cluster.workers:
         np.testing.assert_array_equal(each.weights, found, err_msg=f"{each.name} has read other weights")

@@ -16,6 +16,7 @@ from tests.world.weather import Weather, stop
 LIMIT = 300.0
 CHECKPOINTS = ["run.checkpoint_every=3 versions"]
 TWO: dict[str, Any] = {"servers": 2, "workers": 3, "batches": 6, "overrides": CHECKPOINTS}
+ONE: dict[str, Any] = {"workers": 2, "batches": 2, "policy": "sync", "pace": 1.0}
 # What may happen to a job, by name.
 WEATHERS: dict[str, tuple[dict[str, Any], Weather]] = {
     "broken connections": (
@@ -36,6 +37,14 @@ WEATHERS: dict[str, tuple[dict[str, Any], Weather]] = {
         {"workers": 3, "batches": 8, "worker_timeout": 2.0, "pace": 1.0},
         Weather(seconds=3.0, cuts=0.03, stops=4, longest_stop=2.5),
     ),
+    "a copy takes over": (
+        {"servers": 2, "workers": 2, "batches": 8, "replicas": 2},
+        Weather(seconds=2.0, cuts=0.005, server_losses=1),
+    ),
+    "copies of two parts": (
+        {"servers": 4, "workers": 2, "batches": 6, "replicas": 2, "policy": "sync"},
+        Weather(seconds=1.5, cuts=0.003, server_losses=1),
+    ),
     "a full disk": (TWO, Weather(seconds=1.5, full=0.1, server_losses=1)),
 }
 
@@ -50,7 +59,7 @@ def play(seed: int, folder: Path, weather: Weather, **given: Any) -> Cluster:
     return job
 
 
-@pytest.mark.parametrize("name", ["broken connections", "losses"])
+@pytest.mark.parametrize("name", ["losses", "a copy takes over"])
 def test_one_seed_gives_one_log(name: str, tmp_path: Path) -> None:
     """Byte for byte: all that happened, and the decision log."""
     given, weather = WEATHERS[name]
@@ -66,8 +75,10 @@ def test_one_seed_gives_one_log(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", WEATHERS)
 def test_a_job_ends_right_in_any_weather(name: str, tmp_path: Path) -> None:
     given, weather = WEATHERS[name]
-    for seed in seeds(10, soak=400, fast=2):
-        play(seed, tmp_path / str(seed), weather, **given)
+    for seed in seeds(5, soak=400, fast=1):
+        job = play(seed, tmp_path / str(seed), weather, **given)
+        restored = '"kind":"restore"' in (job.folder / "decisions.jsonl").read_text()
+        assert not restored or job.replicas == 1, "a copy was there: nothing is undone"
 
 
 def cut_at(number: int, how: str, folder: Path, stands: float = 0.0, **given: Any) -> int:
@@ -97,9 +108,7 @@ def cut_at(number: int, how: str, folder: Path, stands: float = 0.0, **given: An
     "Wherever a connection breaks, before or after any message, nothing is lost and nothing counts twice."
 )
 @pytest.mark.parametrize(
-    ("given", "every"),
-    [({"workers": 2, "batches": 2}, 1), ({"servers": 2, "workers": 2, "batches": 2, "policy": "sync"}, 3)],
-    ids=["one server", "two servers"],
+    ("given", "every"), [(ONE, 1), ({**ONE, "servers": 2}, 5)], ids=["one server", "two servers"]
 )
 def test_every_frame_of_a_job_may_be_lost_or_the_last(
     given: dict[str, Any], every: int, tmp_path: Path
@@ -116,7 +125,7 @@ def test_every_frame_may_be_the_last_before_its_worker_is_given_up(tmp_path: Pat
     wait for it."""
     given: dict[str, Any] = {"workers": 2, "batches": 4, "worker_timeout": 2.0, "pace": 1.0}
     frames = cut_at(0, "", tmp_path / "whole", **given)
-    for number in range(1, frames // 2, repetitions(2, soak=1, fast=20)):
+    for number in range(1, frames // 2, repetitions(3, soak=1, fast=20)):
         cut_at(number, "after", tmp_path / str(number), 1.5, **given)
 
 

@@ -15,10 +15,12 @@ from unittest import mock
 
 from psserver.service.life import moves
 from psserver.service.life import servers as life_servers
+from psserver.service.replicas import shell
 from pswire import running
+from pswire.transport import leader
 from psworker import ahead
 from psworker.control import backoff, epochs, joining, stream
-from psworker.data import exchange, reader, shard_client, shard_group, shared_memory, transport
+from psworker.data import exchange, reader, shard_client, shard_group, shared_memory, timing, transport
 from tests.world.clockwork import Thread, World
 
 
@@ -177,8 +179,8 @@ def baton(world: World) -> Iterator[None]:
     drawn = {"token_hex": lambda nbytes=16: dice.randbytes(nbytes).hex(), "token_bytes": dice.randbytes}
     changes: list[tuple[Any, dict[str, Any]]] = [
         *((module, {"threading": threads}) for module in (backoff, epochs, stream, transport, shard_client)),
-        *((module, {"threading": threads}) for module in (shard_group, reader, shared_memory, ahead)),
-        *((module, {"queue": queues}) for module in (stream, exchange, ahead)),
+        *((module, {"threading": threads}) for module in (shard_group, reader, shared_memory, ahead, leader)),
+        *((module, {"queue": queues}) for module in (stream, exchange, ahead, leader)),
         *((module, {"random": chance}) for module in (backoff, moves)),
         (ahead, {"Future": partial(BatonFuture, world)}),
         (shard_group, {"ThreadPoolExecutor": lambda *_, **__: Executor(world), "wait": wait}),
@@ -189,6 +191,8 @@ def baton(world: World) -> Iterator[None]:
         (secrets, drawn),
     ]
     with ExitStack() as patches:
+        patches.enter_context(mock.patch.dict(shell.Shell.__init__.__kwdefaults__, {"now": now}))
+        patches.enter_context(mock.patch.object(timing.Stopwatch.__init__, "__defaults__", (now,)))
         for module, named in changes:
             patches.enter_context(mock.patch.multiple(module, **named))
         yield
