@@ -100,7 +100,7 @@ def test_a_barrier_that_is_cut_off_ends_with_the_bits_of_an_uninterrupted_one(
     assert check_run(last).violations == ()
 
 
-# Workers that remember something, and that remember nothing; tests/recovery kills servers under all of them.
+# Workers that remember something, and that remember nothing; tests/world loses servers under most of them.
 @pytest.mark.parametrize("policy", usually(["bounded", "diloco"], soak=list(policy_names())))
 def test_every_policy_goes_on_in_order(tmp_path: Path, policy: str) -> None:
     """The log passes the check, and is replayed to the bit across the resume."""

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 BATCHES = 8
 MOMENTS = [*COORDINATOR, *SHARD]
-# Of a coordinator and of a shard, while weights are written; tests/recovery kills at every step of simulated jobs.
+# Of a coordinator and of a shard, while weights are written; tests/world loses them at any moment.
 FEW = ["weights", pytest.param("its part", marks=pytest.mark.nightly)]
 NEVER = "never"
 

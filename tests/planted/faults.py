@@ -364,7 +364,7 @@ FAULTS: Final = (
         "a commit that counted before the worker joined again is made once more",
         "or commit.batch «<» next_batch",
         ">",
-        ("engine/test_client.py", "engine/test_with_coordinator.py"),
+        ("engine/test_client.py",),
     ),
     Fault(
         "a commit that a cancel has crossed counts for its worker",

@@ -16,6 +16,11 @@ from tests.world.weather import Weather, stop
 LIMIT = 300.0
 CHECKPOINTS = ["run.checkpoint_every=3 versions"]
 TWO: dict[str, Any] = {"servers": 2, "workers": 3, "batches": 6, "overrides": CHECKPOINTS}
+# Those whose weights are sums of gradients, so that the log says what they are.
+POLICIES = (
+    *("k-sync", "k-batch-sync", "rennala", "k-async", "k-batch-async", "softsync", "fedbuff", "bounded"),
+    *("delay-adaptive", "ringmaster", "ssp", "dssp", "deadline-sync", "dbw", "fedbuff-timeout"),
+)
 ONE: dict[str, Any] = {"workers": 2, "batches": 2, "policy": "sync", "pace": 1.0}
 # What may happen to a job, by name.
 WEATHERS: dict[str, tuple[dict[str, Any], Weather]] = {
@@ -72,13 +77,22 @@ def test_one_seed_gives_one_log(name: str, tmp_path: Path) -> None:
 
 
 @promise("Whatever breaks, each batch counts once, and the job ends with the weights of its log.")
+@promise("Nothing is undone while one copy of each part is in sync.")
 @pytest.mark.parametrize("name", WEATHERS)
 def test_a_job_ends_right_in_any_weather(name: str, tmp_path: Path) -> None:
     given, weather = WEATHERS[name]
-    for seed in seeds(5, soak=400, fast=1):
+    for seed in seeds(5, soak=100, fast=1):
         job = play(seed, tmp_path / str(seed), weather, **given)
         restored = '"kind":"restore"' in (job.folder / "decisions.jsonl").read_text()
         assert not restored or job.replicas == 1, "a copy was there: nothing is undone"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_goes_on_behind_losses(policy: str, tmp_path: Path) -> None:
+    given = {"servers": 1, "workers": 3, "batches": 6, "policy": policy, "overrides": CHECKPOINTS}
+    for seed in seeds(1, soak=20):
+        weather = Weather(seconds=1.5, cuts=0.01, slow=0.02, worker_losses=1, server_losses=1)
+        play(seed, tmp_path / str(seed), weather, **given)
 
 
 def cut_at(number: int, how: str, folder: Path, stands: float = 0.0, **given: Any) -> int:
