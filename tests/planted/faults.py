@@ -76,6 +76,8 @@ def sources(root: Path) -> dict[Path, str]:
     }
 
 
+# Real servers and workers, and what a seed draws.
+WORLD: Final = ("world/test_world.py",)
 FAULTS: Final = (
     # Policies
     Fault(
@@ -653,5 +655,66 @@ FAULTS: Final = (
         'if ":" «in» experiment.policy.name: raise SettingsError',
         "not in",
         ("dashboard/test_play.py",),
+    ),
+    # The World
+    Fault(
+        "a commit whose answer is lost counts again",
+        'if ticket.state «!= "open"»: ledger.notify(member, ticket.fate or',
+        'not in ("open", "pending")',
+        WORLD,
+    ),
+    Fault(
+        "what counted before a member was given up is made once more",
+        "or commit.batch «<» next_batch",
+        ">",
+        WORLD,
+    ),
+    Fault(
+        "a batch is lost with the cancel that crosses its commit",
+        "and each.ticket == ticket and «each.cancelled»)",
+        "False",
+        WORLD,
+    ),
+    Fault(
+        "every deadline is over behind a pause",
+        "counted + «min(present - seen, STEP)»",
+        "present - seen",
+        WORLD,
+    ),
+    Fault(
+        "a name is taken from an owner that computes",
+        "if «question.answered»: return Ruling",
+        "False",
+        WORLD,
+    ),
+    Fault(
+        "a commit is taken whose payload was swallowed",
+        'return ticket is not None and «ticket.state != "open"» def counted',
+        "True",
+        WORLD,
+    ),
+    Fault(
+        "a server that is dialled again misses an order",
+        "for index, order in self._kept if index «>=» reply.executed",
+        ">",
+        WORLD,
+    ),
+    Fault(
+        "a job that goes on keeps half a line of its log",
+        "_cut(log, «mark.end»)",
+        "mark.end + 1",
+        WORLD,
+    ),
+    Fault(
+        "a member whose connection breaks has no time to come back",
+        "if member.absent_since is not None and now - member.absent_since >= «self._ledger.terms.grace»",
+        "0.0",
+        WORLD,
+    ),
+    Fault(
+        "a worker that comes back skips a batch",
+        "self.next_batch = max(self.next_batch, min(batch «+ 1», most))",
+        "+ 2",
+        WORLD,
     ),
 )
