@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -234,7 +233,7 @@ def test_who_shakes_hands_and_then_says_nothing_is_ended(monkeypatch: pytest.Mon
     """It has shaken hands in time: the clock that its silence is measured by goes on afterwards."""
     late = [0.0]
     monkeypatch.setattr(framed_socket, "HANDSHAKE_TIMEOUT", PATIENCE)
-    monkeypatch.setattr(calls, "running", SimpleNamespace(now=lambda: running.now() + late[0]))
+    monkeypatch.setattr(calls, "loop_time", lambda: running.now() + late[0])
     with listening() as opened, socket.create_connection(("127.0.0.1", opened.port)) as plain:
         plain.settimeout(PATIENCE)
         with WORKER.client_context().wrap_socket(plain, server_hostname="127.0.0.1") as silent:

@@ -1,5 +1,6 @@
 """Every method has roles, and nobody else gets past the gate: nothing of a call is read before."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
@@ -142,9 +143,13 @@ def test_a_flood_of_refused_calls_is_counted_and_leaves_one_line(
     identities: Identities, caplog: pytest.LogCaptureFixture, subjects: list[str], reason: str
 ) -> None:
     authorizer = Authorizer(identities.credentials(Role.SERVER, "s0"))
-    for number in range(40):
-        with pytest.raises(Refused):
-            authorizer.admit("/pswire.v1.Shard/Push", Shown(subjects[number % len(subjects)]))
+
+    async def flood() -> None:
+        for number in range(40):
+            with pytest.raises(Refused):
+                authorizer.admit("/pswire.v1.Shard/Push", Shown(subjects[number % len(subjects)]))
+
+    asyncio.run(flood())
     assert authorizer.refused == {reason: 40}
     assert [getattr(record, "event", "") for record in caplog.records] == ["call_refused"]
 
