@@ -142,7 +142,7 @@ def test_a_commit_is_decided_behind_the_facts_of_its_version(
         assert grant.ticket not in committed()
         server, job = cluster.servers[0].server, cluster.servers[0].server.job
         if fails:
-            server.owner.ask(lambda: job.decider.fail("planted", ExitCode.STORAGE))
+            server.runtime.ask(lambda: job.decider.fail("planted", ExitCode.STORAGE))
             waiting.join(PATIENCE)
             assert not waiting.is_alive() and grant.ticket not in committed()
             return
