@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -116,20 +115,26 @@ def test_a_file_of_rows_is_a_series_of_pieces_or_a_single_one(tmp_path: Path) ->
 
 
 class Later:
-    """An event loop whose work on other threads is done when a test says so, in the order that it says."""
+    """A Runtime whose work on other threads is done when a test says so, in the order that it says."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []
 
-    def run_in_executor(self, pool: object, work: Callable[..., Any], *given: Any) -> Any:
-        future = mock.Mock(exception=lambda: None)
+    def pool(self, threads: int, name: str) -> "Later":
+        return self
 
+    def now(self) -> float:
+        return 0.0
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def start(self, work: Callable[[], object], ended: Callable[[None], object]) -> None:
         def do() -> None:
-            future.result.return_value = work(*given)
-            future.add_done_callback.call_args.args[0](future)
+            work()
+            ended(None)
 
         self.waiting.append(do)
-        return future
 
     def do(self, number: int = 0) -> None:
         self.waiting.pop(number)()
