@@ -93,6 +93,17 @@ class Pool:
                 del cancelled
         return outcomes[0].result()
 
+    async def aside(self, work: Callable[[], Made]) -> Made:
+        """Run work that touches nothing of the loop's. A cancelled wait for it ends at once, and the work goes on."""
+        ended: asyncio.Future[Outcome[Made]] = self._loop().create_future()
+
+        def over(outcome: Outcome[Made]) -> None:
+            if not ended.done():
+                ended.set_result(outcome)
+
+        self._submit(work, over)
+        return (await ended).result()
+
     def start(self, work: Callable[[], object], ended: Callable[[BaseException | None], object]) -> None:
         """Run the work on the pool; `ended` is called on the loop with its error, if any."""
         self._submit(work, lambda outcome: ended(outcome.take_error()))
@@ -103,6 +114,6 @@ class Pool:
         loop = self._loop()
         self._pool.submit(lambda: loop.call_soon_threadsafe(over, Outcome.of(work)))
 
-    def close(self) -> None:
-        """Stop the threads, after the work under way: one pass over a model at most."""
-        self._pool.shutdown()
+    def close(self, *, wait: bool = True) -> None:
+        """Stop the threads; `wait`: after the work under way."""
+        self._pool.shutdown(wait=wait)

@@ -30,7 +30,7 @@ Made = TypeVar("Made")
 # Threads of a server, whatever the number of its workers: for passes over large arrays, and for what waits for the
 # disk or for a name.
 PASS_THREADS: Final = 2
-WAIT_THREADS: Final = 4
+WAIT_THREADS: Final = 8
 
 
 class BindError(OSError):
@@ -102,6 +102,10 @@ class Runtime:
         """Return the time of the loop: the seconds that this process has run."""
         return self.loop.time()
 
+    def working(self) -> float:
+        """Return the seconds by which work is measured, which may keep the interpreter and so looks like a pause."""
+        return running.system()
+
     @property
     def loop(self) -> RunningLoop:
         assert self._loop is not None, "the server does not run yet"
@@ -161,12 +165,13 @@ class Runtime:
 
     async def beside(self, work: Callable[[], Made]) -> Made:
         """Return or raise what `work` does, which may wait for a disk or a name and touches nothing of the loop's."""
-        return await self._waits.on_pool(work)
+        return await self._waits.aside(work)
 
     def close(self) -> None:
-        """Stop the threads, after the work under way."""
+        """Stop the threads. Call it behind the last task."""
         self.passes.close()
-        self._waits.close()
+        # A name or a disk may take its time, and nobody needs it any more.
+        self._waits.close(wait=False)
 
     # The disk, and connections
 

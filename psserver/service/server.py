@@ -123,6 +123,7 @@ class Server:
             self.host.close()
             self.sockets.end()
             loop.run_until_complete(end_tasks())
+            self.runtime.close()
             loop.close()
 
     @property

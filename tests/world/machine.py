@@ -78,7 +78,7 @@ class WorldPool(Pool):
         process.beside.append(done)
         process.world.at(process.world.dice.uniform(0.0, WORK), done)
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = True) -> None:
         """Do nothing."""
 
 

@@ -83,6 +83,7 @@ class RunLog:
         self._secret: Path | None = None
         self._decisions: JsonLines | None = None
         self._metrics: JsonLines | None = None
+        self._closed = False
         self._pending = Pending() if going_on is None else going_on.pending.copy()
         if going_on is None:
             self.open(more=False)
@@ -148,7 +149,10 @@ class RunLog:
                 file.sync()
 
     def sync_flushed(self) -> None:
-        """Make every line that was flushed survive a loss of power; any thread may call it. Raises LogError."""
+        """Make every line that was flushed survive a loss of power; any thread may call it. Raises LogError, also for a log
+        that is closed."""
+        if self._closed:
+            raise LogError(f"{self._folder}: the log is closed, so nothing more is known to be safe")
         for file in (self._decisions, self._metrics):
             if file is not None:
                 file.sync_flushed()
@@ -257,6 +261,7 @@ class RunLog:
         self._forget_secret()
         files = [file for file in (self._decisions, self._metrics) if file is not None]
         self._decisions = self._metrics = None
+        self._closed = True
         self._give_room()
         with ExitStack() as closing:
             for file in files:

@@ -147,7 +147,7 @@ class Executor:
             self._busy = True
             self.compute_beside(index, order, work)
             return False
-        began = self._runtime.now()
+        began = self._runtime.working()
         work.compute()
         self._computed(index, order, work, began)
         return True
@@ -162,7 +162,7 @@ class Executor:
 
     def compute_beside(self, index: int, order: Order, work: PendingUpdate) -> None:
         """Compute on another thread; the queue continues when that is done."""
-        began = self._runtime.now()
+        began = self._runtime.working()
 
         def finish(index: int, _: Submitted) -> bool:
             self._computed(index, order, work, began)
@@ -181,7 +181,7 @@ class Executor:
 
     def _computed(self, index: int, order: Order, work: PendingUpdate, began: float) -> None:
         if self.timed is not None:
-            self.timed(order, self._runtime.now() - began)
+            self.timed(order, self._runtime.working() - began)
         work.finish()
         shard = self._state.shard
         if shard is not None and isinstance(order, Apply):

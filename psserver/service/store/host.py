@@ -221,7 +221,8 @@ class ShardHost:
     def close(self) -> None:
         """End execution, and refuse every waiting call."""
         self.state.close()
-        self.runtime.close()
+        # Passes run loops of the backend.
+        self.runtime.passes.close()
         self._backend.close()
 
     # Pushes
