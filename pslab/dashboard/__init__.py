@@ -4,7 +4,7 @@ recording  a decision log in the rows that the page draws: lanes, contributions,
 past       a long log in parts that a browser can hold, with a summary of what precedes each part
 observer   a live cluster, polled twice a second for all viewers
 runs       a run folder: its log in parts
-sources    what the command line names: a cluster, a run folder, an experiment file, or nothing
+sources    what the command line names: a cluster, a run folder, or nothing
 app        the web application: files, JSON, and one event stream per viewer
 access     checks of a request's headers
 serve      the process: its socket, and the web server

@@ -33,7 +33,9 @@ def find(target: str | None, credentials: Credentials = NO_TLS) -> Source:
     path = Path(target)
     if path.is_dir():
         return _running(path, credentials) or Source("run", path.resolve().name, run=_read(path))
-    if path.is_file() or path.suffix == ".toml":
+    if path.suffix == ".toml" and not path.exists():
+        raise RunError(f"{path}: expected HOST:PORT or a run folder, and there is no such file")
+    if path.is_file():
         raise RunError(
             f"{path}: expected HOST:PORT or a run folder, got a file; to see an experiment simulated, run it with "
             "`ps-lab run --engine simulated` and name its run folder"

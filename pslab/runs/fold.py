@@ -70,7 +70,7 @@ class Fold:
     `members`: by worker, in the order of their first joins.
     `held`: tickets without a fate, in the order of their grants; `held_of`: the same by worker. `tickets`: with
     `remember` every ticket, otherwise the held ones.
-    `committed`, `applied`, `dropped`, `cancelled`: counts by worker; `reasons`: counts of drops by reason;
+    `committed`, `applied`, `dropped`, `cancelled`: counts by worker;
     `staleness`: of applied contributions, by worker. `samples`: of all commits.
     `pending`: committed contributions without a fate, and the losses of the newest update.
     """
@@ -93,7 +93,6 @@ class Fold:
         self.applied: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
         self.cancelled: Counter[str] = Counter()
-        self.reasons: Counter[str] = Counter()
         self.staleness: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self.samples = 0
         self.pending = Pending()
@@ -210,7 +209,6 @@ class Fold:
 
     def _drop(self, fact: e.Drop, t: float) -> None:
         self.dropped[fact.worker] += 1
-        self.reasons[fact.reason] += 1
         self.pending.drop(fact.ticket)
         self._close(fact.ticket, DROPPED)
 

@@ -14,11 +14,11 @@ from pswire.model.variables import VariableSpec
 from pswire.records import StateError, from_plain, to_plain
 
 NAME = "manifest.json"
-FORMAT = 4
+FORMAT = 5
 # What reads an older format.
 READ_BY = {
     1: "release 0.2.0",
-    **dict.fromkeys((2, 3), "an unreleased build between 0.2.0 and this one"),
+    **dict.fromkeys((2, 3, 4), "an unreleased build between 0.2.0 and this one"),
 }
 # A manifest has a few lines for each variable and file.
 LARGEST = 256 << 20

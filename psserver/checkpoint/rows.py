@@ -36,10 +36,14 @@ def restore_bytes(about: Manifest, servers: Iterable[int]) -> int:
 
 
 def load_rows(store: Store, name: str, about: Manifest, server: int) -> dict[str, NDArray[Any]]:
-    """Read a server's rows; none from a checkpoint without a file of rows. Raises CheckpointError."""
+    """Read a server's rows; none of a model without tables. Raises CheckpointError."""
     for file in row_files(about, server):
         try:
             return joined(store.series(name, file, about.files[file]))
         except (KeyError, ValueError, IndexError) as error:
             raise CheckpointError(f"{store.root / name / file}: pieces do not fit: {error}") from error
+    if about.tables:
+        raise CheckpointError(
+            f"{store.root / name}: expected rows of the tables of server {server}, got no file of them"
+        )
     return {}

@@ -4,7 +4,7 @@
         0000000812-1f0c9a2b7d3e4c55/      the log entry, and the job
             server-0.safetensors          arrays of one server
             server-0.json                 its other state
-            server-0-rows-....safetensors rows of its tables (`psserver.checkpoint.rows`)
+            server-0-rows.safetensors     rows of its tables (`psserver.checkpoint.rows`)
             coordinator.json
             manifest.json                 written last: completes the checkpoint
 

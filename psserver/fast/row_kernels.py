@@ -22,7 +22,7 @@ _READ_KEYS, _KEYS = (_array(types.uint64, 1, written=written) for written in (Fa
 _READ_SLOTS, _SLOTS = (_array(types.int32, 1, written=written) for written in (False, True))
 _READ_WORDS, _WORDS = (_array(types.uint32, 2, written=written) for written in (False, True))
 _READ_ROWS, _ROWS = (_array(types.float32, 2, written=written) for written in (False, True))
-_READ_ADDRESSES, _READ_BITS = _array(types.int64, 1), _array(types.uint32, 1)
+_READ_ADDRESSES = _array(types.int64, 1)
 _FLOATS, _FLAT = _array(types.float32, 1, written=True), _array(types.uint32, 1, written=True)
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -250,7 +250,6 @@ class JoinReply(_message.Message):
     CHIEF_FIELD_NUMBER: _builtins.int
     PHASE_FIELD_NUMBER: _builtins.int
     PHASE_BATCH_FIELD_NUMBER: _builtins.int
-    POLICY_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job's identity; every later message on every server carries it."""
     worker: _builtins.str
@@ -280,8 +279,6 @@ class JoinReply(_message.Message):
     phases of its script that are over.
     """
     phase_batch: _builtins.int
-    policy: _builtins.str
-    """The job's present policy with its knobs, as JSON, for people."""
     @_builtins.property
     def local_rule(self) -> Global___LocalRule:
         """What workers do between pull and push, as the job's policy demands."""
@@ -310,11 +307,10 @@ class JoinReply(_message.Message):
         chief: _builtins.str = ...,
         phase: _builtins.int = ...,
         phase_batch: _builtins.int = ...,
-        policy: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate", "local_rule", b"local_rule"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "chief", b"chief", "incarnation", b"incarnation", "job", b"job", "learning_rate", b"learning_rate", "local_rule", b"local_rule", "membership_token", b"membership_token", "moved", b"moved", "next_batch", b"next_batch", "phase", b"phase", "phase_batch", b"phase_batch", "policy", b"policy", "seed", b"seed", "worker", b"worker", "worker_count", b"worker_count", "worker_index", b"worker_index", "worker_timeout", b"worker_timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "chief", b"chief", "incarnation", b"incarnation", "job", b"job", "learning_rate", b"learning_rate", "local_rule", b"local_rule", "membership_token", b"membership_token", "moved", b"moved", "next_batch", b"next_batch", "phase", b"phase", "phase_batch", b"phase_batch", "seed", b"seed", "worker", b"worker", "worker_count", b"worker_count", "worker_index", b"worker_index", "worker_timeout", b"worker_timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
     _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015

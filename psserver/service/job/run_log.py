@@ -149,8 +149,8 @@ class RunLog:
                 file.sync()
 
     def sync_flushed(self) -> None:
-        """Make every line that was flushed survive a loss of power; any thread may call it. Raises LogError, also for a log
-        that is closed."""
+        """Make every line that was flushed survive a loss of power; any thread may call it. Raises LogError, also when
+        the log is closed."""
         if self._closed:
             raise LogError(f"{self._folder}: the log is closed, so nothing more is known to be safe")
         for file in (self._decisions, self._metrics):

@@ -12,7 +12,6 @@ from psserver.coordinator import inputs
 from psserver.coordinator.epochs import EpochError, Report
 from psserver.coordinator.units import MAX_DESCRIPTION, WorkError, WorkTerms
 from psserver.policies import LocalRule, PolicyError
-from psserver.policies.policy import config_of
 from psserver.service.errors import denied, invalid, precondition, unavailable
 from psserver.service.guard.authorization import Names, Peer
 from psserver.service.guard.limits import BURST, JOIN, PER_SECOND
@@ -215,7 +214,6 @@ class CoordinatorRpc:
             chief=self._job.epochs.chief,
             phase=self._job.coordinator.state.phase,
             phase_batch=self._job.coordinator.state.roster.tally(member.worker).phase_batch,
-            policy=json.dumps(config_of(self._job.coordinator.policy)),
         )
 
     def _check_job(self, request: pb.JoinRequest) -> None:
