@@ -27,10 +27,10 @@ from psserver.checkpoint import CheckpointError, Store, slots, weights
 from psserver.checkpoint.contents import COORDINATOR
 from psserver.checkpoint.manifest import NAME as MANIFEST
 from psserver.checkpoint.store import entry_of
+from psserver.decisions import entries
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.weights_file import WeightsFileError
-from pswire.decisions import entries
 from pswire.model.variables import WholeTables
 from psworker.job.job import OptimizerState
 from psworker.trainers import load_trainer

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from pswire.decisions.orders import Order
+from psserver.decisions.orders import Order
 from pswire.messages import OneofCodec
 from pswire.v1 import shard_pb2
 

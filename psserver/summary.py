@@ -6,7 +6,7 @@ from typing import Any, Final
 from psserver.coordinator import Coordinator
 from psserver.coordinator.roster import Tally
 from psserver.policies.policy import config_of
-from pswire.model.table_figures import TableFigures, together
+from psserver.table_figures import TableFigures, together
 
 # Results of a worker from which on its share says something.
 LEAST: Final = 8

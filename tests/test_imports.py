@@ -103,14 +103,14 @@ RULES = (
     Rule("psserver", never=(*TENSORFLOW, "psworker", "examples")),
     Rule(
         "psserver.policies",
-        only=(*STDLIB, "psserver.policies", "pswire.records", "pswire.values", *KNOBS),
+        only=(*STDLIB, "psserver.policies", "psserver.records", "pswire.values", *KNOBS),
         never=IMPURE,
     ),
     Rule(
         "psserver.coordinator",
         only=(
-            *(*STDLIB, "psserver.policies", "psserver.coordinator", "pswire.records", "pswire.domains"),
-            *("pswire.protocol", "pswire.decisions.entries", "pswire.values"),
+            *(*STDLIB, "psserver.policies", "psserver.coordinator", "psserver.records", "pswire.domains"),
+            *("pswire.protocol", "psserver.decisions.entries", "pswire.values"),
         ),
         never=IMPURE,
     ),
@@ -126,12 +126,12 @@ RULES = (
                 "psserver.optimizers",
                 "psserver.fast",
             ),
-            *("pswire.model.plan", "pswire.records", "pswire.decisions.orders", "pswire.values"),
+            *("pswire.model.plan", "psserver.records", "psserver.decisions.orders", "pswire.values"),
             *("pswire.transport.blocks", "pswire.transport.codecs", "pswire.transport.deltas"),
             *(
                 "pswire.model.tables",
                 "pswire.model.rows",
-                "pswire.model.table_figures",
+                "psserver.table_figures",
                 "pswire.model.adjacent",
                 "pswire.model.groups",
             ),
@@ -147,17 +147,21 @@ RULES = (
         "psserver.checkpoint",
         only=(
             *(*STDLIB, "numpy", "psserver.checkpoint", "psserver.coordinator", "psserver.policies"),
-            *("psserver.shard", "pswire.model", "pswire.records", "pswire.generations", "pswire.own_files"),
-            "pswire.decisions",
+            *("psserver.shard", "pswire.model", "psserver.records", "pswire.generations", "pswire.own_files"),
+            "psserver.decisions",
             "pswire.domains",
         ),
         never=IMPURE,
     ),
     # An extra: a server without metrics does not load it.
     Rule("psserver", never=("prometheus_client",), but=("psserver.metrics",)),
-    # The decision log is the servers' and the laboratory's.
-    Rule("psworker", never=("psserver", "pslab", "examples", "pswire.decisions")),
-    Rule("pswire", never=("pswire.decisions",), but=("pswire.decisions",)),
+    Rule("psworker", never=("psserver", "pslab", "examples")),
+    Rule("pswire", never=("psserver",)),
+    Rule(
+        "psserver.decisions",
+        only=(*STDLIB, "psserver.decisions", "pswire.domains", "pswire.values"),
+        never=IMPURE,
+    ),
     # What only the laboratory reads of an experiment file, and how certificates are made, stand in it.
     *(Rule(package, never=("pslab",)) for package in ("pswire", "psserver")),
     Rule(
@@ -196,7 +200,7 @@ RULES = (
             "psworker.errors",
             "pswire.protocol",
             "pswire.values",
-            "pswire.records",
+            "psserver.records",
         ),
         never=IMPURE,
     ),

@@ -4,8 +4,8 @@ import inspect
 from collections.abc import Iterator
 
 from docs.generate.table import code, table
-from pswire.decisions.entries import KINDS, Part
-from pswire.decisions.records import Record, declared
+from psserver.decisions.entries import KINDS, Part
+from psserver.decisions.records import Record, declared
 from pswire.logs.events import BOTH, EVENTS, SERVER, Event
 
 INTRODUCTION = """# Log events

@@ -8,8 +8,8 @@ from pslab.experiment import Experiment
 from pslab.launch.simulated import run_simulated
 from pslab.runs.folder import Run
 from pslab.runs.work import COMPUTING, WAITING, WASTED, WorkFold
+from psserver.decisions import entries as facts
 from psserver.policies.builtin import BUILTIN, PolicySpec
-from pswire.decisions import entries as facts
 from pswire.knobs import knobs_of
 
 WORKERS, SLOW, STEPS = 5, 3.3, 4

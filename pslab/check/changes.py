@@ -11,7 +11,7 @@ from typing import Any
 from pslab.check.log_check import LogCheck
 from pslab.runs.fold import COMMITTED, OPEN, Fold
 from pslab.runs.log import Line
-from pswire.decisions import entries as e
+from psserver.decisions import entries as e
 
 # A knob moves if the wanted value is at least so far from the present one, or at a limit.
 LEAST, SHARE = 0.6, 0.2

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from pswire.decisions import entries as e
+from psserver.decisions import entries as e
 
 
 class Clocks:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from pslab.runs.fold import Fold
 from pslab.runs.log import Line, Malformed
-from pswire.decisions import entries as e
+from psserver.decisions import entries as e
 
 
 @dataclass(frozen=True, slots=True)

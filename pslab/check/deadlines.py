@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pslab.check.log_check import LogCheck
 from pslab.runs.fold import OPEN, Fold
 from pslab.runs.log import Line
-from pswire.decisions import entries as e
+from psserver.decisions import entries as e
 
 TAG = "deadline"
 

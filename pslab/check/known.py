@@ -18,7 +18,7 @@ from pslab.check.log_check import LogCheck
 from pslab.check.terms import AT_ONCE, Lead, Start, Terms, constant
 from pslab.runs.fold import Fold
 from pslab.runs.log import Line
-from pswire.decisions import entries as e
+from psserver.decisions import entries as e
 
 Knobs = Mapping[str, Any]
 BARRIER = Terms(size=None, distinct=True, bound=0, ahead=False)

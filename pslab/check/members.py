@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pslab.check.log_check import LogCheck
 from pslab.runs.fold import OPEN, Fold, Ticket
 from pslab.runs.log import Line
-from pswire.decisions import entries as e
+from psserver.decisions import entries as e
 
 # Local rules under which a contribution depends on the worker's earlier ones, which no server has.
 REMEMBERING = frozenset({"dana-slim", "elastic", "local-adamw", "streaming-adamw"})

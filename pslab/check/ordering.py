@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pslab.check.log_check import LogCheck
 from pslab.runs.fold import OPEN, Fold
 from pslab.runs.log import Line
-from pswire.decisions import entries as e
+from psserver.decisions import entries as e
 
 
 class Indices(LogCheck):

@@ -9,7 +9,7 @@ from pslab.check.deadlines import Deadlines, Limits, Waste
 from pslab.check.log_check import LogCheck
 from pslab.runs.fold import COMMITTED, OPEN, Fold
 from pslab.runs.log import Line
-from pswire.decisions import entries as e
+from psserver.decisions import entries as e
 
 
 def constant(staleness: int) -> float:

@@ -16,7 +16,7 @@ from pslab.runs.fold import (
     Ticket,
 )
 from pslab.runs.log import Line
-from pswire.decisions import entries as e
+from psserver.decisions import entries as e
 
 # Kind of entry -> the states in which a ticket may get it.
 LEGAL: dict[str, tuple[str, ...]] = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pslab.check.log_check import LogCheck
 from pslab.runs.fold import Fold
 from pslab.runs.log import Line
-from pswire.decisions import entries as e
+from psserver.decisions import entries as e
 
 
 class Versions(LogCheck):

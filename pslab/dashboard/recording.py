@@ -11,7 +11,7 @@ from typing import Any
 from pslab.runs.folder import Metric
 from pslab.runs.log import Line
 from pslab.runs.work import COMPUTING, RECEIVING, SENDING, TURN, UNREPORTED, WAITING, WASTED, Work, WorkFold
-from pswire.decisions import entries as facts
+from psserver.decisions import entries as facts
 
 # Numbers of kinds of stretches, as the page uses them.
 KINDS: Mapping[str, int] = {

@@ -12,7 +12,7 @@ from pslab.dashboard.past import PART, Parts
 from pslab.runs.folder import METRICS, Metric, Run, RunError
 from pslab.runs.growing import Seen
 from pslab.runs.log import Line, Malformed, read_log
-from pswire.decisions.entries import Job
+from psserver.decisions.entries import Job
 
 
 @dataclass(frozen=True, slots=True)

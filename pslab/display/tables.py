@@ -6,8 +6,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from pslab.display.status import number
-from pswire.model.table_figures import TableFigures, together
-from pswire.table_messages import table_from_wire
+from psserver.table_figures import TableFigures, together
+from psserver.table_messages import table_from_wire
 from pswire.v1 import coordinator_pb2 as pb
 
 TITLES = ("table", "rows", "MiB", "per version", "last", "made", "not made", "evicted")

@@ -16,7 +16,7 @@ from pslab.runs.fold import Fold
 from pslab.runs.folder import DECISIONS, METRICS, SUMMARY, Metric, RunError, parse_metric
 from pslab.runs.growing import Seen
 from pslab.runs.log import Line, Malformed, read_log
-from pswire.decisions import entries as facts
+from psserver.decisions import entries as facts
 
 LOSS, MEAN, MOST, SPEED, ACCEPTED = (
     "loss",

@@ -17,7 +17,7 @@ from pslab.display.status import finite_or_none
 from pslab.runs.folder import SIMULATED
 from pslab.runs.log import Line
 from pslab.runs.work import COMPUTING, RECEIVING, SENDING, TURN, WAITING, WASTED, Stretch, Work, WorkFold
-from pswire.decisions import entries as facts
+from psserver.decisions import entries as facts
 from pswire.own_files import new_file
 
 Event = dict[str, Any]

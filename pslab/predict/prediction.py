@@ -16,10 +16,10 @@ from pslab.runs.fold import Fold
 from pslab.runs.folder import EXPERIMENT, SIMULATED, Run, RunError
 from pslab.simulator import SimulationError
 from pslab.theory.measured import Claim, claims_of
+from psserver.decisions import entries as facts
 from psserver.optimizers import OptimizerError
 from psserver.policies import PolicyError
 from psserver.policies import build as build_policy
-from pswire.decisions import entries as facts
 from pswire.model.plan import Plan
 
 

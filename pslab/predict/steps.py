@@ -11,9 +11,9 @@ from statistics import fmean
 from pslab.experiment import Experiment
 from pslab.runs.fold import Fold
 from pslab.runs.folder import Run, RunError
+from psserver.decisions import entries as facts
 from psserver.policies import build as build_policy
 from pswire.config.distributions import Draw, parse, stream
-from pswire.decisions import entries as facts
 from psworker.local import Rule
 from psworker.local import build as build_local
 

@@ -15,12 +15,12 @@ from pslab.simulator.store import ShardStore
 from psserver.checkpoint import settled
 from psserver.coordinator import Record
 from psserver.coordinator.roster import Tally
+from psserver.decisions import entries
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import LocalRule, PolicyError, TensorParts
 from psserver.policies.declarations import from_config
 from psserver.shard import ShardError, reshard
 from psserver.shard.payload_checks import same_norm
-from pswire.decisions import entries
 from pswire.model.plan import Plan, make_plan
 from pswire.model.rows import NO_ROWS, RowsByName
 from pswire.transport.wire import wire_named

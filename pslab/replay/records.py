@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pslab.runs.fold import Fold
 from pslab.runs.folder import Run, RunError
 from psserver.coordinator import Record
-from pswire.decisions import entries
+from psserver.decisions import entries
 
 
 def read_records(run: Run) -> list[Record]:

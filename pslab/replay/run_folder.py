@@ -15,11 +15,11 @@ from pslab.runs.folder import EXPERIMENT, SIMULATED, WEIGHTS, Run, RunError
 from pslab.simulator.problems import ProblemError, numpy_problem
 from psserver import weights_file
 from psserver.coordinator import Record
+from psserver.decisions.entries import Job
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.weights_file import WeightsFileError
 from pswire.config.experiment import FROM_JOB
-from pswire.decisions.entries import Job
 from psworker.local import Trainer
 from psworker.trainers import load_trainer
 

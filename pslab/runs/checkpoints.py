@@ -27,9 +27,9 @@ from psserver.optimizers import build as build_optimizer
 from psserver.policies import PolicyError, check_trusted
 from psserver.policies import build as build_policy
 from psserver.policies import names as policy_names
+from psserver.records import StateError
 from psserver.shard import Shard
 from pswire.config.experiment import FROM_JOB
-from pswire.records import StateError
 from pswire.transport.codecs import WireDtypeError
 from pswire.transport.wire import deltas_named
 

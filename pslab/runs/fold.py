@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from pswire.decisions import entries as e
-from pswire.decisions.counting import Pending
+from psserver.decisions import entries as e
+from psserver.decisions.counting import Pending
 
 OPEN, COMMITTED, INSTALLED = "open", "committed", "installed"
 APPLIED, DROPPED, CANCELLED, ABANDONED = "applied", "dropped", "cancelled", "abandoned"

@@ -28,9 +28,9 @@ from pslab.experiment import Experiment
 from pslab.runs.fold import Fold, mean_of
 from pslab.runs.growing import Problem, count_lines, end_of
 from pslab.runs.log import Line, Malformed, loads, printable, read_log
-from pswire.decisions.entries import Grant
+from psserver.decisions.entries import Grant
+from psserver.table_figures import TableFigures
 from pswire.domains import in_range
-from pswire.model.table_figures import TableFigures
 from pswire.security.files import read_file
 from pswire.security.names import IdentityError
 from pswire.security.proof import FILE

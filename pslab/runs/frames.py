@@ -17,7 +17,7 @@ import pandas as pd
 from pslab.runs.folder import DECISIONS, METRICS, SUMMARY, Run, RunError
 from pslab.runs.log import Line
 from pslab.runs.work import WorkFold
-from pswire.decisions import entries as e
+from psserver.decisions import entries as e
 from pswire.extras import how_to_install
 
 Row = dict[str, Any]

@@ -1,4 +1,4 @@
-"""The reader of decision logs: one JSON object per line, each an entry of `pswire.decisions.entries`.
+"""The reader of decision logs: one JSON object per line, each an entry of `psserver.decisions.entries`.
 
 Reading is strict about required fields and ignores extra ones, so the log of a newer server stays readable. An
 unreadable line becomes `Malformed`, never an exception, so that a check reports on the rest of the log as well. This is
@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pswire.decisions.entries import FORMAT, KINDS, READ_BY, Entry, Job
-from pswire.decisions.records import FieldError, from_json, seconds, text, whole
+from psserver.decisions.entries import FORMAT, KINDS, READ_BY, Entry, Job
+from psserver.decisions.records import FieldError, from_json, seconds, text, whole
 from pswire.logs.lines import escaped
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from pslab.runs.fold import OPEN, Fold
-from pswire.decisions import entries as facts
-from pswire.decisions.counting import moments
+from psserver.decisions import entries as facts
+from psserver.decisions.counting import moments
 
 COMPUTING, RECEIVING, SENDING, WAITING = "computing", "receiving", "sending", "waiting for a grant"
 # The gradient is ready, and others are summed before it.

@@ -25,9 +25,9 @@ from psserver.policies import Policy
 from psserver.policies import build as build_policy
 from psserver.policies.controllers import CONTROLLERS
 from psserver.policy_plan import adapt_of, check_measures, plan_of
+from psserver.records import to_plain
 from pswire.config.distributions import LARGEST, Delay, DelayError, Draw, parse, stream
 from pswire.model.plan import make_plan
-from pswire.records import to_plain
 from pswire.transport.wire import wire_named
 from psworker.local import Trainer, tables_of
 from psworker.local import build as build_local

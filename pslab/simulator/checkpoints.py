@@ -22,7 +22,7 @@ from psserver.checkpoint import (
 )
 from psserver.checkpoint.rewind import LogIndex, Mark
 from psserver.coordinator.outputs import Record
-from pswire.records import StateError
+from psserver.records import StateError
 
 FOLDER = "checkpoints"
 

@@ -26,10 +26,10 @@ from psserver.coordinator import (
     inputs,
 )
 from psserver.coordinator.terms import Extent, Proposal
+from psserver.decisions.entries import Apply, Checkpoint, Grant, Install
 from psserver.policies import Policy
 from pswire import protocol
 from pswire.config.distributions import Draw
-from pswire.decisions.entries import Apply, Checkpoint, Grant, Install
 from psworker.engine import Commit, Done, Leave, Request
 from psworker.local import LocalWork, Trainer, evaluated
 from psworker.local import build as build_local

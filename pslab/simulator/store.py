@@ -7,17 +7,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psserver.coordinator.inputs import Executed
+from psserver.decisions import entries
+from psserver.decisions.entries import Entry
 from psserver.facts import together
 from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.shard import Shard, ShardError, ShardState, arithmetic
 from psserver.shard.payload_checks import norm_of
-from pswire.decisions import entries
-from pswire.decisions.entries import Entry
+from psserver.table_figures import TableFigures
 from pswire.model.groups import Groups
 from pswire.model.plan import Plan, VariableSpec, weights_sha256
 from pswire.model.rows import NO_ROWS, ReceivedRows, RowLayout, RowsByName
-from pswire.model.table_figures import TableFigures
 from pswire.model.tables import Keys, joined_parts
 from pswire.model.variables import WholeTables
 from pswire.transport.blocks import BlockCodec

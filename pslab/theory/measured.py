@@ -18,8 +18,8 @@ from pslab.simulator.problems import numpy_problem
 from pslab.simulator.problems.quadratic import Quadratic
 from pslab.theory import formulas
 from psserver import policies
+from psserver.decisions import entries as facts
 from psserver.optimizers import build
-from pswire.decisions import entries as facts
 
 
 @dataclass(frozen=True, slots=True)

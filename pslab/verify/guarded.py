@@ -11,10 +11,10 @@ from pslab.verify.invariants import Guard, InvariantViolation, expect
 from pslab.verify.time_limit import PATIENCE, TimeLimitedPolicy
 from pslab.verify.trace_format import act
 from psserver.coordinator import Coordinator, Output, Record
+from psserver.decisions.entries import Apply, Cancel, Drop, Entry, Fold, Grant
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import Policy, TensorParts, build
 from psserver.shard import Shard
-from pswire.decisions.entries import Apply, Cancel, Drop, Entry, Fold, Grant
 from pswire.model.plan import VariableSpec, make_plan
 
 # Seconds of `worker_timeout` in every schedule.

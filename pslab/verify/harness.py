@@ -25,9 +25,9 @@ from psserver.coordinator.roster import Member
 from psserver.coordinator.saving import reopen
 from psserver.coordinator.terms import Proposal
 from psserver.coordinator.units import WorkTerms
+from psserver.decisions.entries import Checkpoint, Entry
 from psserver.policies import Policy, PolicyError, build
 from pswire import protocol
-from pswire.decisions.entries import Checkpoint, Entry
 from pswire.generations import Generation
 
 E = TypeVar("E", bound=Entry)

@@ -7,8 +7,8 @@ from pslab.check.log_check import LogCheck
 from pslab.runs.fold import COMMITTED, Fold
 from pslab.runs.log import Line
 from psserver.coordinator import Coordinator, Record
+from psserver.decisions import entries
 from psserver.policies import names
-from pswire.decisions import entries
 
 
 class InvariantViolation(AssertionError):

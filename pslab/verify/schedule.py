@@ -28,12 +28,12 @@ from psserver.coordinator import (
     inputs,
 )
 from psserver.coordinator.status import report
+from psserver.decisions.entries import Apply
 from psserver.policies import build
+from psserver.records import StateError
 from pswire import protocol
-from pswire.decisions.entries import Apply
 from pswire.generations import Generation
 from pswire.protocol import received
-from pswire.records import StateError
 from psworker.engine import Abandon, Commit, Done, Ready, Request
 
 # A policy's name and knobs.

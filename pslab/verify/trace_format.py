@@ -35,10 +35,10 @@ from pslab.verify.harness import CoordinatorHarness, JoinError
 from psserver.coordinator import Record, Send, inputs
 from psserver.coordinator.status import explain, report
 from psserver.coordinator.units import WorkTerms
+from psserver.decisions.entries import Entry, Part
 from psserver.policies import PolicyError
 from pswire import protocol
 from pswire.config.toml import read_toml
-from pswire.decisions.entries import Entry, Part
 
 INDENT = "    "
 

@@ -12,13 +12,13 @@ from psserver.checkpoint.manifest import FORMAT, FileFacts, Manifest
 from psserver.checkpoint.rows import load_rows, row_files
 from psserver.checkpoint.store import Store
 from psserver.coordinator import JobState, JobTerms, Record
+from psserver.decisions import entries
 from psserver.policies import Policy
 from psserver.policies.policy import config_of
+from psserver.records import StateError, to_plain
 from psserver.shard import ShardState
 from psserver.shard.mixing import BASE
-from pswire.decisions import entries
 from pswire.model.plan import Plan, PlanError
-from pswire.records import StateError, to_plain
 
 Floats = NDArray[np.float32]
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from psserver.checkpoint.disk import CheckpointError
-from pswire.decisions.records import MOST_SECONDS
+from psserver.decisions.records import MOST_SECONDS
+from psserver.records import StateError, from_plain, to_plain
 from pswire.domains import in_range
 from pswire.model.plan import Plan, make_plan
 from pswire.model.tables import tables_from_json
 from pswire.model.variables import VariableSpec
-from pswire.records import StateError, from_plain, to_plain
 
 NAME = "manifest.json"
 FORMAT = 5

@@ -20,12 +20,12 @@ from psserver.checkpoint.rewind import LogIndex, Mark
 from psserver.checkpoint.store import Store
 from psserver.coordinator import Coordinator, JobTerms
 from psserver.coordinator.saving import reopen
+from psserver.decisions.counting import Pending
 from psserver.policies import Policy
 from psserver.policies.policy import config_of
+from psserver.records import StateError, to_plain
 from psserver.shard import ShardState, reshard
-from pswire.decisions.counting import Pending
 from pswire.model.plan import Plan, PlanError
-from pswire.records import StateError, to_plain
 
 LATEST = "latest"
 # Continue from the newest checkpoint, or begin if there is none.

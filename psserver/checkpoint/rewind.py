@@ -15,7 +15,7 @@ from typing import Any
 
 from psserver.checkpoint.disk import UnwritableError
 from psserver.checkpoint.store import name_of
-from pswire.decisions.counting import Pending
+from psserver.decisions.counting import Pending
 from pswire.generations import follows
 from pswire.own_files import same_file
 

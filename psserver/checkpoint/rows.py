@@ -44,6 +44,6 @@ def load_rows(store: Store, name: str, about: Manifest, server: int) -> dict[str
             raise CheckpointError(f"{store.root / name / file}: pieces do not fit: {error}") from error
     if about.tables:
         raise CheckpointError(
-            f"{store.root / name}: expected rows of the tables of server {server}, got no file of them"
+            f"{store.root / name}: expected rows of tables of server {server}, got no file of them"
         )
     return {}

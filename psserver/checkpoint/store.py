@@ -91,7 +91,7 @@ class Store:
             return False
 
     def put_json(self, name: str, file: str, plain: object) -> FileFacts:
-        """Write plain data, as `pswire.records.to_plain` makes it, to a file."""
+        """Write plain data, as `psserver.records.to_plain` makes it, to a file."""
         text = json.dumps(plain, allow_nan=False, separators=(",", ":")).encode()
         return self._write(self.root / name / file, _cut(text))
 

@@ -1,6 +1,6 @@
 """The coordinator: one place decides, numbers and notifies.
 
-Rules of this package: standard library, psserver.policies and pswire.records only;
+Rules of this package: standard library, psserver.policies and psserver.records only;
 time is an argument; no I/O, no threads, no tensors. Each input answers with outputs
 (log entries and notices to workers), to be carried out in order.
 """

@@ -12,9 +12,9 @@ from psserver.coordinator.roster import Member
 from psserver.coordinator.tickets import AHEAD, Ticket
 from psserver.coordinator.units import UnitPart
 from psserver.coordinator.work import WorkQueue
+from psserver.decisions import entries
 from psserver.policies import Abandon, Commit, Done
 from pswire import protocol
-from pswire.decisions import entries
 from pswire.protocol import UNTOLD
 
 Reported = tuple[float | None, float | None, float | None]

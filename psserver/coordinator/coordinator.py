@@ -18,11 +18,11 @@ from psserver.coordinator.state import JobState
 from psserver.coordinator.terms import JobTerms
 from psserver.coordinator.units import WorkError
 from psserver.coordinator.waits import Wait, waits
+from psserver.decisions import entries
 from psserver.policies import Policy, PolicyError, microseconds
 from psserver.policies.policy import config_of
+from psserver.records import to_plain
 from pswire import protocol
-from pswire.decisions import entries
-from pswire.records import to_plain
 
 __all__ = ["Coordinator", "JobTerms"]
 

@@ -6,8 +6,8 @@ from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.roster import Member
 from psserver.coordinator.units import WorkTerms
 from psserver.coordinator.work import WorkQueue
+from psserver.decisions import entries
 from psserver.policies import Done, Leave
-from pswire.decisions import entries
 
 
 class Dealer:

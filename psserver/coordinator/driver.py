@@ -14,6 +14,7 @@ from psserver.coordinator.terms import Planned
 from psserver.coordinator.tickets import Ticket, TicketError
 from psserver.coordinator.timers import IDLE_LIMIT
 from psserver.coordinator.work import WorkQueue
+from psserver.decisions import entries
 from psserver.policies import (
     Apply,
     Cancel,
@@ -36,9 +37,8 @@ from psserver.policies import (
 from psserver.policies.controllers import Controller
 from psserver.policies.policy import config_of
 from psserver.policies.succession import check_reach, successor
+from psserver.records import to_plain
 from pswire import protocol
-from pswire.decisions import entries
-from pswire.records import to_plain
 
 # The greatest factor of the learning rate that a change may set.
 MOST_RATE = 1e6

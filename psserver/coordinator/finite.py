@@ -5,7 +5,7 @@ from typing import Final
 
 from psserver.coordinator.inputs import Executed
 from psserver.coordinator.roster import named
-from pswire.decisions import entries
+from psserver.decisions import entries
 
 # A considerable share of the elements of an update. A healthy job may have a saturated element; this is more.
 SHARE: Final = 1e-4

@@ -10,8 +10,8 @@ from typing import Any, Final, get_args
 
 from psserver.coordinator.terms import Extent, Proposal
 from psserver.coordinator.units import WorkTerms
+from psserver.records import from_plain, to_plain
 from pswire import protocol
-from pswire.records import from_plain, to_plain
 from pswire.values import value
 
 

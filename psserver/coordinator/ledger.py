@@ -6,9 +6,9 @@ from psserver.coordinator.roster import Member
 from psserver.coordinator.state import JobState
 from psserver.coordinator.terms import JobTerms, Stopped
 from psserver.coordinator.tickets import Ticket, TicketEvent
+from psserver.decisions import entries
 from psserver.policies.composed import TOO_FEW
 from pswire import protocol
-from pswire.decisions import entries
 
 
 class Ledger:

@@ -5,9 +5,9 @@ from psserver.coordinator.functions import digest
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.roster import Member, named
 from psserver.coordinator.tickets import Ticket
+from psserver.decisions import entries
 from psserver.policies import Abandon, Done
 from pswire import protocol
-from pswire.decisions import entries
 
 
 class Lifecycle:

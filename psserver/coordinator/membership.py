@@ -8,9 +8,9 @@ from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.outputs import Declined, Joined, Kind
 from psserver.coordinator.roster import Member
 from psserver.coordinator.waits import waits
+from psserver.decisions import entries
 from psserver.policies import Leave
 from pswire import protocol
-from pswire.decisions import entries
 
 
 class _NotNowError(ValueError):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from pswire.decisions.entries import Entry
+from psserver.decisions.entries import Entry
 from pswire.protocol import Event
 from pswire.values import value
 

@@ -8,7 +8,7 @@ from psserver.coordinator.timers import Timers
 from psserver.policies import Policy, PolicyError
 from psserver.policies.loading import build, spec_of
 from psserver.policies.policy import config_of
-from pswire.records import StateError, to_plain
+from psserver.records import StateError, to_plain
 
 
 def resumed(state: JobState, terms: JobTerms, policy: Policy) -> Policy:

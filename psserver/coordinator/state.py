@@ -19,7 +19,7 @@ from psserver.coordinator.timers import TAGS_LIMIT, Timers
 from psserver.coordinator.units import WorkTerms
 from psserver.coordinator.work import WorkQueue
 from psserver.policies import Part
-from pswire.records import StateError, from_plain
+from psserver.records import StateError, from_plain
 
 # Seconds that a job can last: arithmetic with them stays exact to a second.
 LONGEST = 1e15

@@ -12,11 +12,11 @@ from typing import Any
 from psserver.coordinator import Coordinator
 from psserver.coordinator.outputs import Record
 from psserver.coordinator.status import holdup, phase
+from psserver.decisions import entries
+from psserver.decisions.counting import moments
 from psserver.service.job.job import Job
 from psserver.service.job.run_log import RunLog
 from psserver.service.store.host import ShardHost
-from pswire.decisions import entries
-from pswire.decisions.counting import moments
 
 PREFIX = "paramserver_"
 # Label values are closed sets, but a user's policy may give any reason.

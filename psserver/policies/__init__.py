@@ -66,8 +66,8 @@ from psserver.policies.parts.weights import (
     Weight,
 )
 from psserver.policies.policy import Policy, Waiting
+from psserver.records import StateError
 from pswire.knobs import flag, integer, integers, number, numbers, word
-from pswire.records import StateError
 
 __all__ = [
     "WORKERS",

@@ -39,7 +39,7 @@ from psserver.policies.parts.triggers import CancelStale, Trigger
 from psserver.policies.parts.view import Contribution, Participant, View
 from psserver.policies.parts.weights import Weight
 from psserver.policies.policy import Policy, Waiting
-from pswire.records import StateError, from_plain, to_plain
+from psserver.records import StateError, from_plain, to_plain
 
 # The tag of the timer of a deadline.
 DEADLINE: Final = "deadline"

@@ -14,9 +14,9 @@ from psserver.policies.decisions import PolicyError
 from psserver.policies.evidence import Evidence, Losses, Noise
 from psserver.policies.policy import Policy
 from psserver.policies.succession import successor
+from psserver.records import from_plain, to_plain
 from pswire.knobs import KnobError, integer, number, read, settings, word
 from pswire.nearest import did_you_mean
-from pswire.records import from_plain, to_plain
 
 # The knob that controllers set: the number of contributions of an update.
 KNOB: Final = "aggregate"

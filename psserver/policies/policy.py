@@ -8,7 +8,7 @@ from types import MappingProxyType
 from psserver.policies.decisions import Decision, PolicyError
 from psserver.policies.declarations import BARE, PLAIN, LocalRule, TensorParts
 from psserver.policies.events import Event
-from pswire.records import StateError
+from psserver.records import StateError
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,7 @@ This package uses numpy, the plan, saved records, the optimizers and the declara
 no threads, no clock. The same orders and payloads give the same bits.
 """
 
-from psserver.shard.facts import Made
-from psserver.shard.resharding import reshard
-from psserver.shard.shard import Shard
-from psserver.shard.state import ShardState, copied
-from psserver.shard.updates import ShardError
-from pswire.decisions.orders import (
+from psserver.decisions.orders import (
     Admit,
     Apply,
     Discard,
@@ -22,6 +17,11 @@ from pswire.decisions.orders import (
     Release,
     Seal,
 )
+from psserver.shard.facts import Made
+from psserver.shard.resharding import reshard
+from psserver.shard.shard import Shard
+from psserver.shard.state import ShardState, copied
+from psserver.shard.updates import ShardError
 
 __all__ = [
     "Admit",

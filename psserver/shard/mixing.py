@@ -16,8 +16,8 @@ from collections.abc import Collection, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from psserver.records import StateError
 from pswire.model.plan import ShardLayout
-from pswire.records import StateError
 
 Floats = NDArray[np.float32]
 # By the number of the piece of state.

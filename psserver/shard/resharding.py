@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from psserver.records import StateError
 from psserver.shard.mixing import BASE
 from psserver.shard.staging import OpenTicket
 from psserver.shard.state import ShardFacts, ShardState
 from psserver.shard.tables import TABLE_KINDS
 from psserver.shard.tables.group import divided
 from pswire.model.plan import Plan
-from pswire.records import StateError
 
 Floats = NDArray[np.float32]
 

@@ -7,6 +7,20 @@ from typing import assert_never
 import numpy as np
 from numpy.typing import NDArray
 
+from psserver.decisions.orders import (
+    Admit,
+    Apply,
+    Discard,
+    Dismiss,
+    Fold,
+    Hold,
+    Install,
+    Note,
+    Order,
+    Release,
+    Save,
+    Seal,
+)
 from psserver.fast import ALONE, Backend, Variant, prepare
 from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
@@ -24,20 +38,6 @@ from psserver.shard.state import ShardParts, ShardState, check, copied, save, ta
 from psserver.shard.tables import Tables
 from psserver.shard.updater import Updater
 from psserver.shard.updates import PendingUpdate, ShardError, Updates, need
-from pswire.decisions.orders import (
-    Admit,
-    Apply,
-    Discard,
-    Dismiss,
-    Fold,
-    Hold,
-    Install,
-    Note,
-    Order,
-    Release,
-    Save,
-    Seal,
-)
 from pswire.model.groups import Groups, Part
 from pswire.model.plan import Plan, ShardLayout
 from pswire.model.rows import WantedRows

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from psserver.optimizers import Optimizer
 from psserver.optimizers.blocks import pieces
 from psserver.policies import TensorParts
+from psserver.records import StateError, from_plain, to_plain
 from psserver.shard.accumulator import Added
 from psserver.shard.arena import Arena
 from psserver.shard.deltas import DeltaStream
@@ -36,7 +37,6 @@ from psserver.shard.tables import TABLE_KINDS, Tables
 from psserver.shard.tables.group import named
 from psserver.shard.updater import Updater
 from pswire.model.plan import Plan, ShardLayout
-from pswire.records import StateError, from_plain, to_plain
 
 Floats = NDArray[np.float32]
 

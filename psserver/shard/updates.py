@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from psserver.decisions.orders import Apply, Fold
 from psserver.shard.arena import Arena
 from psserver.shard.compensators import Gap
 from psserver.shard.deltas import DeltaStream
@@ -15,7 +16,6 @@ from psserver.shard.staging import Staging
 from psserver.shard.tables import Tables
 from psserver.shard.tables.group import nbytes_of
 from psserver.shard.updater import Updater
-from pswire.decisions.orders import Apply, Fold
 from pswire.model.plan import Plan, ShardLayout
 from pswire.values import value
 

@@ -1,6 +1,6 @@
 """The worker's half of the session protocol, without I/O: what it may send, and what it must send again.
 
-Rules of this package: standard library, `psworker.errors`, `pswire.protocol` and `pswire.records` only; no clock, no
+Rules of this package: standard library, `psworker.errors`, `pswire.protocol` and `psserver.records` only; no clock, no
 thread, no protobuf. A real worker's session stream (`psworker.control`), the simulated worker (`pslab.simulator`) and
 the schedules of `ps-lab verify-policy` (`pslab.verify`) drive it.
 

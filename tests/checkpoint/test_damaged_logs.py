@@ -13,8 +13,8 @@ from psserver.checkpoint import CheckpointError, FolderLock, Store, UnwritableEr
 from psserver.checkpoint.resumption import AUTO
 from psserver.checkpoint.rewind import LogIndex
 from psserver.coordinator import JobTerms
+from psserver.decisions import entries as e
 from psserver.service.store import resume_point
-from pswire.decisions import entries as e
 from tests.checkpoint.test_simulated import cut_off, play
 from tests.checkpoint.written import JOB, write
 from tests.replay.command import ps_lab

@@ -7,7 +7,7 @@ import pytest
 
 from pslab.runs.folder import Run
 from psserver.checkpoint import Store
-from pswire.decisions import entries as e
+from psserver.decisions import entries as e
 from tests.checkpoint.test_simulated import EVERY, cut_off, play
 from tests.replay.command import Said, ps_lab
 

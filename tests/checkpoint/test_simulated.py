@@ -13,10 +13,10 @@ from pslab.experiment import Experiment
 from pslab.launch.simulated import run_simulated
 from pslab.runs.folder import Run
 from psserver.checkpoint import Store
+from psserver.decisions import entries as e
 from psserver.optimizers import build
 from psserver.optimizers import names as optimizer_names
 from psserver.policies import names as policy_names
-from pswire.decisions import entries as e
 from tests.repetitions import usually
 from tests.replay.command import ps_lab
 from tests.replay.simulated import document

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from pslab.runs.folder import Run
-from pswire.decisions import entries
+from psserver.decisions import entries
 from tests.cluster.cluster import PATIENCE, ROOT, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]

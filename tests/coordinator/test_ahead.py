@@ -7,9 +7,9 @@ import pytest
 from pslab.check.known import KNOWN
 from pslab.verify.harness import CoordinatorHarness, granted
 from psserver.coordinator import inputs
+from psserver.decisions import entries
 from psserver.policies import build, names
 from pswire import protocol
-from pswire.decisions import entries
 from tests.coordinator import faulty_policies
 from tests.lab.logs import FakeLog, verify
 from tests.promises import promise

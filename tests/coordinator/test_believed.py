@@ -4,9 +4,9 @@ import pytest
 
 from pslab.verify.harness import CoordinatorHarness, notices
 from psserver.coordinator.units import WorkTerms
+from psserver.decisions import entries
 from psserver.service.job.reports import Progress
 from pswire import protocol
-from pswire.decisions import entries
 from tests.promises import promise
 from tests.sentences import Recorder
 

@@ -5,9 +5,9 @@ import pytest
 from pslab.verify.harness import CoordinatorHarness, notices
 from psserver.coordinator import inputs
 from psserver.coordinator.status import explain, holdup, report
+from psserver.decisions import entries
 from psserver.policies import Apply, Cancel, Decision, Drop, Event, Fold, Grant, Part, Stop, Waiting
 from pswire import protocol
-from pswire.decisions import entries
 from tests.coordinator import faulty_policies
 from tests.coordinator.faulty_policies import Honest, Second, applied
 from tests.sentences import Recorder

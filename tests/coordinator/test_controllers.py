@@ -8,7 +8,7 @@ from pslab.verify.guarded import Case, decisions, play
 from pslab.verify.harness import CoordinatorHarness
 from pslab.verify.schedule import Schedule, Seeded
 from psserver.coordinator import Declined, inputs
-from pswire.decisions import entries as e
+from psserver.decisions import entries as e
 from tests.coordinator.settings import checked
 from tests.promises import promise
 from tests.repetitions import repetitions, seeds

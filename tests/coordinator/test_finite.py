@@ -6,8 +6,8 @@ import pytest
 
 from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import inputs
+from psserver.decisions import entries
 from psserver.policies import names
-from pswire.decisions import entries
 from tests.promises import promise
 from tests.repetitions import seeds
 

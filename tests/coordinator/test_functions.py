@@ -8,8 +8,8 @@ import pytest
 
 from pslab.verify.harness import CoordinatorHarness, JoinError
 from psserver.coordinator import Coordinator, JobState
+from psserver.decisions.entries import Model
 from psserver.policies import build
-from pswire.decisions.entries import Model
 from tests.promises import promise
 from tests.sentences import Recorder
 

@@ -4,7 +4,7 @@ import pytest
 
 from pslab.verify.harness import CoordinatorHarness, granted
 from psserver.coordinator.status import report
-from pswire.decisions import entries
+from psserver.decisions import entries
 
 TIMEOUT = 9.0  # worker_timeout of the harness
 

@@ -5,8 +5,8 @@ import pytest
 from pslab.verify.harness import CoordinatorHarness, JoinError, notices, refusals
 from psserver.coordinator import JobState, inputs
 from psserver.coordinator.roster import BATCHES_AHEAD, REMEMBERED_SESSIONS
+from psserver.decisions import entries
 from pswire import protocol
-from pswire.decisions import entries
 from tests.promises import promise
 from tests.sentences import Recorder
 

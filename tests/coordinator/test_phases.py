@@ -6,9 +6,9 @@ from pslab.verify.harness import CoordinatorHarness, granted, notices
 from psserver.coordinator import inputs
 from psserver.coordinator.status import report
 from psserver.coordinator.units import WorkTerms
+from psserver.decisions import entries
 from psserver.policies import names
 from pswire import protocol
-from pswire.decisions import entries
 from tests.sentences import Recorder
 
 WORKERS = ("w0", "w1", "w2")

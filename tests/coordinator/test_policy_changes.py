@@ -10,10 +10,10 @@ from pslab.verify.harness import CoordinatorHarness
 from pslab.verify.schedule import Named, Schedule, Seeded
 from psserver.coordinator import Coordinator, JobState, inputs
 from psserver.coordinator.terms import Extent, Planned
+from psserver.decisions import entries as e
 from psserver.policies import PolicyError, build
 from psserver.policies.succession import successor, successors
-from pswire.decisions import entries as e
-from pswire.records import StateError
+from psserver.records import StateError
 from tests.coordinator.settings import checked
 from tests.promises import promise
 from tests.repetitions import repetitions, seeds

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from pslab.verify.harness import CoordinatorHarness, refusals
 from psserver.coordinator import Coordinator, JobState
+from psserver.decisions import entries
 from psserver.optimizers import build
 from psserver.policies import build as build_policy
-from pswire.decisions import entries
-from pswire.records import StateError
+from psserver.records import StateError
 from tests.lab.logs import changed, inserted, verify, without
 from tests.promises import promise
 from tests.sentences import Recorder

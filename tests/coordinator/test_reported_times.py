@@ -8,8 +8,8 @@ import pytest
 from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import JobState, inputs
 from psserver.coordinator.contributions import plausible
+from psserver.decisions.entries import Commit
 from pswire import protocol
-from pswire.decisions.entries import Commit
 from pswire.protocol import UNTOLD, Times
 
 # Granted at 10, committed at 14; the ticket before was granted at 4.

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from pslab.verify.schedule import Seeded
-from pswire.decisions.entries import Grant
+from psserver.decisions.entries import Grant
 from tests.coordinator.settings import ALL, SETTINGS, Setting, bounded, second_opinion
 from tests.repetitions import repetitions, seeds
 

@@ -6,8 +6,8 @@ import pytest
 
 from pslab.verify.harness import CoordinatorHarness, notices, refusals
 from psserver.coordinator.roster import REMEMBERED_TICKETS
+from psserver.decisions import entries
 from pswire import protocol
-from pswire.decisions import entries
 from tests.lab.logs import verify
 
 

@@ -8,6 +8,7 @@ from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import Record, inputs
 from psserver.coordinator.status import explain
 from psserver.coordinator.timers import IDLE_LIMIT, TAGS_LIMIT, Timers
+from psserver.decisions import entries
 from psserver.policies import (
     Apply,
     ClearTimer,
@@ -24,7 +25,6 @@ from psserver.policies import (
     Waiting,
     microseconds,
 )
-from pswire.decisions import entries
 from tests.promises import promise
 
 SECOND = 1_000_000

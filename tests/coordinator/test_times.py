@@ -8,9 +8,9 @@ import pytest
 
 from pslab.verify.schedule import Schedule, Seeded
 from psserver.coordinator import Coordinator, Input, JobTerms, Output, Record, inputs
+from psserver.decisions.entries import Commit
 from psserver.policies import build
 from pswire import protocol
-from pswire.decisions.entries import Commit
 from pswire.protocol import UNTOLD, Times
 from tests.promises import promise
 

@@ -12,9 +12,9 @@ from psserver.coordinator import Coordinator, Declined, JobState, inputs
 from psserver.coordinator import work as work_queue
 from psserver.coordinator.units import MAX_LOSSES, WorkTerms
 from psserver.coordinator.work import MAX_RETURNED
+from psserver.decisions import entries
 from psserver.policies import build
 from pswire import protocol
-from pswire.decisions import entries
 from tests.repetitions import seeds
 from tests.sentences import Recorder
 

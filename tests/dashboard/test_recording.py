@@ -10,8 +10,8 @@ import pytest
 from pslab.dashboard.recording import JOIN, KINDS, LISTS, STOP, Recorder, recorded
 from pslab.dashboard.runs import RunPages
 from pslab.runs.folder import Run, RunError
-from pswire.decisions.entries import KINDS as ENTRIES
-from pswire.decisions.entries import Join, Leave
+from psserver.decisions.entries import KINDS as ENTRIES
+from psserver.decisions.entries import Join, Leave
 from tests.comparing import same
 from tests.lab.waits import spent
 from tests.replay.simulated import simulate

@@ -15,12 +15,12 @@ from pslab.runs.checkpoints import Fate, Shelf
 from pslab.runs.folder import Run
 from pslab.simulator.store import ShardStore
 from psserver.checkpoint import CheckpointError, Store
+from psserver.decisions import entries
+from psserver.decisions.orders import Apply, Fold, Hold, Install
 from psserver.optimizers import build as build_optimizer
 from psserver.policies.declarations import BARE
 from psserver.shard import Shard
 from psserver.shard.deltas import DeltaStream
-from pswire.decisions import entries
-from pswire.decisions.orders import Apply, Fold, Hold, Install
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.transport.blocks import INT4, INT8, TOP_K, BlockCodec, runs
 from pswire.transport.codecs import WireDtypeError

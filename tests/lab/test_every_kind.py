@@ -14,8 +14,8 @@ from pslab.observe.trace import Tracer
 from pslab.replay.records import read_records
 from pslab.runs.folder import Run, RunError
 from pslab.runs.work import WorkFold
-from pswire.decisions.entries import KINDS
-from pswire.decisions.records import MISSING, declared
+from psserver.decisions.entries import KINDS
+from psserver.decisions.records import MISSING, declared
 from pswire.exits import ExitCode
 from tests.replay.command import ps_lab
 from tests.replay.simulated import Record, edit_log, simulate

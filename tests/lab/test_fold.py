@@ -6,7 +6,7 @@ from collections import Counter
 from pslab.runs.fold import APPLIED, DROPPED, INSTALLED, Fold
 from pslab.runs.log import Line, read_log
 from pslab.runs.work import WAITING, WorkFold
-from pswire.decisions import entries as e
+from psserver.decisions import entries as e
 from tests.lab.logs import bounded_log, text
 
 

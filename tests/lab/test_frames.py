@@ -9,7 +9,7 @@ pd = pytest.importorskip("pandas", reason="no pandas here (scripts/install frame
 import pslab.runs  # noqa: E402
 from pslab.runs.folder import Run, RunError  # noqa: E402
 from pslab.runs.frames import runs_in  # noqa: E402
-from pswire.decisions import entries as e  # noqa: E402
+from psserver.decisions import entries as e  # noqa: E402
 from pswire.exits import ExitCode  # noqa: E402
 from tests.lab.logs import FakeLog, async_log, bounded_log, sync_log, write_run  # noqa: E402
 from tests.replay.command import ps_lab  # noqa: E402

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pslab.runs.folder import Run
-from pswire.decisions import entries
+from psserver.decisions import entries
 from tests.cluster.cluster import ROOT, wait_until
 from tests.cluster.launched import servers
 from tests.cluster.replicated_run import whole

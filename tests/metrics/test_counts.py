@@ -108,7 +108,7 @@ def test_many_workers_are_few_series() -> None:
 
 def test_reasons_are_a_closed_set() -> None:
     from psserver.coordinator.outputs import Record
-    from pswire.decisions import entries
+    from psserver.decisions import entries
 
     counts = Counts()
     for number, reason in enumerate(("stale", "too few", "a policy's own sentence", "another")):

@@ -13,7 +13,7 @@ from pslab.observe.trace import NAMES
 from pslab.runs.folder import Run
 from pslab.runs.log import Line
 from pslab.runs.work import COMPUTING, RECEIVING, SENDING, WASTED
-from pswire.decisions import entries as facts
+from psserver.decisions import entries as facts
 from tests.cluster.cluster import Cluster
 from tests.compare.test_timeline import three_commits
 from tests.lab.waits import spent

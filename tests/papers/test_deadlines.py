@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from pswire.decisions import entries
+from psserver.decisions import entries
 from tests.promises import promise
 from tests.repetitions import SOAK, usually
 from tests.simulator.lab import Outcome, long, near, timed

@@ -16,7 +16,7 @@ from typing import Any
 
 from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import inputs
-from pswire.decisions import entries as e
+from psserver.decisions import entries as e
 
 Event = Callable[["Job"], None]
 

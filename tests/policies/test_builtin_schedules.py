@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from pslab.verify.schedule import Schedule, Seeded
-from pswire.decisions.entries import Join
+from psserver.decisions.entries import Join
 from tests.coordinator.settings import Setting, second_opinion
 from tests.policies.settings import OTHERS, SAME
 from tests.repetitions import repetitions, seeds

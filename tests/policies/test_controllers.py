@@ -9,7 +9,7 @@ import pytest
 from psserver.policies import PolicyError, build
 from psserver.policies.controllers import CONTROLLERS, Controller, adasync_k, moved
 from psserver.policies.evidence import WINDOW, Losses, Noise
-from pswire.records import StateError
+from psserver.records import StateError
 from tests.promises import promise
 from tests.sentences import Recorder
 

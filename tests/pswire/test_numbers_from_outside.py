@@ -16,14 +16,14 @@ from psserver.checkpoint import manifest
 from psserver.checkpoint.disk import CheckpointError
 from psserver.checkpoint.manifest import Manifest, digest_of, parse
 from psserver.coordinator import JobState
+from psserver.decisions.records import MOST_SECONDS, FieldError, number, seconds, whole
 from psserver.policies import PolicyError
+from psserver.records import StateError, from_plain
 from psserver.service.job.job import Job
 from psserver.weights_file import WeightsFileError, load
-from pswire.decisions.records import MOST_SECONDS, FieldError, number, seconds, whole
 from pswire.domains import in_range
 from pswire.model.tables import TableSpec
 from pswire.model.variables import PlanError
-from pswire.records import StateError, from_plain
 from pswire.security.settings import SecurityError, job_secret
 
 HUGE = 10**400

@@ -13,6 +13,7 @@ import pytest
 from pslab.verify.schedule import ChoiceSource, Schedule, Seeded
 from pslab.verify.time_limit import TimeLimitedPolicy
 from psserver.coordinator import Coordinator, Input, Output, Record
+from psserver.decisions import entries
 from psserver.policies import (
     Apply,
     ClearTimer,
@@ -32,7 +33,6 @@ from psserver.policies import (
     microseconds,
 )
 from psserver.service.replicas.inputs import Noted, decode, encode
-from pswire.decisions import entries
 from tests.coordinator.settings import Setting, second_opinion
 from tests.policies.settings import SETTINGS
 from tests.promises import promise

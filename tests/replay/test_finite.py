@@ -11,7 +11,7 @@ from pslab.launch.simulated import run_simulated
 from pslab.replay.run_folder import prove, replay_of
 from pslab.replay.worker_replica import DataError
 from pslab.runs.folder import Run
-from pswire.decisions.entries import Nonfinite, Stop
+from psserver.decisions.entries import Nonfinite, Stop
 from pswire.exits import ExitCode
 from tests.promises import promise
 from tests.replay.simulated import Record, document, edit_log, simulate

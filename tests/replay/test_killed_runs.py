@@ -13,7 +13,7 @@ import pytest
 
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
-from pswire.decisions import entries
+from psserver.decisions import entries
 from tests.cluster.cluster import PATIENCE, ROOT, wait_until
 from tests.cluster.launched import servers
 from tests.repetitions import usually

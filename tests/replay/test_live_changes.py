@@ -10,7 +10,7 @@ import pytest
 
 from pslab.launch.status_client import ChangeRefused, StatusClient
 from pslab.runs.folder import Run, secret_of
-from pswire.decisions import entries
+from psserver.decisions import entries
 from pswire.security.credentials import Credentials
 from tests.cluster.cluster import wait_until
 from tests.promises import promise

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from psserver.decisions import entries
+from psserver.decisions.entries import KINDS, Commit, Grant, Job, Part
+from psserver.decisions.records import line_of, value_text
 from pswire import protocol
-from pswire.decisions import entries
-from pswire.decisions.entries import KINDS, Commit, Grant, Job, Part
-from pswire.decisions.records import line_of, value_text
 
 TEXT = 'w"0\\\n\u202eé\x00'
 WHOLE = (0, -1, 2**53)

@@ -6,9 +6,9 @@ import threading
 import numpy as np
 import pytest
 
+from psserver.decisions.entries import Commit, Entry, Nonfinite
 from psserver.service.job.decider import Decider
 from psserver.shard import Made
-from pswire.decisions.entries import Commit, Entry, Nonfinite
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from tests.promises import promise

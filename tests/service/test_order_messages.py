@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 import psserver.order_messages as messages
-from pswire.decisions import orders
+from psserver.decisions import orders
 from tests.shard.test_orders import MEANING
 
 ORDERS = (

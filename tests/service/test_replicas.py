@@ -11,6 +11,7 @@ import pytest
 
 from pslab.experiment import Experiment
 from psserver.coordinator import Record
+from psserver.decisions.entries import Note
 from psserver.options import Options
 from psserver.replication import Config, Disk, Member, begin, first_config
 from psserver.replication import messages as m
@@ -33,7 +34,6 @@ from psserver.service.replicas.same import (
 from psserver.service.replicas.shell import Machine, Shell
 from psserver.settings import SettingsError, resolve
 from pswire.config.experiment import ExperimentError
-from pswire.decisions.entries import Note
 from pswire.exits import ExitCode
 
 CONFIG = Config(4, 1, (Member(0, 2), Member(1, 0)), 7)

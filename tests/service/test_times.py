@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from psserver.coordinator.outputs import Record
+from psserver.decisions.entries import Commit
 from pswire import running
-from pswire.decisions.entries import Commit
 from pswire.v1 import coordinator_pb2 as pb
 from psworker import loop
 from tests.links import connect_link

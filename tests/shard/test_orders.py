@@ -2,7 +2,7 @@
 
 import pytest
 
-from pswire.decisions import entries, orders
+from psserver.decisions import entries, orders
 
 PART = entries.Part(7, "w0", 0, 0, 0.25, 0.5)
 

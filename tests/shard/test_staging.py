@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from psserver.decisions.orders import Fold, Install
 from psserver.shard import Apply, Hold, Release, Seal, Shard, ShardError
 from psserver.shard.staging import Staging
-from pswire.decisions.orders import Fold, Install
 from tests.probes import staged
 from tests.sentences import Recorder
 from tests.shard.reference import SGD, install, numbers, same_bits, shards_of, stage

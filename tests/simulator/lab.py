@@ -13,7 +13,7 @@ from pslab.runs.log import Line as LogEntry
 from pslab.runs.log import read_log
 from pslab.simulator import Cluster, Folder, TrainerFactory, build
 from psserver.coordinator.outputs import Record
-from pswire.decisions import entries
+from psserver.decisions import entries
 from tests.repetitions import SOAK, repetitions
 
 

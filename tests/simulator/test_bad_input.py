@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pslab.simulator import SimulationError, build
+from psserver.decisions.entries import Stop
 from psserver.policies import PolicyError
-from pswire.decisions.entries import Stop
 from tests.simulator.lab import experiment, simulate
 
 RunLab = Callable[..., CompletedProcess[str]]

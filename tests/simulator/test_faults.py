@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pswire.decisions import entries
+from psserver.decisions import entries
 from tests.simulator.lab import Outcome, experiment, simulate
 
 POLICIES: tuple[tuple[str, dict[str, Any]], ...] = (

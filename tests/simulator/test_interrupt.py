@@ -11,7 +11,7 @@ from pslab.launch.simulated import run_simulated
 from pslab.runs.folder import Run
 from pslab.simulator.worker import Step, Worker
 from psserver.coordinator.ledger import Ledger
-from pswire.decisions.entries import Entry
+from psserver.decisions.entries import Entry
 from pswire.exits import ExitCode
 from tests.replay.simulated import document
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pswire.decisions import entries
+from psserver.decisions import entries
 from tests.local import plain
 from tests.promises import promise
 from tests.repetitions import usually

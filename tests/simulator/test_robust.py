@@ -11,8 +11,8 @@ import pytest
 
 from pslab.simulator import build
 from pslab.simulator.store import ShardStore
+from psserver.decisions import entries
 from psserver.policies import PolicyError
-from pswire.decisions import entries
 from tests.promises import promise
 from tests.simulator.lab import Outcome, experiment, simulate
 

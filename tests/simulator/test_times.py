@@ -7,7 +7,7 @@ import pytest
 from pslab.check import members as times
 from pslab.check.checker import check_log
 from pslab.runs.log import read_log
-from pswire.decisions import entries as facts
+from psserver.decisions import entries as facts
 from tests.promises import promise
 from tests.simulator.lab import Outcome, experiment, simulate
 

@@ -8,7 +8,7 @@ import pytest
 
 from pslab.replay.run_folder import prove, replay_of
 from pslab.simulator import SimulationError, build
-from pswire.decisions import entries
+from psserver.decisions import entries
 from tests.replay.simulated import simulate as simulate_folder
 from tests.simulator.lab import Outcome, experiment, simulate
 

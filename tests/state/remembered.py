@@ -6,7 +6,7 @@ from typing import Any
 
 from psserver.coordinator import Coordinator, JobState
 from psserver.policies import Policy
-from pswire.records import StateError
+from psserver.records import StateError
 
 
 def copy_of(coordinator: Coordinator, policy: Policy) -> Coordinator:

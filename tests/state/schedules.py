@@ -17,12 +17,12 @@ from pslab.verify.guarded import StagedShard
 from pslab.verify.schedule import Schedule, Seeded
 from pslab.verify.time_limit import TimeLimitedPolicy
 from psserver.coordinator import Coordinator, JobState
+from psserver.decisions import entries
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.optimizers import names as optimizer_names
 from psserver.policies import TensorParts, build, names
 from psserver.shard import Shard, ShardState, reshard
-from pswire.decisions import entries
 from pswire.model.plan import make_plan
 from tests.coordinator.settings import Setting
 from tests.shard.reference import VARIABLES, numbers

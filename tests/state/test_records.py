@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import pytest
 
-from pswire.records import StateError, from_plain, to_plain
+from psserver.records import StateError, from_plain, to_plain
 from tests.sentences import Recorder
 
 

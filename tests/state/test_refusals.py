@@ -12,9 +12,9 @@ from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import Coordinator, JobState, JobTerms
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import Policy, TensorParts, build
+from psserver.records import StateError, from_plain, to_plain
 from psserver.shard import Apply, Fold, Hold, Seal, Shard, ShardError, ShardState, reshard
 from pswire.model.plan import make_plan
-from pswire.records import StateError, from_plain, to_plain
 from tests.coordinator.faulty_policies import Honest
 from tests.promises import promise
 from tests.sentences import Recorder

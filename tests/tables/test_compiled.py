@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from psserver.checkpoint import Store
+from psserver.decisions.orders import Apply, Fold, Hold, Install, Seal
 from psserver.fast import compiler, ready, row_updates, rows
 from psserver.optimizers import build, names
 from psserver.replication import watch
 from psserver.shard import Shard
-from pswire.decisions.orders import Apply, Fold, Hold, Install, Seal
 from pswire.model.plan import make_plan
 from pswire.transport import blocks, deltas
 from tests.links import connect_link

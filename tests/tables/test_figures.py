@@ -13,10 +13,10 @@ from pslab.commands import live
 from pslab.display.tables import figures_of
 from psserver.optimizers import build
 from psserver.shard.tables import Tables
+from psserver.table_figures import TableFigures, together
+from psserver.table_messages import table_from_wire, table_to_wire
 from pswire.model.plan import VariableSpec, make_plan
-from pswire.model.table_figures import TableFigures, together
 from pswire.model.tables import TableSpec, bucket, mix
-from pswire.table_messages import table_from_wire, table_to_wire
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import memory_pb2
 from tests.promises import promise

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from psserver.decisions.orders import Hold, Seal
 from psserver.optimizers import build
 from psserver.service.guard.memory import Memory
 from psserver.service.life.replicating import LOG_SHARE
@@ -17,7 +18,6 @@ from psserver.service.replicas import giving, holding, payloads
 from psserver.service.replicas.comparing import Comparing
 from psserver.shard import Shard
 from psserver.shard.tables import Table, TableState, digest
-from pswire.decisions.orders import Hold, Seal
 from pswire.model.plan import make_plan
 from pswire.model.rows import Rows
 from pswire.model.tables import TableSpec, mix

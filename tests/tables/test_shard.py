@@ -6,14 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psserver.checkpoint import settled
+from psserver.decisions.orders import Apply, Discard, Fold, Hold, Install, Order, Release, Seal
 from psserver.optimizers import build
 from psserver.policies import TensorParts
+from psserver.records import StateError
 from psserver.shard import Shard
 from psserver.shard.resharding import reshard
-from pswire.decisions.orders import Apply, Discard, Fold, Hold, Install, Order, Release, Seal
 from pswire.model.plan import Plan, VariableSpec, make_plan
 from pswire.model.tables import Floats, TableSpec, initial_rows, mix, split, unique
-from pswire.records import StateError
 from tests.promises import promise
 from tests.repetitions import repetitions
 

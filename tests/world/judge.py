@@ -7,7 +7,7 @@ import numpy as np
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psserver import weights_file
-from pswire.decisions import entries as e
+from psserver.decisions import entries as e
 from tests.world.job import BATCHES, WORKERS, Cluster
 
 

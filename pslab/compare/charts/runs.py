@@ -11,7 +11,7 @@ from pslab.compare.charts.plotter import bars, colour, dress, figure_of, heat, l
 from pslab.compare.groups import Group
 from pslab.runs.folder import Run
 from pslab.runs.labels import policy_label, worker_order
-from pswire.decisions.entries import Note, Policy
+from psserver.decisions.entries import Note, Policy
 
 # Over what a loss is drawn -> the title of that axis.
 AXES = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from psserver.policies.parts.gates import Gate, listed
 from psserver.policies.parts.view import Participant, View
 from psserver.policies.policy import Waiting
-from pswire.records import StateError, from_plain, to_plain
+from psserver.records import StateError, from_plain, to_plain
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from psserver.policies.parts.view import Participant, View
 from psserver.policies.policy import Waiting
-from pswire.records import StateError
+from psserver.records import StateError
 
 
 class Gate(Protocol):

@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 from operator import attrgetter
 
 from psserver.policies.parts.times import Times
-from pswire.records import StateError
+from psserver.records import StateError
 from pswire.values import value
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from psserver.coordinator import Coordinator, Input, Output, Record, inputs
 from psserver.coordinator.terms import Stopped
+from psserver.decisions import entries
 from psserver.facts import VersionFacts
 from psserver.service.job.agreement import Agreement
 from psserver.service.job.log_file import LogError
@@ -25,7 +26,6 @@ from psserver.service.store.checkpoints import Checkpoints
 from psserver.service.store.host import ShardHost
 from psserver.shard import Made
 from pswire import protocol
-from pswire.decisions import entries
 from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.v1 import shard_pb2

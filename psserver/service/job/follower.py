@@ -17,16 +17,16 @@ from psserver.service.runtime import Runtime
 from psserver.service.store.shard_part import PassedOver, passed_over
 from psserver.service.store.slow import mib_of
 from psserver.shard import Made, Order
+from psserver.table_figures import TableFigures
+from psserver.table_messages import table_from_wire
 from pswire.addresses import Address
 from pswire.bounds import BoundError, check
 from pswire.exits import ExitCode
 from pswire.logs.events import event
-from pswire.model.table_figures import TableFigures
 from pswire.patience import SERVER_AWAY, refused_limit
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.diagnosis import Problem, problem_of
 from pswire.security.proof import Caller, ProofError, server_named
-from pswire.table_messages import table_from_wire
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.failures import CallEnding, may_pass, method_failed, reason
 from pswire.transport.proven import check_server

@@ -13,6 +13,7 @@ from psserver.coordinator.units import WorkTerms
 from psserver.optimizers import Optimizer, OptimizerError, build
 from psserver.policies import PolicyError
 from psserver.policy_plan import check_measures
+from psserver.records import StateError, to_plain
 from psserver.service.errors import Code, Refused, exhausted, precondition, unavailable
 from psserver.service.guard.limits import NAMES
 from psserver.service.guard.machine import DESCRIPTORS, most_workers
@@ -37,7 +38,6 @@ from pswire.model.plan import Plan, explain_mismatch
 from pswire.model.tables import explain_other_tables, tables_to_json
 from pswire.model.variables import check_specs
 from pswire.patience import transfer
-from pswire.records import StateError, to_plain
 from pswire.transport.blocks import BlockCodec
 from pswire.transport.codecs import FLOAT32, Codec, WireDtypeError
 from pswire.transport.wire import deltas_named, number_of

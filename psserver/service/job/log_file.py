@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from psserver.checkpoint.disk import RealDisk
-from pswire.decisions.records import ENCODER
+from psserver.decisions.records import ENCODER
 from pswire.exits import ExitCode
 
 # Called before lines are written. Raises LogError if they may not be.

@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 from psserver.coordinator import Output, Record, Send
 from psserver.coordinator.roster import named
+from psserver.decisions import entries
+from psserver.decisions.entries import Entry
+from psserver.decisions.records import declared, line_of
 from psserver.service.job.follower import Follower
 from psserver.service.job.outbox import Outboxes
 from psserver.service.job.run_log import RunLog
 from psserver.service.store.executor import Executor
 from psserver.shard import Order
 from pswire import protocol
-from pswire.decisions import entries
-from pswire.decisions.entries import Entry
-from pswire.decisions.records import declared, line_of
 from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")

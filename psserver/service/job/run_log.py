@@ -17,11 +17,11 @@ from psserver.checkpoint import UnwritableError, files
 from psserver.checkpoint.disk import RealDisk, RealFile
 from psserver.checkpoint.rewind import Mark
 from psserver.coordinator.outputs import Record
+from psserver.decisions import entries
+from psserver.decisions.counting import Pending
+from psserver.decisions.records import line_of, value_text
 from psserver.service.job.log_file import LOGS, Check, JsonLines, LogError, always
 from psserver.service.net.loop import settle
-from pswire.decisions import entries
-from pswire.decisions.counting import Pending
-from pswire.decisions.records import line_of, value_text
 from pswire.model.plan import Plan
 from pswire.model.variables import WholeTables
 from pswire.own_files import write_file

@@ -12,6 +12,7 @@ from psserver.coordinator import inputs
 from psserver.coordinator.epochs import EpochError, Report
 from psserver.coordinator.units import MAX_DESCRIPTION, WorkError, WorkTerms
 from psserver.policies import LocalRule, PolicyError
+from psserver.records import to_plain
 from psserver.service.errors import denied, invalid, precondition, unavailable
 from psserver.service.guard.authorization import Names, Peer
 from psserver.service.guard.limits import BURST, JOIN, PER_SECOND
@@ -33,7 +34,6 @@ from pswire.messages import MessageCodec, specs_from_wire, specs_to_wire
 from pswire.model.plan import PlanError
 from pswire.model.tables import tables_from_text
 from pswire.model.variables import check_dimensions
-from pswire.records import to_plain
 from pswire.transport.codecs import WireDtypeError
 from pswire.transport.wire import codec_numbered, deltas_numbered
 from pswire.v1 import coordinator_pb2 as pb

@@ -15,6 +15,7 @@ from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
 from psserver.order_messages import ORDERS
 from psserver.policies.declarations import from_config
+from psserver.records import StateError
 from psserver.service.errors import exhausted, invalid, precondition
 from psserver.service.net.status import memory_to_wire
 from psserver.service.store.host import ShardHost
@@ -25,7 +26,6 @@ from pswire.logs.events import event
 from pswire.messages import specs_from_wire
 from pswire.model.plan import Plan, PlanError, make_plan
 from pswire.model.tables import tables_from_text
-from pswire.records import StateError
 from pswire.transport.wire import deltas_numbered
 from pswire.v1 import shard_pb2
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from psserver.coordinator.progress import JobProgress
 from psserver.coordinator.status import JobReport
 from psserver.service.guard.memory import Memory
+from psserver.table_figures import TableFigures
+from psserver.table_messages import table_to_wire
 from pswire.messages import REASON, MessageCodec
-from pswire.model.table_figures import TableFigures
-from pswire.table_messages import table_to_wire
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import memory_pb2
 

@@ -6,6 +6,7 @@ import logging
 from typing import Final
 
 from psserver.coordinator import Coordinator
+from psserver.records import StateError
 from psserver.replication import Config, Member
 from psserver.replication.digests import Comparison, Difference
 from psserver.replication.messages import Differs
@@ -14,7 +15,6 @@ from psserver.service.replicas.transfer import digest_of, digested, first_differ
 from psserver.service.store.executor import Question
 from psserver.service.store.host import ShardHost
 from pswire.logs.events import event
-from pswire.records import StateError
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")

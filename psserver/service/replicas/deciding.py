@@ -8,6 +8,7 @@ from typing import Any
 from psserver.coordinator import Coordinator, Input, Output
 from psserver.coordinator.inputs import Disconnected, Opened
 from psserver.coordinator.terms import Stopped
+from psserver.records import StateError
 from psserver.service.job.decider import Decider, Failure, ordered_checkpoint
 from psserver.service.job.log_file import LogError, TakenOverError
 from psserver.service.replicas import inputs
@@ -16,7 +17,6 @@ from psserver.service.replicas.inputs import Configured, Held, Noted
 from pswire import protocol
 from pswire.exits import ExitCode
 from pswire.logs.events import event
-from pswire.records import StateError
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from psserver.records import StateError
 from psserver.replication.pace import Rate
 from psserver.service.net.loop import settle
 from psserver.service.pools import LARGE_PASS
@@ -17,7 +18,6 @@ from psserver.shard import Shard, ShardState, copied
 from psserver.shard.tables.saved import SavedRows
 from pswire import running
 from pswire.logs.events import event
-from pswire.records import StateError
 from pswire.v1 import shard_pb2
 
 log = logging.getLogger("ps-server")

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from psserver.coordinator import Coordinator, JobState
+from psserver.decisions.counting import Pending
 from psserver.service.job.job import Job
 from psserver.service.replicas.deciding import ReplicatedDecider
 from psserver.service.replicas.followers import PartFollower
 from psserver.service.replicas.learning import restore
 from psserver.service.replicas.same import named
 from psserver.service.replicas.transfer import Whole
-from pswire.decisions.counting import Pending
 from pswire.v1 import shard_pb2
 
 

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from psserver.checkpoint import UnwritableError, files
 from psserver.checkpoint.disk import RealDisk
+from psserver.decisions.counting import Pending
 from psserver.service.job.log_file import Check, Fence, JsonLines, LogError
 from psserver.service.job.run_log import DECISIONS, METRICS, RunLog
 from psserver.service.replicas.disk import FOLDER
-from pswire.decisions.counting import Pending
 
 #: The file in `FOLDER` that each primary replaces when it begins to lead.
 LEADER: Final = "leader"

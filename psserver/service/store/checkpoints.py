@@ -21,6 +21,7 @@ from psserver.checkpoint import (
     save_coordinator,
 )
 from psserver.coordinator import Record
+from psserver.records import StateError
 from psserver.service.job.agreement import Agreement
 from psserver.service.job.follower import Follower
 from psserver.service.job.log_file import LogError
@@ -31,7 +32,6 @@ from psserver.service.store.shard_part import PassedOver, passed_over
 from pswire.logs.events import event
 from pswire.model.plan import Plan
 from pswire.patience import transfer
-from pswire.records import StateError
 
 log = logging.getLogger("ps-server")
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from psserver.decisions.orders import Save, Writing
 from psserver.service.pools import LARGE_PASS
 from psserver.service.runtime import Runtime
 from psserver.service.store.state import SharedShard
 from psserver.shard import Apply, Install, Made, Order, Release, Seal, Shard
 from psserver.shard.updates import PendingUpdate
-from pswire.decisions.orders import Save, Writing
 from pswire.logs.events import event
 
 log = logging.getLogger("ps-server")

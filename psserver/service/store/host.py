@@ -22,9 +22,9 @@ from psserver.service.store.slow import said
 from psserver.service.store.state import SharedShard
 from psserver.shard import Shard, ShardState
 from psserver.shard.staging import Slot
+from psserver.table_figures import TableFigures
 from pswire.logs.events import event
 from pswire.model.plan import Plan
-from pswire.model.table_figures import TableFigures
 from pswire.patience import REQUEST_WAITS
 from pswire.transport.blocks import BlockCodec
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from psserver.fast import ALONE, Backend, RowPass
 from psserver.optimizers import Optimizer
 from psserver.optimizers.rows import rows_optimizer
+from psserver.records import StateError
 from psserver.shard import arithmetic
 from psserver.shard.tables import bases
 from psserver.shard.tables.saved import SavedRows
@@ -29,12 +30,11 @@ from psserver.shard.tables.snapshot import TableState
 from psserver.shard.tables.store import RowStore
 from psserver.shard.tables.table import Table, read
 from psserver.shard.tables.updates import Contributions, advance
+from psserver.table_figures import TableFigures
 from pswire.model.adjacent import joined
 from pswire.model.plan import Plan
 from pswire.model.rows import CutRows, Rows, WantedRows, keys_of, values_of
-from pswire.model.table_figures import TableFigures
 from pswire.model.tables import Floats, Keys, canonical, check_keys, first_wrong, split
-from pswire.records import StateError
 
 Arrays = Mapping[str, NDArray[Any]]
 TABLE_KINDS = ("table", "rows", "added", bases.UNDO)

@@ -24,8 +24,8 @@ from psserver.shard.tables.index import Buckets, Index
 from psserver.shard.tables.snapshot import Snapshot, TableState
 from psserver.shard.tables.store import Counts, RowStore
 from psserver.shard.tables.undo import Undo
+from psserver.table_figures import TableFigures
 from pswire.model.adjacent import Cut
-from pswire.model.table_figures import TableFigures
 from pswire.model.tables import BUCKETS, Floats, Keys, TableSpec, bucket, check_keys, initial_rows
 
 # Buckets are looked through in so many groups: every server has as many of each.

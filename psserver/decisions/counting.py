@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from pswire.decisions.entries import Commit
+from psserver.decisions.entries import Commit
 
 
 class Pending:

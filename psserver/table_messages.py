@@ -1,7 +1,7 @@
 """Figures of tables to messages and back."""
 
+from psserver.table_figures import TableFigures
 from pswire.messages import MessageCodec
-from pswire.model.table_figures import TableFigures
 from pswire.v1 import memory_pb2
 
 _FIGURES = MessageCodec(TableFigures, memory_pb2.TableUse)

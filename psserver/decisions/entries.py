@@ -1,8 +1,8 @@
 """The kinds of entries of the decision log.
 
 A kind is declared here and nowhere else: its fields, the sentence that people read, and the order it gives to shards.
-JSON, strict reading and the table in the documents derive from it (`pswire.decisions.records`). A new kind takes three
-places: a class here, in `Entry`; the part of the coordinator that records it; and a rule in `pslab/check`.
+JSON, strict reading and the table in the documents derive from it (`psserver.decisions.records`). A new kind takes
+three places: a class here, in `Entry`; the part of the coordinator that records it; and a rule in `pslab/check`.
 """
 
 import math
@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, get_args
 
-from pswire.decisions import orders
-from pswire.decisions.records import MICROSECONDS, Record, about, record
+from psserver.decisions import orders
+from psserver.decisions.records import MICROSECONDS, Record, about, record
 
 FORMAT: Final = 2
 """The format of the log; a reader refuses any other."""
