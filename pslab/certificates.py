@@ -21,7 +21,7 @@ AUTHORITY_DAYS = 365
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedCertificate:
     """A certificate to make. `name`: its subject, "" for any process of the role; `hosts`: as in `Authority.issue`."""
 
     role: Role
@@ -35,7 +35,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldCertificate:
     """A certificate in a folder."""
 
     stem: str
@@ -43,7 +43,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class MadeCertificates:
     """The result of `make`: stems of the files that were written, and of those that existed and were kept."""
 
     cluster: str
@@ -60,7 +60,9 @@ class CertificateFolder:
     def files(self, stem: str) -> TlsFiles:
         return TlsFiles.in_folder(self.path, stem)
 
-    def make(self, wanted: Iterable[Wanted], cluster: str | None, days: int, *, renew: bool = False) -> Made:
+    def make(
+        self, wanted: Iterable[WantedCertificate], cluster: str | None, days: int, *, renew: bool = False
+    ) -> MadeCertificates:
         """Make the certificates in `wanted` that are missing; with `renew`, all of these and all existing ones anew.
 
         If there is no authority, make one first, for `cluster` or "lab".
@@ -86,9 +88,11 @@ class CertificateFolder:
             each = chosen[stem]
             issued = authority.issue(each.role, each.name, each.hosts, valid)
             self.files(stem).write(issued, replace=renew)
-        return Made(authority.cluster, tuple(new), tuple(stem for stem in there if stem not in new))
+        return MadeCertificates(
+            authority.cluster, tuple(new), tuple(stem for stem in there if stem not in new)
+        )
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[HeldCertificate]:
         """Return all certificates: the authority first, then by name.
 
         A key without its certificate, or a certificate without its key, is an error.
@@ -99,7 +103,7 @@ class CertificateFolder:
         for path in sorted(self.path.glob("*.pem")):
             stem = path.stem.removesuffix("-key")
             if stem == path.stem:
-                found.append(Held(stem, described(read_file(path, "certificate"))))
+                found.append(HeldCertificate(stem, described(read_file(path, "certificate"))))
             if not ((self.path / f"{stem}.pem").exists() and (self.path / f"{stem}-key.pem").exists()):
                 raise IdentityError(
                     f"{self.path}: expected both {stem}.pem and {stem}-key.pem, got one of them: remove it"
@@ -122,7 +126,7 @@ class CertificateFolder:
         return found
 
 
-def _check_same(wanted: Wanted, held: Held) -> None:
+def _check_same(wanted: WantedCertificate, held: HeldCertificate) -> None:
     """Raise IdentityError if an existing certificate, which is kept, does not match the wanted one."""
     missing = [host for host in wanted.hosts if host not in held.certificate.hosts]
     subject = held.certificate.subject
@@ -136,11 +140,11 @@ def _check_same(wanted: Wanted, held: Held) -> None:
         )
 
 
-def _as_before(held: Held) -> Wanted:
+def _as_before(held: HeldCertificate) -> WantedCertificate:
     subject = held.certificate.subject
     if subject is None:
         raise IdentityError(f"{held.stem}.pem is not a certificate of a process of this cluster")
-    return Wanted(subject.role, subject.name, held.certificate.hosts)
+    return WantedCertificate(subject.role, subject.name, held.certificate.hosts)
 
 
 def _in_order(stem: str) -> tuple[str, int]:

@@ -205,7 +205,7 @@ FORMATS = (KERAS, SAFETENSORS, NPZ, SAVED_MODEL)
 
 @runtime_checkable
 class ModelWriter(Protocol):
-    """A trainer that can write its job's model: `psworker.keras.jobs.trainer.Trainer`."""
+    """A trainer that can write its job's model: `psworker.keras.jobs.trainer.JobTrainer`."""
 
     def save_model(
         self,

@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from psserver.coordinator import inputs
-from psserver.shard import Made
+from psserver.shard import VersionMade
 from psserver.shard.payload_checks import DIGITS
 from pswire.model.plan import Plan
 from pswire.v1 import shard_pb2
 
 
-def together(version: int, facts: Sequence[Made], servers: int, plan: Plan) -> inputs.Executed:
+def together(version: int, facts: Sequence[VersionMade], servers: int, plan: Plan) -> inputs.Executed:
     """Return what the facts of all servers about a version say, in the order of the servers.
 
     One that has nothing to tell about it may be missing; then nothing is measured.
@@ -39,10 +39,10 @@ class VersionFacts:
     """
 
     def __init__(self, servers: int) -> None:
-        self._told: list[dict[int, Made]] = [{} for _ in range(servers)]
+        self._told: list[dict[int, VersionMade]] = [{} for _ in range(servers)]
         self._newest = [-1] * servers
 
-    def take(self, server: int, fact: Made) -> None:
+    def take(self, server: int, fact: VersionMade) -> None:
         """Take a server's fact; one that it tells again changes nothing."""
         if fact.version > self._newest[server]:
             self._newest[server] = fact.version
@@ -64,13 +64,15 @@ class VersionFacts:
                 del own[next(iter(own))]
 
 
-def to_wire(fact: Made) -> shard_pb2.Made:
+def to_wire(fact: VersionMade) -> shard_pb2.Made:
     """Return what a server tells about a version as a message."""
     kept = [shard_pb2.Kept(variable=name, elements=number) for name, number in fact.kept.items()]
     return shard_pb2.Made(version=fact.version, kept=kept, elements=fact.elements, square=fact.square)
 
 
-def from_wire(made: shard_pb2.Made) -> Made:
+def from_wire(made: shard_pb2.Made) -> VersionMade:
     """Return what `to_wire` got."""
     square = made.square if made.HasField("square") else None
-    return Made(made.version, {each.variable: each.elements for each in made.kept}, made.elements, square)
+    return VersionMade(
+        made.version, {each.variable: each.elements for each in made.kept}, made.elements, square
+    )

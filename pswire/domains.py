@@ -38,7 +38,7 @@ def in_range(value: object, least: float = -LARGEST_DOUBLE, most: float = LARGES
 
 
 @dataclass(frozen=True, slots=True)
-class Formula:
+class BoundFormula:
     """A bound that depends on other numbers: the sum of ``coefficient * name``, plus a constant, over a divisor.
 
     Names are those of other knobs and those that the reader of a table supplies, such as `workers`. Formulas are
@@ -49,18 +49,18 @@ class Formula:
     constant: int = 0
     divisor: int = 1
 
-    def __add__(self, other: "Formula | int") -> "Formula":
+    def __add__(self, other: "BoundFormula | int") -> "BoundFormula":
         if isinstance(other, int):
-            return Formula(self.terms, self.constant + other)
-        return Formula(self.terms + other.terms, self.constant + other.constant)
+            return BoundFormula(self.terms, self.constant + other)
+        return BoundFormula(self.terms + other.terms, self.constant + other.constant)
 
-    def __sub__(self, other: "Formula | int") -> "Formula":
+    def __sub__(self, other: "BoundFormula | int") -> "BoundFormula":
         if isinstance(other, int):
             return self + -other
-        return self + Formula(tuple((name, -factor) for name, factor in other.terms), -other.constant)
+        return self + BoundFormula(tuple((name, -factor) for name, factor in other.terms), -other.constant)
 
-    def __floordiv__(self, divisor: int) -> "Formula":
-        return Formula(self.terms, self.constant, divisor)
+    def __floordiv__(self, divisor: int) -> "BoundFormula":
+        return BoundFormula(self.terms, self.constant, divisor)
 
     def value(self, names: Names) -> float:
         total = sum(factor * names[name] for name, factor in self.terms) + self.constant
@@ -78,12 +78,12 @@ class Formula:
         return f"({text}) / {self.divisor}" if len(pieces) > 1 else f"{text} / {self.divisor}"
 
 
-Bound = float | Formula
+Bound = float | BoundFormula
 
 
-def named(name: str) -> Formula:
+def named(name: str) -> BoundFormula:
     """Return the value of that name, as a formula."""
-    return Formula(((name, 1),))
+    return BoundFormula(((name, 1),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,14 +199,14 @@ def to_single(value: float) -> float:
 
 
 def _value(bound: Bound, names: Names) -> float:
-    return bound.value(names) if isinstance(bound, Formula) else bound
+    return bound.value(names) if isinstance(bound, BoundFormula) else bound
 
 
 def _short(bound: Bound, names: Names | None = None) -> str:
-    if not isinstance(bound, Formula):
+    if not isinstance(bound, BoundFormula):
         return f"{bound:g}"
     return str(bound) if names is None else f"{bound} ({bound.value(names):g})"
 
 
 def _plain(bound: Bound) -> object:
-    return str(bound) if isinstance(bound, Formula) else bound
+    return str(bound) if isinstance(bound, BoundFormula) else bound

@@ -26,7 +26,7 @@ from psworker.control.joining import FIRST, JobInfo, Phase, Registration
 from psworker.control.stream import SessionStream
 from psworker.data.payloads import Floats, Payload
 from psworker.data.reader import WeightReader
-from psworker.data.shard_client import Settings, ShardClient, StepResult
+from psworker.data.shard_client import CommitAnswer, Settings, ShardClient
 from psworker.data.shard_group import ShardGroup
 from psworker.data.timing import Stopwatch
 from psworker.engine import Commit, Disposition, Grant, Stop
@@ -376,7 +376,7 @@ class Link:
         self._send(grant, lambda shard: shard.commit(grant.index, measured, hello))
         self._receipts.pop(grant.ticket, None)
 
-    def _send(self, grant: Grant, send: Callable[[ShardClient], StepResult]) -> None:
+    def _send(self, grant: Grant, send: Callable[[ShardClient], CommitAnswer]) -> None:
         """Send a commit to server 0 until it is answered, and take the answer. Raises Voided if the ticket came to
         nothing."""
         ticket = grant.ticket
@@ -417,7 +417,7 @@ class Link:
         commit: Commit,
         hello: pb.Hello,
         rows: RowsByName,
-    ) -> StepResult:
+    ) -> CommitAnswer:
         own = self._layout.rows(rows)[0] if rows else ()
         ahead = self._reader.wanted[0] if self._reader.wanted else ()
         with shard.turn:

@@ -34,7 +34,7 @@ class TranslationError(Unsupported, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OptimizerRow:
     """A class of a framework and the rule that does the same. Of Optax, a transformation, by its function's name.
 
     `reads`: the rule's knobs by `KNOB=SETTING`, or one word where both have one name; `betas.0` is the first of a pair,
@@ -88,13 +88,13 @@ def _read(setting: Setting, source: str) -> Any:
     return setting(name)[int(place)] if place else setting(name)
 
 
-def row_of(framework: str, kind: str, setting: Setting) -> Row | None:
+def row_of(framework: str, kind: str, setting: Setting) -> OptimizerRow | None:
     """Return the row of an optimizer of this class with these settings; None if the servers have no rule for it."""
     fits = (row for row in OPTIMIZERS[framework] if row.kind == kind)
     return next((row for row in fits if all(setting(k) == v for k, v in row.when.items())), None)
 
 
-def row_for(framework: str, config: Mapping[str, Any]) -> Row | None:
+def row_for(framework: str, config: Mapping[str, Any]) -> OptimizerRow | None:
     """Return the row of the optimizer that does what an [optimizer] does; None if the framework has none."""
     for row in OPTIMIZERS[framework]:
         more = {knob: config[knob] for knob in config.keys() - row.knobs.keys() - _BESIDE}
@@ -113,25 +113,25 @@ _BETAS, _AVERAGES = "beta_1=betas.0 beta_2=betas.1 epsilon=eps", "exp_avg exp_av
 _RMS = "rho=decay epsilon=eps epsilon_outside=!eps_in_sqrt"
 _PLAIN_RMS = {"bias_correction": False, "initial_scale": 0.0}
 
-OPTIMIZERS: Final[Mapping[str, tuple[Row, ...]]] = {
+OPTIMIZERS: Final[Mapping[str, tuple[OptimizerRow, ...]]] = {
     "keras": (
-        Row("SGD", "sgd", when={"momentum": 0.0}),
-        Row("SGD", "momentum", "momentum", "momentums", {"nesterov": False}),
-        Row("SGD", "nesterov", "momentum", "momentums", {"nesterov": True}),
-        Row("Adam", "adam", f"{_ADAM} amsgrad", f"{_MEANS} _velocity_hats?amsgrad"),
-        Row("AdamW", "adamw", f"{_ADAM} amsgrad", f"{_MEANS} _velocity_hats?amsgrad"),
-        Row("Nadam", "nadam", _ADAM, _MEANS),
-        Row("Adamax", "adamax", _ADAM, "_m _u"),
-        Row("Adagrad", "adagrad", "initial_accumulator_value epsilon", "_accumulators"),
-        Row("Adadelta", "adadelta", "rho epsilon", "_accumulated_grads _accumulated_delta_vars"),
-        Row(
+        OptimizerRow("SGD", "sgd", when={"momentum": 0.0}),
+        OptimizerRow("SGD", "momentum", "momentum", "momentums", {"nesterov": False}),
+        OptimizerRow("SGD", "nesterov", "momentum", "momentums", {"nesterov": True}),
+        OptimizerRow("Adam", "adam", f"{_ADAM} amsgrad", f"{_MEANS} _velocity_hats?amsgrad"),
+        OptimizerRow("AdamW", "adamw", f"{_ADAM} amsgrad", f"{_MEANS} _velocity_hats?amsgrad"),
+        OptimizerRow("Nadam", "nadam", _ADAM, _MEANS),
+        OptimizerRow("Adamax", "adamax", _ADAM, "_m _u"),
+        OptimizerRow("Adagrad", "adagrad", "initial_accumulator_value epsilon", "_accumulators"),
+        OptimizerRow("Adadelta", "adadelta", "rho epsilon", "_accumulated_grads _accumulated_delta_vars"),
+        OptimizerRow(
             "RMSprop",
             "rmsprop",
             "rho momentum epsilon centered",
             "_velocities _momentums?momentum _average_gradients?centered",
         ),
-        Row("Lion", "lion", "beta_1 beta_2", "_momentums"),
-        Row(
+        OptimizerRow("Lion", "lion", "beta_1 beta_2", "_momentums"),
+        OptimizerRow(
             "Ftrl",
             "ftrl",
             "l1_regularization_strength l2_regularization_strength beta initial_accumulator_value "
@@ -139,14 +139,14 @@ OPTIMIZERS: Final[Mapping[str, tuple[Row, ...]]] = {
             "_accumulators _linears",
             only={"learning_rate_power": -0.5},
         ),
-        Row("Lamb", "lamb", _ADAM, _MEANS),
+        OptimizerRow("Lamb", "lamb", _ADAM, _MEANS),
         # Rows and columns of a matrix; a vector has `_v` in place of rows. In Keras `relative_step` changes nothing.
-        Row("Adafactor", "adafactor", "beta_2_decay epsilon_1 epsilon_2 clip_threshold", "_r _c"),
+        OptimizerRow("Adafactor", "adafactor", "beta_2_decay epsilon_1 epsilon_2 clip_threshold", "_r _c"),
     ),
     "torch": (
-        Row("SGD", "sgd", when={"momentum": 0}, only={"dampening": 0}),
+        OptimizerRow("SGD", "sgd", when={"momentum": 0}, only={"dampening": 0}),
         *(
-            Row(
+            OptimizerRow(
                 *("SGD", rule, "momentum", "momentum_buffer", {"nesterov": rule == "nesterov"}),
                 fixed={"rate_outside": True},
                 only={"dampening": 0},
@@ -154,50 +154,50 @@ OPTIMIZERS: Final[Mapping[str, tuple[Row, ...]]] = {
             for rule in ("momentum", "nesterov")
         ),
         *(
-            Row(
+            OptimizerRow(
                 *(kind, kind.lower(), f"{_BETAS} amsgrad", f"{_AVERAGES} max_exp_avg_sq?amsgrad"),
                 fixed={"epsilon_outside": True},
             )
             for kind in ("Adam", "AdamW")
         ),
-        Row(
+        OptimizerRow(
             "RMSprop",
             "rmsprop",
             "rho=alpha momentum centered epsilon=eps",
             "square_avg momentum_buffer?momentum grad_avg?centered",
             fixed={"rate_outside": True, "epsilon_outside": True},
         ),
-        Row(
+        OptimizerRow(
             *("Adagrad", "adagrad", "initial_accumulator_value epsilon=eps", "sum"),
             fixed={"epsilon_outside": True},
             only={"lr_decay": 0},
         ),
-        Row("Adadelta", "adadelta", "rho epsilon=eps", "square_avg acc_delta"),
-        Row("Adamax", "adamax", _BETAS, "exp_avg exp_inf", fixed={"epsilon_inside": True}),
-        Row("NAdam", "nadam", f"{_BETAS} momentum_decay", _AVERAGES),
+        OptimizerRow("Adadelta", "adadelta", "rho epsilon=eps", "square_avg acc_delta"),
+        OptimizerRow("Adamax", "adamax", _BETAS, "exp_avg exp_inf", fixed={"epsilon_inside": True}),
+        OptimizerRow("NAdam", "nadam", f"{_BETAS} momentum_decay", _AVERAGES),
     ),
     "optax": (
         *(
-            Row(
+            OptimizerRow(
                 *("trace", rule, "momentum=decay", "", {"nesterov": rule == "nesterov"}),
                 fixed={"rate_outside": True},
                 only={"accumulator_dtype": None},
             )
             for rule in ("momentum", "nesterov")
         ),
-        Row(
+        OptimizerRow(
             *("scale_by_adam", "adam", "beta_1=b1 beta_2=b2 epsilon=eps"),
             fixed={"epsilon_outside": True},
             only={"eps_root": 0.0, "mu_dtype": None, "nesterov": False},
         ),
-        Row(
+        OptimizerRow(
             *("scale_by_adamax", "adamax", "beta_1=b1 beta_2=b2 epsilon=eps"), fixed={"epsilon_inside": True}
         ),
-        Row("scale_by_rms", "rmsprop", _RMS, fixed={"centered": False}, only=_PLAIN_RMS),
-        Row("scale_by_stddev", "rmsprop", _RMS, fixed={"centered": True}, only=_PLAIN_RMS),
-        Row("scale_by_rss", "adagrad", "initial_accumulator_value epsilon=eps"),
-        Row("scale_by_adadelta", "adadelta", "rho epsilon=eps"),
-        Row("scale_by_lion", "lion", "beta_1=b1 beta_2=b2", only={"mode": "hard", "mu_dtype": None}),
+        OptimizerRow("scale_by_rms", "rmsprop", _RMS, fixed={"centered": False}, only=_PLAIN_RMS),
+        OptimizerRow("scale_by_stddev", "rmsprop", _RMS, fixed={"centered": True}, only=_PLAIN_RMS),
+        OptimizerRow("scale_by_rss", "adagrad", "initial_accumulator_value epsilon=eps"),
+        OptimizerRow("scale_by_adadelta", "adadelta", "rho epsilon=eps"),
+        OptimizerRow("scale_by_lion", "lion", "beta_1=b1 beta_2=b2", only={"mode": "hard", "mu_dtype": None}),
     ),
 }
 

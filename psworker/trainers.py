@@ -15,20 +15,20 @@ def load_trainer(
     deterministic: bool | None = None,
     optimizer: Mapping[str, object] | None = None,
 ) -> Any:
-    """Return a `psworker.keras.jobs.trainer.Trainer` of the experiment's [job], with the weights of job.initial if that
-    is set. Keras computes with the backend that KERAS_BACKEND names, TensorFlow by default.
+    """Return a `psworker.keras.jobs.trainer.JobTrainer` of the experiment's [job], with the weights of job.initial if
+    that is set. Keras computes with the backend that KERAS_BACKEND names, TensorFlow by default.
 
     `device`: "auto", "cpu" or "gpu:N". `deterministic`: run.deterministic if None. `optimizer`: the servers', which may
     clip in its place. Raises JobError and DeviceError.
     """
-    from psworker.keras.jobs.trainer import Trainer, set_up
+    from psworker.keras.jobs.trainer import JobTrainer, set_up
 
     run = experiment.run
     wanted = run.deterministic if deterministic is None else deterministic
     # Before the import of the job's module, which may make a metric or a layer and thus start TensorFlow.
     set_up(device, deterministic=wanted)
     job = load_job(experiment.job.module, experiment.job.options)
-    trainer = Trainer(job, device=device, seed=run.seed, deterministic=wanted)
+    trainer = JobTrainer(job, device=device, seed=run.seed, deterministic=wanted)
     if experiment.job.initial:
         trainer.begin_with(Path(experiment.job.initial))
     if optimizer is not None:

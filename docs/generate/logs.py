@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from docs.generate.table import code, table
 from psserver.decisions.entries import KINDS, Part
-from psserver.decisions.records import Record, declared
+from psserver.decisions.records import LogRecord, declared
 from pswire.logs.events import BOTH, EVENTS, SERVER, Event
 
 INTRODUCTION = """# Log events
@@ -63,6 +63,6 @@ def pages() -> dict[str, str]:
     }
 
 
-def _keys(kind: type[Record]) -> Iterator[tuple[str, str, str]]:
+def _keys(kind: type[LogRecord]) -> Iterator[tuple[str, str, str]]:
     for each in declared(kind):
         yield code(each.name), each.noun, each.text + (f"; {each.absent} if absent" if each.omits else "")

@@ -27,7 +27,7 @@ WAY: Final[dict[str, tuple[str, ...]]] = {
     ),
     "Server: receive": (
         "psserver.service.net.exchange.ExchangeRpc.exchange",
-        "psserver.service.net.connection.Connection.receive",
+        "psserver.service.net.connection.SocketConnection.receive",
         "psserver.service.store.admission.Claims.admit",
         "psserver.shard.staging.Staging.begin",
         "psserver.shard.payload_checks.PayloadChecks.copy_in",
@@ -51,7 +51,7 @@ WAY: Final[dict[str, tuple[str, ...]]] = {
     ),
     "Server: answer": (
         "psserver.service.net.pulls.send_version",
-        "psserver.service.net.connection.Connection.send",
+        "psserver.service.net.connection.SocketConnection.send",
     ),
     "Worker: in": (
         "psworker.data.reader.WeightReader.store_ahead",

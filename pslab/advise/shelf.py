@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from pslab.compare.halving import Result
+from pslab.compare.halving import RungResult
 from pslab.compare.sweep import Cell, cell_name
 from pslab.experiment import Experiment
 from psserver.optimizers import build as build_optimizer
@@ -101,7 +101,7 @@ def rounded(rate: float) -> float:
     return float(f"{rate:.3g}")
 
 
-def first_choice(results: Mapping[Candidate, Sequence[Result]]) -> list[Candidate]:
+def first_choice(results: Mapping[Candidate, Sequence[RungResult]]) -> list[Candidate]:
     """Return the first choice, then those that are as fast: the simplest of those that miss the goal least often, and
     take at most `PACE` longer than the fastest. Empty where no play reached the goal."""
     missed = {each: sum(math.isinf(one.seconds) for one in own) / len(own) for each, own in results.items()}
@@ -113,6 +113,6 @@ def first_choice(results: Mapping[Candidate, Sequence[Result]]) -> list[Candidat
     )
 
 
-def seconds_of(results: Sequence[Result]) -> float:
+def seconds_of(results: Sequence[RungResult]) -> float:
     """Return the mean seconds of the plays that reached the goal. There must be one."""
     return fmean(each.seconds for each in results if math.isfinite(each.seconds))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pslab.check.log_check import LogCheck
-from pslab.runs.fold import COMMITTED, OPEN, Fold
+from pslab.runs.fold import COMMITTED, OPEN, LogState
 from pslab.runs.log import Line
 from psserver.decisions import entries as e
 
@@ -19,7 +19,7 @@ LEAST, SHARE = 0.6, 0.2
 MOST_NOISE = 1e9
 
 
-class Changes(LogCheck):
+class ChangesCheck(LogCheck):
     """A policy takes over while no contribution waits, and has settled once no ticket from before it is left."""
 
     name = "changes of the policy"
@@ -30,7 +30,7 @@ class Changes(LogCheck):
         # The last of them was gone at the newest update: the end of its step must settle the policy.
         self._due = False
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         match entry.fact:
             case e.Policy() as change:
                 yield from self._changed(change, state)
@@ -50,7 +50,7 @@ class Changes(LogCheck):
                     return
                 yield f"version {version} is made before the policy settles, but no ticket is left from before it"
 
-    def _changed(self, change: e.Policy, state: Fold) -> Iterator[str]:
+    def _changed(self, change: e.Policy, state: LogState) -> Iterator[str]:
         to = change.policy.get("name")
         if state.version is None or state.stop is not None:
             yield f"policy {to} takes over while no policy decides"
@@ -77,7 +77,7 @@ class Controllers(LogCheck):
         self._decided = 0
         self._person = ""
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         match entry.fact:
             case e.Job() as job:
                 self._adapt, self._policy, self._workers = job.adapt or {}, job.policy, job.workers

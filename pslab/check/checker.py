@@ -7,16 +7,16 @@ from typing import Any
 
 from rich.markup import escape
 
-from pslab.check.changes import Changes, Controllers
+from pslab.check.changes import ChangesCheck, Controllers
 from pslab.check.conservation import Conservation, ConservationCounter
 from pslab.check.known import PolicyGuarantee
 from pslab.check.log_check import LogCheck, Violation
 from pslab.check.members import Members, Rates, WorkersTimes
-from pslab.check.ordering import Clock, Frame, Indices, Resumptions, Timers
+from pslab.check.ordering import Clock, Frame, Indices, Resumptions, TimersCheck
 from pslab.check.run_files import MetricsAgree, SummaryAgrees, WeightsAgree
-from pslab.check.tickets import Accounting, OneAtATime, TicketLife, WorkUnits
-from pslab.check.updates import Folds, KeptBack, Staleness, Turns, Versions, Weights
-from pslab.runs.fold import Fold
+from pslab.check.tickets import Accounting, OneAtATime, TicketLife, WorkUnitsCheck
+from pslab.check.updates import Folds, KeptBackCheck, Staleness, TurnsCheck, VersionsCheck, WeightsCheck
+from pslab.runs.fold import LogState
 from pslab.runs.folder import WEIGHTS, Run, RunError, Summary
 from pslab.runs.log import Line, Malformed
 
@@ -45,22 +45,22 @@ def log_checks() -> list[LogCheck]:
         Indices(),
         Clock(),
         Frame(),
-        Timers(),
+        TimersCheck(),
         Members(),
         TicketLife(),
         OneAtATime(),
         Accounting(),
-        WorkUnits(),
+        WorkUnitsCheck(),
         WorkersTimes(),
-        Versions(),
+        VersionsCheck(),
         Rates(),
         Staleness(),
-        Weights(),
+        WeightsCheck(),
         Folds(),
-        Turns(),
-        KeptBack(),
+        TurnsCheck(),
+        KeptBackCheck(),
         Resumptions(),
-        Changes(),
+        ChangesCheck(),
         Controllers(),
         PolicyGuarantee(),
     ]
@@ -86,7 +86,7 @@ def check_run(run: Run) -> CheckResult:
 
 def check_log(log: Iterable[Line | Malformed], more: Sequence[LogCheck] = ()) -> CheckResult:
     """Check a decision log to its end, whatever it violates. Keeps one record per ticket in memory."""
-    checks, state, counter = [*log_checks(), *more], Fold(remember=True), ConservationCounter()
+    checks, state, counter = [*log_checks(), *more], LogState(remember=True), ConservationCounter()
     seeing = [check for check in checks if type(check).see is not LogCheck.see]
     found, unread = list[Violation](), 0
     for entry in log:
@@ -122,7 +122,7 @@ def _skip(checks: Sequence[LogCheck], malformed: Malformed) -> None:
             check.skip(malformed.i)
 
 
-def _notes(state: Fold, checks: Sequence[LogCheck]) -> list[str]:
+def _notes(state: LogState, checks: Sequence[LogCheck]) -> list[str]:
     notes = []
     if state.stop is None:
         notes.append("the log has no stop entry: the job is still running, or was cut off")

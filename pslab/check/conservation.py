@@ -16,7 +16,7 @@ async" is its average.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pslab.runs.fold import Fold
+from pslab.runs.fold import LogState
 from pslab.runs.log import Line, Malformed
 from psserver.decisions import entries as e
 
@@ -63,7 +63,7 @@ class ConservationCounter:
     _given_up: int = 0
     _made: int = 0
 
-    def see(self, entry: Line, state: Fold) -> None:
+    def see(self, entry: Line, state: LogState) -> None:
         match entry.fact:
             case e.Apply() as update:
                 self._see_update(update, state)
@@ -73,20 +73,20 @@ class ConservationCounter:
                 if number in state.tickets:
                     self._given_up += state.age(state.tickets[number])
 
-    def _see_update(self, update: e.Apply, state: Fold) -> None:
+    def _see_update(self, update: e.Apply, state: LogState) -> None:
         used = {part.ticket for part in update.parts}
         self._made += 1
         self._aged += sum(ticket.number not in used for ticket in state.reading())
         self._applied += sum(part.staleness for part in update.parts)
 
-    def result(self, state: Fold) -> Conservation:
+    def result(self, state: LogState) -> Conservation:
         in_flight = sum(state.age(ticket) for ticket in state.reading())
         return Conservation(self._made, self._aged, self._applied, self._dropped, self._given_up, in_flight)
 
 
 def conservation(log: Iterable[Line | Malformed]) -> Conservation:
     """Return both sides of the law for one log; unreadable lines are skipped."""
-    counter, state = ConservationCounter(), Fold()
+    counter, state = ConservationCounter(), LogState()
     for entry in log:
         if isinstance(entry, Line):
             counter.see(entry, state)

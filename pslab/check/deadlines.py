@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pslab.check.log_check import LogCheck
-from pslab.runs.fold import OPEN, Fold
+from pslab.runs.fold import OPEN, LogState
 from pslab.runs.log import Line
 from psserver.decisions import entries as e
 
@@ -50,7 +50,7 @@ class Deadlines(LogCheck):
         if limits is not None and limits.budget < 1:
             waste.credit = float(limits.burst) if waste.credit is None else min(limits.burst, waste.credit)
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         limits = self._limits
         match entry.fact:
             case e.Timer(tag) if limits is None or tag != TAG:
@@ -73,7 +73,7 @@ class Deadlines(LogCheck):
             earned = waste.credit + applied * limits.budget / (1 - limits.budget)
             waste.credit = min(float(limits.burst), earned)
 
-    def _update(self, update: e.Apply, limits: Limits, state: Fold) -> Iterator[str]:
+    def _update(self, update: e.Apply, limits: Limits, state: LogState) -> Iterator[str]:
         workers = {part.worker for part in update.parts}
         used = {part.ticket for part in update.parts}
         if self._size is None:

@@ -15,8 +15,8 @@ from typing import Any
 
 from pslab.check.deadlines import Deadlines, Limits, Waste
 from pslab.check.log_check import LogCheck
-from pslab.check.terms import AT_ONCE, Lead, Start, Terms, constant
-from pslab.runs.fold import Fold
+from pslab.check.terms import AT_ONCE, Lead, PolicyStart, Terms, constant
+from pslab.runs.fold import LogState
 from pslab.runs.log import Line
 from psserver.decisions import entries as e
 
@@ -220,7 +220,7 @@ class PolicyGuarantee(LogCheck):
         # The factor that changes of the policy have set.
         self._changed = 1.0
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         for check in self._checks:
             found = list(check.see(entry, state))
             if not self._unsettled or isinstance(check, AT_ONCE):
@@ -253,11 +253,11 @@ class PolicyGuarantee(LogCheck):
             return
         clocks = next((check.clocks for check in before if isinstance(check, Lead)), None)
         waste = next((check.waste for check in before if isinstance(check, Deadlines)), Waste())
-        start = Start(former, tuple(workers), self._set_scale, self._changed, clocks, waste)
+        start = PolicyStart(former, tuple(workers), self._set_scale, self._changed, clocks, waste)
         self._checks = terms.checks(start)
         yield from misdeclared(job, name, terms)
 
-    def remarks(self, state: Fold) -> Iterator[str]:
+    def remarks(self, state: LogState) -> Iterator[str]:
         for name in sorted(self._unknown):
             yield f"no guarantee is known for policy {name}; only the properties of all policies were checked"
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pslab.runs.fold import Fold
+from pslab.runs.fold import LogState
 from pslab.runs.log import Line
 
 
@@ -33,14 +33,14 @@ class LogCheck:
 
     name = "log check"
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         """Check one entry, in order; `state` is the log before it."""
         return iter(())
 
-    def finish(self, state: Fold) -> Iterator[str]:
+    def finish(self, state: LogState) -> Iterator[str]:
         """Check the log as a whole, after its last entry."""
         return iter(())
 
-    def remarks(self, state: Fold) -> Iterator[str]:
+    def remarks(self, state: LogState) -> Iterator[str]:
         """Yield sentences about what could not be checked. They are no violations."""
         return iter(())

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from pslab.check.log_check import LogCheck
-from pslab.runs.fold import OPEN, Fold, Ticket
+from pslab.runs.fold import OPEN, LoggedTicket, LogState
 from pslab.runs.log import Line
 from psserver.decisions import entries as e
 
@@ -27,7 +27,7 @@ class Members(LogCheck):
         # Workers encode with residuals.
         self._coded = False
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         match entry.fact:
             case e.Join():
                 self._last.pop(entry.fact.worker, None)
@@ -64,7 +64,7 @@ class Members(LogCheck):
             )
         self._last[worker] = (commit.ticket, residual, False)
 
-    def _join(self, fact: e.Join, state: Fold) -> Iterator[str]:
+    def _join(self, fact: e.Join, state: LogState) -> Iterator[str]:
         before = state.members.get(fact.worker)
         if before is not None and not before.gone:
             yield f"{fact.worker} joins, but its incarnation {before.incarnation} has not left"
@@ -79,7 +79,7 @@ class Members(LogCheck):
         yield from _memory(fact, state)
 
 
-def _memory(fact: e.Join, state: Fold) -> Iterator[str]:
+def _memory(fact: e.Join, state: LogState) -> Iterator[str]:
     """Check that a join says what its new process has lost: the memory of the one before, if that had any."""
     committed = state.committed[fact.worker]
     rule = "" if state.job is None else str((state.job.local or {}).get("name"))
@@ -92,7 +92,7 @@ def _memory(fact: e.Join, state: Fold) -> Iterator[str]:
         )
 
 
-def _absent(worker: str, what: str, state: Fold) -> Iterator[str]:
+def _absent(worker: str, what: str, state: LogState) -> Iterator[str]:
     member = state.members.get(worker)
     if member is None:
         yield f"{worker} {what}, but never joined"
@@ -116,7 +116,7 @@ class WorkersTimes(LogCheck):
 
     name = "workers' times"
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         if isinstance(entry.fact, e.Commit):
             yield from _incomplete(entry.fact)
             ticket = state.held.get(entry.fact.ticket)
@@ -136,7 +136,7 @@ def _incomplete(commit: e.Commit) -> Iterator[str]:
         yield f"commit of ticket {commit.ticket} reports {names}, but not the rest"
 
 
-def _fits(commit: e.Commit, now: float, ticket: Ticket) -> Iterator[str]:
+def _fits(commit: e.Commit, now: float, ticket: LoggedTicket) -> Iterator[str]:
     held = (commit.pull or 0.0) + (commit.compute or 0.0)
     before = commit.before or 0.0
     if held > _longest(now - ticket.granted):
@@ -168,7 +168,7 @@ class Rates(LogCheck):
         self._aggregator = "mean"
         self._committed: str | None = None
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         fact = entry.fact
         if isinstance(fact, e.Job):
             self._aggregator = str((fact.tensors or {}).get("aggregator", "mean"))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from pslab.check.log_check import LogCheck
-from pslab.runs.fold import OPEN, Fold
+from pslab.runs.fold import OPEN, LogState
 from pslab.runs.log import Line
 from psserver.decisions import entries as e
 
@@ -16,7 +16,7 @@ class Indices(LogCheck):
     def __init__(self) -> None:
         self._next = 0
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         if entry.i != self._next:
             yield f"index should be {self._next}, got {entry.i}: entries are missing or out of order"
         # Continue from the index that is there, so that one gap is reported once.
@@ -35,7 +35,7 @@ class Clock(LogCheck):
     def __init__(self) -> None:
         self._last = 0.0
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         if entry.t < self._last:
             yield f"t goes back from {self._last} s to {entry.t} s"
         self._last = entry.t
@@ -50,7 +50,7 @@ class Frame(LogCheck):
 
     name = "first and last"
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         first = state.entries == 0
         if first and not isinstance(entry.fact, e.Job):
             yield f"the first entry should be of kind job, got {entry.kind}"
@@ -62,12 +62,12 @@ class Frame(LogCheck):
             elif not isinstance(entry.fact, AFTERWARDS):
                 yield f"{entry.kind} after the job stopped"
 
-    def finish(self, state: Fold) -> Iterator[str]:
+    def finish(self, state: LogState) -> Iterator[str]:
         if state.entries == 0:
             yield "the log is empty"
 
 
-class Timers(LogCheck):
+class TimersCheck(LogCheck):
     """Timers fire while the policy decides, never early, and in the order in which they were due."""
 
     name = "timers"
@@ -78,7 +78,7 @@ class Timers(LogCheck):
         # Tag -> when its last firing was due.
         self._fired: dict[str, int] = {}
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         if not isinstance(entry.fact, e.Timer):
             return
         tag, at = entry.fact.tag, entry.fact.at
@@ -107,7 +107,7 @@ class Resumptions(LogCheck):
         # The version of the newest checkpoint.
         self._ordered = -1
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         saved, self._saved = self._saved, entry.i if isinstance(entry.fact, e.Checkpoint) else None
         match entry.fact:
             case e.Checkpoint(version):
@@ -126,13 +126,13 @@ class Resumptions(LogCheck):
             case _:
                 pass
 
-    def _version(self, what: str, version: int, state: Fold) -> Iterator[str]:
+    def _version(self, what: str, version: int, state: LogState) -> Iterator[str]:
         if state.version is None:
             yield f"{what} of version {version}, before any values were installed"
         elif version != state.version:
             yield f"{what} of version {version}, but {state.version} is current"
 
-    def _leftovers(self, kind: str, state: Fold) -> Iterator[str]:
+    def _leftovers(self, kind: str, state: LogState) -> Iterator[str]:
         present = sorted(member.worker for member in state.members.values() if not member.gone)
         if present:
             yield f"{kind} after a restore, but {present[0]}, a process from before it, has not left"

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pslab.check.log_check import LogCheck
-from pslab.runs.fold import Fold
+from pslab.runs.fold import LogState
 from pslab.runs.folder import Metric, RunError, Summary
 from psserver.weights_file import Saved, WeightsFileError, load
 
@@ -18,7 +18,7 @@ class SummaryAgrees(LogCheck):
         """`summary`: the summary, why it could not be read, or None if there is none."""
         self._summary = summary
 
-    def finish(self, state: Fold) -> Iterator[str]:
+    def finish(self, state: LogState) -> Iterator[str]:
         summary = self._summary
         if isinstance(summary, RunError):
             yield str(summary)
@@ -26,14 +26,14 @@ class SummaryAgrees(LogCheck):
             yield from self._totals(summary, state)
             yield from self._workers(summary, state)
 
-    def remarks(self, state: Fold) -> Iterator[str]:
+    def remarks(self, state: LogState) -> Iterator[str]:
         if self._summary is None and state.stop is not None:
             yield (
                 "the log stops in good order, but summary.json is missing: "
                 "server 0 was killed while it ended, or the file was removed"
             )
 
-    def _totals(self, summary: Summary, state: Fold) -> Iterator[str]:
+    def _totals(self, summary: Summary, state: LogState) -> Iterator[str]:
         if state.stop is None:
             yield "summary.json exists, but the log has no stop entry"
         elif (summary.success, summary.reason) != (state.stop.success, state.stop.reason):
@@ -58,7 +58,7 @@ class SummaryAgrees(LogCheck):
             if stated != found:
                 yield f"summary.json says {stated} {name}, the log {found}"
 
-    def _workers(self, summary: Summary, state: Fold) -> Iterator[str]:
+    def _workers(self, summary: Summary, state: LogState) -> Iterator[str]:
         named = {*summary.contributions, *summary.staleness, *state.committed, *state.applied, *state.dropped}
         for worker in sorted(named):
             committed, applied, dropped = (
@@ -100,7 +100,7 @@ class MetricsAgree(LogCheck):
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = metrics
 
-    def finish(self, state: Fold) -> Iterator[str]:
+    def finish(self, state: LogState) -> Iterator[str]:
         expected = 1
         try:
             for metric in self._metrics:
@@ -126,7 +126,7 @@ class WeightsAgree(LogCheck):
         only."""
         self._path, self._recorded = path, recorded
 
-    def finish(self, state: Fold) -> Iterator[str]:
+    def finish(self, state: LogState) -> Iterator[str]:
         if not self._path.is_file():
             if self._recorded is not None:
                 yield f"summary.json has the weights_sha256 {self._recorded}, but {self._path.name} is missing"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pslab.check.clocks import Clocks
 from pslab.check.deadlines import Deadlines, Limits, Waste
 from pslab.check.log_check import LogCheck
-from pslab.runs.fold import COMMITTED, OPEN, Fold
+from pslab.runs.fold import COMMITTED, OPEN, LogState
 from pslab.runs.log import Line
 from psserver.decisions import entries as e
 
@@ -18,7 +18,7 @@ def constant(staleness: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class PolicyStart:
     """Where a policy begins to decide: at the start, or when it takes over from another one.
 
     `former`: tickets from before, whose staleness it did not bound. `workers`: those that take part. `set_scale`: the
@@ -78,7 +78,7 @@ class Terms:
     every: bool = True
     deadline: Limits | None = None
 
-    def checks(self, start: Start) -> list[LogCheck]:
+    def checks(self, start: PolicyStart) -> list[LogCheck]:
         """Return the checks that these terms need from there on."""
         weighing = Weighing(self, start.former, start.set_scale, start.changed)
         found: list[LogCheck] = [Sizes(self), weighing, Cancelling(self)]
@@ -88,7 +88,7 @@ class Terms:
         if self.norm == "listed":
             found.append(Listing(self.fewest))
         if self.distinct:
-            found.append(Turns())
+            found.append(WaitsCheck())
         if not self.ahead:
             found.append(NoneAhead())
         if self.lead < math.inf:
@@ -102,7 +102,7 @@ class Sizes(LogCheck):
 
     terms: Terms
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         if not isinstance(entry.fact, e.Apply):
             return
         update, terms = entry.fact, self.terms
@@ -138,7 +138,7 @@ class Weighing(LogCheck):
     set_scale: float
     changed: float = 1.0
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         match entry.fact:
             case e.Rate(_, _, scale):
                 self.set_scale = scale
@@ -174,7 +174,7 @@ class Weighing(LogCheck):
             return "this policy drops nothing"
         return f"the policy's bound is {bound}" if staleness <= bound else ""
 
-    def _counts(self, update: e.Apply, state: Fold) -> list[int]:
+    def _counts(self, update: e.Apply, state: LogState) -> list[int]:
         """Return how much each part counts: one, or the samples of its commit."""
         if not self.terms.samples:
             return [1] * len(update.parts)
@@ -217,7 +217,7 @@ class Barrier(LogCheck):
         self._roster: set[str] = set()
         self._dropped: set[str] = set()
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         match entry.fact:
             case e.Drop(worker):
                 self._dropped.add(worker)
@@ -226,7 +226,7 @@ class Barrier(LogCheck):
                 self._roster = {member.worker for member in state.playing()}
                 self._dropped.clear()
 
-    def _missing(self, update: e.Apply, state: Fold) -> Iterator[str]:
+    def _missing(self, update: e.Apply, state: LogState) -> Iterator[str]:
         present = ({member.worker for member in state.playing()} & self._roster) - self._dropped
         missing = sorted(present - {part.worker for part in update.parts})
         if len(missing) > self._backup:
@@ -246,7 +246,7 @@ class Listing(LogCheck):
 
     fewest: int
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         match entry.fact:
             case e.Fold(ticket):
                 yield f"ticket {ticket} is summed before its update; this policy needs all contributions at once"
@@ -259,10 +259,10 @@ class Listing(LogCheck):
                     )
 
 
-class Turns(LogCheck):
+class WaitsCheck(LogCheck):
     """A worker that has contributed to the coming update waits for it."""
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         if not isinstance(entry.fact, e.Grant):
             return
         worker, ticket = entry.fact.worker, entry.fact.ticket
@@ -276,7 +276,7 @@ class Turns(LogCheck):
 class NoneAhead(LogCheck):
     """No ticket is granted to a worker that holds one."""
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         if isinstance(entry.fact, e.Grant) and entry.fact.ahead:
             yield (
                 f"{entry.fact.worker} is granted ticket {entry.fact.ticket} ahead, "
@@ -294,7 +294,7 @@ class Lead(LogCheck):
         self._slack = slack
         self.clocks = clocks
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         clocks = self.clocks
         clocks.see(entry.fact)
         if isinstance(entry.fact, e.Grant) and clocks.lead(entry.fact.worker) > self._slack:
@@ -313,7 +313,7 @@ class Cancelling(LogCheck):
         # An update was made, and the cancels after it are not over yet.
         self._updated = False
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         if self._updated and not isinstance(entry.fact, e.Cancel):
             self._updated = False
             yield from self._spared(state)
@@ -323,7 +323,7 @@ class Cancelling(LogCheck):
             case e.Cancel(worker, ticket, reason) if reason.startswith("version "):
                 yield from self._cancelled(worker, ticket, state)
 
-    def _spared(self, state: Fold) -> Iterator[str]:
+    def _spared(self, state: LogState) -> Iterator[str]:
         """Yield a sentence for each open ticket that the last update should have cancelled."""
         assert self._age is not None
         for ticket in state.reading():
@@ -333,7 +333,7 @@ class Cancelling(LogCheck):
                     f"its base; the policy cancels at {self._age}"
                 )
 
-    def _cancelled(self, worker: str, number: int, state: Fold) -> Iterator[str]:
+    def _cancelled(self, worker: str, number: int, state: LogState) -> Iterator[str]:
         ticket = state.tickets.get(number)
         if self._age is None:
             yield f"ticket {number} of {worker} is cancelled for an update: this policy cancels nothing"

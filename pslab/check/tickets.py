@@ -12,8 +12,8 @@ from pslab.runs.fold import (
     DROPPED,
     INSTALLED,
     OPEN,
-    Fold,
-    Ticket,
+    LoggedTicket,
+    LogState,
 )
 from pslab.runs.log import Line
 from psserver.decisions import entries as e
@@ -46,7 +46,7 @@ class TicketLife(LogCheck):
 
     name = "tickets"
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         match entry.fact:
             case e.Initialise(_, number) | e.Grant(_, number):
                 if number in state.tickets:
@@ -65,7 +65,7 @@ class TicketLife(LogCheck):
                     yield from _move(entry.kind, part.ticket, part.worker, state)
 
 
-def _move(kind: str, number: int, worker: str | None, state: Fold) -> Iterator[str]:
+def _move(kind: str, number: int, worker: str | None, state: LogState) -> Iterator[str]:
     ticket = state.tickets.get(number)
     if ticket is None:
         yield f"{kind} of ticket {number}, which was never granted"
@@ -78,7 +78,7 @@ def _move(kind: str, number: int, worker: str | None, state: Fold) -> Iterator[s
         yield f"{kind} of ticket {number}, which was {_purpose(ticket)}"
 
 
-def _purpose(ticket: Ticket) -> str:
+def _purpose(ticket: LoggedTicket) -> str:
     return "for the initial values" if ticket.base is None else "for a gradient"
 
 
@@ -91,7 +91,7 @@ class OneAtATime(LogCheck):
         # Not the fold's tickets: here a ticket stays open until an entry of its own worker ends it.
         self._open: dict[str, list[int]] = {}
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         match entry.fact:
             case e.Initialise(worker, number):
                 yield from self._begin(worker, number, False)
@@ -123,7 +123,7 @@ class Accounting(LogCheck):
 
     name = "accounting"
 
-    def finish(self, state: Fold) -> Iterator[str]:
+    def finish(self, state: LogState) -> Iterator[str]:
         for worker in sorted({*state.committed, *state.applied, *state.dropped}):
             committed, applied, dropped = (
                 state.committed[worker],
@@ -148,7 +148,7 @@ Place = tuple[int, int, int]
 
 
 @dataclass(slots=True)
-class Unit:
+class DealtUnit:
     """`length`: its number of parts, None while unknown. `parts`: state of each part that was dealt."""
 
     length: int | None
@@ -159,19 +159,19 @@ class Unit:
         return [part for part in range(self.length or 0) if self.parts.get(part, OUT) == OUT]
 
 
-class WorkUnits(LogCheck):
+class WorkUnitsCheck(LogCheck):
     """Each part of a work unit is applied once per epoch, and dealt again only after it came to nothing."""
 
     name = "work units"
 
     def __init__(self) -> None:
         self._terms: e.Work | None = None
-        self._units: dict[tuple[int, int], Unit] = {}
+        self._units: dict[tuple[int, int], DealtUnit] = {}
         # Ticket without a fate -> the part (epoch, unit, part) that it takes.
         self._places: dict[int, Place] = {}
         self._skipped = 0
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         match entry.fact:
             case e.Work() as terms:
                 if state.version is not None and any(state.playing()):
@@ -213,7 +213,7 @@ class WorkUnits(LogCheck):
         early = min((other for other, _, _ in self._places.values()), default=epoch)
         if terms.apart and early < epoch:
             yield f"ticket {grant.ticket} takes {_named(epoch, unit, part)} before epoch {early} has counted"
-        found = self._units.setdefault((epoch, unit), Unit(terms.length or None))
+        found = self._units.setdefault((epoch, unit), DealtUnit(terms.length or None))
         if part in found.parts:
             yield f"ticket {grant.ticket} takes {_named(epoch, unit, part)}, which is {found.parts[part]} already"
         found.parts.setdefault(part, OUT)
@@ -251,7 +251,7 @@ class WorkUnits(LogCheck):
         epoch, unit, part = place
         self._units[epoch, unit].parts[part] = ENDED
 
-    def finish(self, state: Fold) -> Iterator[str]:
+    def finish(self, state: LogState) -> Iterator[str]:
         terms, stop = self._terms, state.stop
         if terms is None or stop is None or not stop.reason.startswith(COMPLETE):
             return
@@ -265,7 +265,7 @@ class WorkUnits(LogCheck):
                 elif missing := found.missing():
                     yield f"{_named(epoch, unit, missing[0])} was not counted, although the log says that {COMPLETE}"
 
-    def remarks(self, state: Fold) -> Iterator[str]:
+    def remarks(self, state: LogState) -> Iterator[str]:
         if self._skipped:
             yield f"{self._skipped} parts of work units were skipped: they were given up or dropped too often"
 

@@ -4,12 +4,12 @@ import math
 from collections.abc import Iterator
 
 from pslab.check.log_check import LogCheck
-from pslab.runs.fold import Fold
+from pslab.runs.fold import LogState
 from pslab.runs.log import Line
 from psserver.decisions import entries as e
 
 
-class Versions(LogCheck):
+class VersionsCheck(LogCheck):
     """Version 0 is installed once, right behind the model that it settles; every update adds one, and a grant names the
     current version."""
 
@@ -19,7 +19,7 @@ class Versions(LogCheck):
         # Whether the entry before settled the model.
         self._settled = False
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         current = state.version
         settled, self._settled = self._settled, isinstance(entry.fact, e.Model)
         if settled and not isinstance(entry.fact, e.Install):
@@ -52,7 +52,7 @@ class Staleness(LogCheck):
 
     name = "staleness"
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         match entry.fact:
             case e.Apply(version, _, _, parts):
                 for part in parts:
@@ -65,7 +65,7 @@ class Staleness(LogCheck):
                         f" - base {ticket.base} = {state.age(ticket)}"
                     )
 
-    def _part(self, version: int, part: e.Part, state: Fold) -> Iterator[str]:
+    def _part(self, version: int, part: e.Part, state: LogState) -> Iterator[str]:
         ticket = state.tickets.get(part.ticket)
         if ticket is not None and ticket.base is not None and part.base != ticket.base:
             yield f"ticket {part.ticket} is applied with base {part.base}, but was granted {ticket.base}"
@@ -76,12 +76,12 @@ class Staleness(LogCheck):
             )
 
 
-class Weights(LogCheck):
+class WeightsCheck(LogCheck):
     """A part's weight is its factor times the update's scale, and nothing else."""
 
     name = "weights"
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         if not isinstance(entry.fact, e.Apply):
             return
         for part in entry.fact.parts:
@@ -101,7 +101,7 @@ class Folds(LogCheck):
     def __init__(self) -> None:
         self._open: list[e.Fold] = []
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         match entry.fact:
             case e.Fold(number) as fold:
                 if any(other.ticket == number for other in self._open):
@@ -133,12 +133,12 @@ class Folds(LogCheck):
                     f" {fold.compensation}, but the update says {part.factor}, {part.compensation}"
                 )
 
-    def finish(self, state: Fold) -> Iterator[str]:
+    def finish(self, state: LogState) -> Iterator[str]:
         if self._open and state.stop is not None and state.stop.success:
             yield f"tickets {[fold.ticket for fold in self._open]} were folded, but never applied"
 
 
-class Turns(LogCheck):
+class TurnsCheck(LogCheck):
     """In a round without newcomers, contributions are summed in the order of their turns."""
 
     name = "turns"
@@ -149,7 +149,7 @@ class Turns(LogCheck):
         # A policy that sums in the order of arrival may have taken over tickets with turns.
         self._unsettled = False
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         match entry.fact:
             case e.Grant(worker):
                 member = state.members.get(worker)
@@ -167,7 +167,7 @@ class Turns(LogCheck):
                 self._unsettled = isinstance(entry.fact, e.Policy)
 
 
-class KeptBack(LogCheck):
+class KeptBackCheck(LogCheck):
     """Elements are kept back of versions that were made, once of each and in their order, and at least one."""
 
     name = "kept back"
@@ -175,7 +175,7 @@ class KeptBack(LogCheck):
     def __init__(self) -> None:
         self._newest = 0
 
-    def see(self, entry: Line, state: Fold) -> Iterator[str]:
+    def see(self, entry: Line, state: LogState) -> Iterator[str]:
         match entry.fact:
             case e.Nonfinite(version, kept):
                 if not self._newest < version <= (state.version or 0):

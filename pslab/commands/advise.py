@@ -8,11 +8,11 @@ import click
 
 from pslab.advise.shelf import RATES, Candidate, candidates, first_choice, seconds_of
 from pslab.advise.source import AdviceError, load_source, to_be_played
-from pslab.commands.compare import Comparison, comparison_of, show
+from pslab.commands.compare import CompareOptions, comparison_of, show
 from pslab.commands.failure import EPILOG, failures, writing
 from pslab.commands.sweep import Sweeping
 from pslab.compare.groups import Goals, measured
-from pslab.compare.halving import Result, halving, result_of, score
+from pslab.compare.halving import RungResult, halving, result_of, score
 from pslab.display.progress import print_json
 from pslab.experiment import Experiment
 from pslab.launch.simulated import SharedTrainers
@@ -138,7 +138,7 @@ class _Plays:
     def __init__(self, experiment: Experiment, running: Sweeping, goals: Goals) -> None:
         self.experiment, self.running, self._goals = experiment, running, goals
         self._played = to_be_played(experiment, goals)
-        self.results: dict[Candidate, list[Result]] = {}
+        self.results: dict[Candidate, list[RungResult]] = {}
         self.runs: dict[Candidate, list[Run]] = {}
 
     def play(self, chosen: Sequence[Candidate], seeds: int) -> list[Candidate]:
@@ -154,7 +154,7 @@ class _Plays:
                 run = made.get(cell.name)
                 self.runs[each] += [] if run is None else [run]
                 found = None if run is None else result_of(measured(run, self._goals), self._goals)
-                self.results[each].append(found or Result(math.inf, math.inf))
+                self.results[each].append(found or RungResult(math.inf, math.inf))
         return left
 
     def _rank(self, each: Candidate) -> tuple[float, ...]:
@@ -163,7 +163,7 @@ class _Plays:
 
 
 def _say(
-    chosen: Sequence[Candidate], plays: _Plays, skipped: Sequence[str], folder: Path, how: Comparison
+    chosen: Sequence[Candidate], plays: _Plays, skipped: Sequence[str], folder: Path, how: CompareOptions
 ) -> None:
     """Write the first choice as an experiment file, and say what it is and how sure that is."""
     first, file = chosen[0], folder / "first.toml"

@@ -9,7 +9,15 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from pslab.certificates import CA, CertificateFolder, Held, Made, ServerHost, Wanted, parse_servers
+from pslab.certificates import (
+    CA,
+    CertificateFolder,
+    HeldCertificate,
+    MadeCertificates,
+    ServerHost,
+    WantedCertificate,
+    parse_servers,
+)
 from pslab.commands.failure import EPILOG, Failure, console
 from pslab.display.progress import print_json
 from pswire.addresses import AddressError
@@ -126,23 +134,23 @@ def _observers(given: int | None, folder: Path, servers: str | None, workers: in
     return int(bool(servers or workers or any_worker) and not (folder / f"{CA}.pem").exists())
 
 
-def _wanted_servers(hosts: Sequence[ServerHost], shared: bool) -> list[Wanted]:
+def _wanted_servers(hosts: Sequence[ServerHost], shared: bool) -> list[WantedCertificate]:
     if shared:
         if not hosts:
             raise IdentityError("--any-server: expected --servers with the names of the servers, got none")
-        return [Wanted(Role.SERVER, "", tuple(name for host in hosts for name in host.names))]
-    return [Wanted(Role.SERVER, f"server-{index}", host.names) for index, host in enumerate(hosts)]
+        return [WantedCertificate(Role.SERVER, "", tuple(name for host in hosts for name in host.names))]
+    return [WantedCertificate(Role.SERVER, f"server-{index}", host.names) for index, host in enumerate(hosts)]
 
 
-def _wanted(workers: int, any_worker: bool, observers: int) -> Iterator[Wanted]:
+def _wanted(workers: int, any_worker: bool, observers: int) -> Iterator[WantedCertificate]:
     if any_worker:
-        yield Wanted(Role.WORKER, "")
+        yield WantedCertificate(Role.WORKER, "")
     # The names that ps-worker uses for itself.
-    yield from (Wanted(Role.WORKER, f"w{index}") for index in range(workers))
-    yield from (Wanted(Role.OBSERVER, f"observer-{index}") for index in range(observers))
+    yield from (WantedCertificate(Role.WORKER, f"w{index}") for index in range(workers))
+    yield from (WantedCertificate(Role.OBSERVER, f"observer-{index}") for index in range(observers))
 
 
-def _table(held: Sequence[Held]) -> Table:
+def _table(held: Sequence[HeldCertificate]) -> Table:
     table = Table(header_style="bold")
     for title in ("file", "of", "for hosts", "until"):
         table.add_column(title, overflow="fold")
@@ -153,7 +161,7 @@ def _table(held: Sequence[Held]) -> Table:
     return table
 
 
-def _until(held: Held) -> str:
+def _until(held: HeldCertificate) -> str:
     ends = held.certificate.ends
     left = (ends - datetime.datetime.now(datetime.UTC)) / datetime.timedelta(days=1)
     if left <= 0:
@@ -161,7 +169,7 @@ def _until(held: Held) -> str:
     return f"{ends:%Y-%m-%d}, {left:.0f} days" + (": renew it" if left < SOON else "")
 
 
-def _facts(held: Held, files: TlsFiles) -> dict[str, object]:
+def _facts(held: HeldCertificate, files: TlsFiles) -> dict[str, object]:
     found = held.certificate
     return {
         "name": held.stem,
@@ -174,7 +182,7 @@ def _facts(held: Held, files: TlsFiles) -> dict[str, object]:
     }
 
 
-def _say(folder: Path, made: Made) -> None:
+def _say(folder: Path, made: MadeCertificates) -> None:
     kept = f"; {len(made.kept)} existing ones are unchanged" if made.kept else ""
     new = ", ".join(made.new) or "none"
     console().print(f"cluster {made.cluster}, new: {new}{kept}", soft_wrap=True)
@@ -185,7 +193,9 @@ def _say(folder: Path, made: Made) -> None:
     )
 
 
-def _commands(folder: CertificateFolder, hosts: Sequence[ServerHost], held: Sequence[Held]) -> Iterator[str]:
+def _commands(
+    folder: CertificateFolder, hosts: Sequence[ServerHost], held: Sequence[HeldCertificate]
+) -> Iterator[str]:
     """Yield commands to paste, with the current paths of the files."""
     addresses = ",".join(str(host.address) for host in hosts)
     stems = [each.stem for each in held if each.stem != CA]

@@ -12,7 +12,7 @@ from rich.console import Console
 from pslab.commands.failure import EPILOG, console, failures, say_unfinished
 from pslab.compare.charts import PLOTS, check_target, write_picture
 from pslab.compare.group_table import columns_for, compare_json, compare_table
-from pslab.compare.groups import MEASURES, Goals, Group, best_of_each, goal_of, grouped
+from pslab.compare.groups import MEASURES, Goals, RunGroup, best_of_each, goal_of, grouped
 from pslab.display.progress import print_json
 from pslab.display.tables import tables_view
 from pslab.runs.folder import Run, RunError, later_jobs
@@ -27,7 +27,7 @@ WIDE = 190
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class CompareOptions:
     """Requested output. `pictures`: (plot, file). `goals`: thresholds. `columns`: measures; empty for the default."""
 
     goals: Goals
@@ -109,7 +109,7 @@ def comparison_of(
     pictures: tuple[tuple[str, Path], ...] = (),
     columns: tuple[str, ...] = (),
     as_json: bool = False,
-) -> Comparison:
+) -> CompareOptions:
     """Return the requested output. Raises RunError for options that exclude each other or lack a package."""
     goals = Goals(training_loss, accuracy)
     if columns and as_json:
@@ -125,10 +125,10 @@ def comparison_of(
         check_target(file)
     if pictures and not (find_spec("matplotlib") and find_spec("pandas")):
         raise RunError(f"charts need matplotlib and pandas: {how_to_install('examples')}")
-    return Comparison(goals, columns, best, pictures, as_json)
+    return CompareOptions(goals, columns, best, pictures, as_json)
 
 
-def show(runs: Sequence[Run], how: Comparison) -> None:
+def show(runs: Sequence[Run], how: CompareOptions) -> None:
     """Print the comparison and write its files. Raises RunError for a run that cannot be read."""
     groups = grouped(runs, how.goals)
     if how.best:
@@ -143,7 +143,7 @@ def show(runs: Sequence[Run], how: Comparison) -> None:
         click.echo(f"chart: {file}")
 
 
-def _print_tables(groups: Sequence[Group], how: Comparison) -> None:
+def _print_tables(groups: Sequence[RunGroup], how: CompareOptions) -> None:
     screen = console()
     if not screen.is_terminal:
         screen = Console(highlight=False, width=WIDE)

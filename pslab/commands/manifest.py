@@ -6,7 +6,7 @@ import click
 
 from pslab.commands.failure import EPILOG, Failure, failures
 from pslab.launch.experiments import load
-from pslab.manifests.request import KINDS, ManifestError, Request
+from pslab.manifests.request import KINDS, ManifestError, ManifestRequest
 from pswire.command.options import overrides_option
 from pswire.config.experiment import ExperimentError
 
@@ -67,7 +67,7 @@ def manifest(
             "TLS anybody who reaches the pods can join and read the model"
         )
     with failures(ExperimentError, ManifestError):
-        request = Request(load(experiment, overrides), image, kind, tls, claim)
+        request = ManifestRequest(load(experiment, overrides), image, kind, tls, claim)
     if tls is None:
         click.echo("note: without --tls anybody who reaches the pods can join and read the model", err=True)
     if claim is None:

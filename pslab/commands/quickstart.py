@@ -25,7 +25,7 @@ PICTURE = "loss.png"
 
 
 @dataclass(frozen=True)
-class Stop:
+class TourRun:
     """One of the three runs of the tour."""
 
     policy: str
@@ -50,7 +50,7 @@ def examples() -> Path:
 
 
 def tour(
-    out: Path, overrides: Sequence[str], display: Callable[[str], Display], report: Callable[[Stop], None]
+    out: Path, overrides: Sequence[str], display: Callable[[str], Display], report: Callable[[TourRun], None]
 ) -> int:
     """Run the three experiments in turn into folders below `out`, and return an exit code.
 
@@ -65,7 +65,7 @@ def tour(
         finished = run_real(
             experiment, display(policy), LocalLauncher(folder.parent), out=out / policy, force=True
         )
-        stop = Stop(policy, finished, _check(finished.folder))
+        stop = TourRun(policy, finished, _check(finished.folder))
         report(stop)
         worst = worst or stop.code
         if finished.result.verdict.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
@@ -119,7 +119,7 @@ def quickstart(context: click.Context, overrides: tuple[str, ...], out: Path) ->
     context.exit(int(code))
 
 
-def _print(screen: Console, stop: Stop) -> None:
+def _print(screen: Console, stop: TourRun) -> None:
     screen.print(outcome_text(stop.finished))
     if stop.verdict is None:
         screen.print("check: there is no decision log")

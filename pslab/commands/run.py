@@ -13,7 +13,7 @@ from pslab.display.outcome import outcome_json, outcome_text
 from pslab.display.progress import print_json
 from pslab.experiment import Experiment
 from pslab.launch.engines.launcher import EngineError
-from pslab.launch.engines.registry import ENGINES, Options, engine_named, engines_text
+from pslab.launch.engines.registry import ENGINES, EngineOptions, engine_named, engines_text
 from pslab.launch.experiments import checked, of_script
 from pslab.launch.job_place import with_job
 from pslab.runs.folder import EXPERIMENT, RunError
@@ -134,7 +134,7 @@ def run(
     if resume is not None and (out is None or force):
         raise Failure("--resume: expected --out RUN of an experiment's run, without --force")
     machines = tuple(part for part in (hosts or "").split(",") if part.strip())
-    engine = Options(hosts=machines, address=address)
+    engine = EngineOptions(hosts=machines, address=address)
     how = RunOptions(out, force, resume, restarts, log_format, as_json, quiet, engine)
     with failures(EngineError, ExperimentError, OptimizerError, RunError, JobError):
         if script is None:

@@ -7,7 +7,7 @@ import click
 
 from pslab.display.progress import choose
 from pslab.experiment import Experiment
-from pslab.launch.engines.registry import Options, check, engine_named, launcher_for
+from pslab.launch.engines.registry import EngineOptions, check, engine_named, launcher_for
 from pslab.launch.experiments import FinishedRun, run_real
 from pslab.launch.simulated import run_simulated
 from pslab.launch.tasks import Daemons
@@ -27,7 +27,7 @@ class RunOptions:
     log_format: str
     as_json: bool
     quiet: bool
-    options: Options
+    options: EngineOptions
 
 
 def train(experiment: Experiment, how: RunOptions) -> FinishedRun:

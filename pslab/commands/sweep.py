@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from pslab.commands.compare import Comparison, comparison_of, comparison_options, show
+from pslab.commands.compare import CompareOptions, comparison_of, comparison_options, show
 from pslab.commands.failure import EPILOG, failures
 from pslab.compare.groups import measured
-from pslab.compare.halving import Budget, Result, halving, result_of, score
-from pslab.compare.sweep import Cell, Outcome, SweepError, cells, left_out_text, sweep
+from pslab.compare.halving import RungBudget, RungResult, halving, result_of, score
+from pslab.compare.sweep import Cell, CellOutcome, SweepError, cells, left_out_text, sweep
 from pslab.display.progress import print_json
 from pslab.experiment import Experiment
 from pslab.launch.engines.launcher import EngineError
@@ -84,7 +84,7 @@ def sweep_command(
         if halve is None:
             runs = running.run(cells(experiment, overrides, varied, repeat))
         else:
-            rungs = Budget.parse(halve, base).settings()
+            rungs = RungBudget.parse(halve, base).settings()
             runs = running.halve(lambda rung: cells(experiment, overrides, (*varied, rung), repeat), rungs)
         if runs:
             show(runs, how)
@@ -97,7 +97,7 @@ class Sweeping:
     """Runs that are made and reported one after the other."""
 
     def __init__(
-        self, experiment: Path, folder: Path, how: Comparison, trainers: SharedTrainers | None = None
+        self, experiment: Path, folder: Path, how: CompareOptions, trainers: SharedTrainers | None = None
     ) -> None:
         """`trainers`: of simulated runs of one job."""
         self._experiment, self._folder, self._how, self._trainers = experiment, folder, how, trainers
@@ -122,7 +122,7 @@ class Sweeping:
             self._left_out = left_out
             click.echo(left_out, err=True)
 
-        def report(outcome: Outcome) -> None:
+        def report(outcome: CellOutcome) -> None:
             nonlocal count
             count += 1
             self._codes.append(outcome.code)
@@ -133,7 +133,7 @@ class Sweeping:
     def halve(self, grid_of: Callable[[str], Sequence[Cell]], rungs: Sequence[str]) -> list[Run]:
         """Return the runs of the last rung. A single remaining setting skips to it."""
         runs: list[Run] = []
-        results: dict[tuple[str, ...], list[Result]] = {}
+        results: dict[tuple[str, ...], list[RungResult]] = {}
         # The last choice of a cell is that of the rung.
         choices = dict.fromkeys(cell.choice[:-1] for cell in grid_of(rungs[0]))
         done = ""
@@ -163,7 +163,7 @@ class Sweeping:
             click.echo(f"  {name}")
 
 
-def _print_outcome(outcome: Outcome, number: int, total: int, how: Comparison) -> None:
+def _print_outcome(outcome: CellOutcome, number: int, total: int, how: CompareOptions) -> None:
     if how.as_json:
         print_json(
             {

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pslab.compare.groups import Goals, Group, Measured, Spread
+from pslab.compare.groups import Goals, Measured, RunGroup, Spread
 
 FAILED, UNFINISHED = "failed", "unfinished"
 
@@ -60,7 +60,7 @@ def columns_for(goals: Goals, chosen: Sequence[str] = ()) -> list[Column]:
 
 
 def compare_table(
-    groups: Sequence[Group], columns: Sequence[Column], screen: Console
+    groups: Sequence[RunGroup], columns: Sequence[Column], screen: Console
 ) -> tuple[Table, list[str]]:
     """Return a table with one line per group, and the titles of the columns for which `screen` has no room.
 
@@ -72,13 +72,13 @@ def compare_table(
     return _table(groups, shown), [column.title for column in columns[len(shown) :]]
 
 
-def _width(groups: Sequence[Group], columns: Sequence[Column], screen: Console) -> int:
+def _width(groups: Sequence[RunGroup], columns: Sequence[Column], screen: Console) -> int:
     """Return the least width of the table, in which only labels are folded."""
     unlimited = screen.options.update(width=10**6)
     return screen.measure(_table(groups, columns, LABEL), options=unlimited).maximum
 
 
-def _table(groups: Sequence[Group], columns: Sequence[Column], label: int | None = None) -> Table:
+def _table(groups: Sequence[RunGroup], columns: Sequence[Column], label: int | None = None) -> Table:
     """Return the table. `label`: width limit of the labels."""
     table = Table(
         title="Policies", title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
@@ -102,13 +102,13 @@ def state_of(run: Measured) -> str:
     return "" if run.run.summary.success else FAILED
 
 
-def states_of(group: Group) -> dict[str, int]:
+def states_of(group: RunGroup) -> dict[str, int]:
     """Return how many runs of a group failed, and how many have not finished."""
     states = Counter(state_of(run) for run in group.runs)
     return {state: states[state] for state in (FAILED, UNFINISHED)}
 
 
-def measure_text(group: Group, column: Column) -> str:
+def measure_text(group: RunGroup, column: Column) -> str:
     """Return a measure as `spread_text`, with the number of runs that have it if not all do."""
     found = group.spread(column.measure)
     few = f" ({found.count} of {len(group.runs)})" if 0 < found.count < len(group.runs) else ""
@@ -123,7 +123,7 @@ def spread_text(spread: Spread, digits: int, factor: float = 1.0) -> str:
     return mean if math.isnan(spread.deviation) else f"{mean} ±{factor * spread.deviation:.{digits}f}"
 
 
-def compare_json(groups: Sequence[Group]) -> dict[str, Any]:
+def compare_json(groups: Sequence[RunGroup]) -> dict[str, Any]:
     """Return everything that the table shows, and the parts of every worker; NaN for what was not measured."""
     names = sorted({name for group in groups for run in group.runs for name in run.values})
     return {

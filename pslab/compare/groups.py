@@ -119,7 +119,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RunGroup:
     """Runs with the same settings but for the seed."""
 
     label: str
@@ -144,7 +144,7 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(mean, deviation, len(finite))
 
 
-def grouped(runs: Iterable[Run], goals: Goals = NO_GOALS) -> list[Group]:
+def grouped(runs: Iterable[Run], goals: Goals = NO_GOALS) -> list[RunGroup]:
     """Measure runs. Return one group per setting, in the order in which they first appear.
 
     A label has the policy and every other setting in which the runs differ, or the folder's name if these are many.
@@ -159,10 +159,10 @@ def grouped(runs: Iterable[Run], goals: Goals = NO_GOALS) -> list[Group]:
     members: dict[tuple[str, ...], list[Measured]] = {}
     for run in found:
         members.setdefault(tuple(repr(run.settings.get(key)) for key in varied), []).append(run)
-    return [Group(_label(group[0], found, varied), tuple(group)) for group in members.values()]
+    return [RunGroup(_label(group[0], found, varied), tuple(group)) for group in members.values()]
 
 
-def varied_settings(groups: Sequence[Group]) -> dict[str, list[Any]]:
+def varied_settings(groups: Sequence[RunGroup]) -> dict[str, list[Any]]:
     """Return key -> different values, for every setting in which the groups differ."""
     runs = [group.runs[0] for group in groups]
     return {
@@ -207,7 +207,7 @@ def goal_of(goals: Goals) -> str:
     return "seconds_to_training_loss" if goals.accuracy is None else "seconds_to_accuracy"
 
 
-def best_of_each(groups: Sequence[Group], goals: Goals) -> list[Group]:
+def best_of_each(groups: Sequence[RunGroup], goals: Goals) -> list[RunGroup]:
     """Return for each [policy] the group that reaches the goal first on average, the fastest policy first.
 
     So each policy runs with its best learning rate: one rate for all would be unfair. A group counts only if all of its
@@ -216,18 +216,18 @@ def best_of_each(groups: Sequence[Group], goals: Goals) -> list[Group]:
     """
     measure = goal_of(goals)
 
-    def key(group: Group) -> tuple[float, float]:
+    def key(group: RunGroup) -> tuple[float, float]:
         found = group.spread(measure)
         missing = 1 - found.count / len(group.runs)
         return missing, math.inf if math.isnan(found.mean) else found.mean
 
-    by_policy: dict[str, list[Group]] = {}
+    by_policy: dict[str, list[RunGroup]] = {}
     for group in groups:
         by_policy.setdefault(_knobs_of(group), []).append(group)
     return sorted((min(members, key=key) for members in by_policy.values()), key=key)
 
 
-def _knobs_of(group: Group) -> str:
+def _knobs_of(group: RunGroup) -> str:
     """Return name and knobs of the policy, without the learning rate of its local rule."""
     knobs = group.runs[0].run.summary.policy
     return repr(sorted((key, value) for key, value in knobs.items() if key != "learning_rate"))

@@ -16,7 +16,7 @@ Rung = TypeVar("Rung")
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class RungBudget:
     """The number that grows from rung to rung: `key` from `start` to `end`, which the experiment names."""
 
     key: str
@@ -24,7 +24,7 @@ class Budget:
     end: int
 
     @classmethod
-    def parse(cls, text: str, experiment: Experiment) -> "Budget":
+    def parse(cls, text: str, experiment: Experiment) -> "RungBudget":
         """Read ``job.epochs=1``; `experiment` has the end. Raises SweepError."""
         key, equals, value = text.partition("=")
         section, _, name = key.strip().partition(".")
@@ -65,25 +65,25 @@ def halving(
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RungResult:
     """What one run gave. `seconds`: to the goal, infinite if it was missed; `cost`: at the end, infinite if unknown."""
 
     seconds: float
     cost: float
 
 
-def result_of(run: Measured, goals: Goals) -> Result:
+def result_of(run: Measured, goals: Goals) -> RungResult:
     """Without a goal all runs reach it at once, unless they fail. The cost is -accuracy, else a loss."""
     if not run.run.summary.success:
-        return Result(math.inf, math.inf)
+        return RungResult(math.inf, math.inf)
     values, goal = run.values, goals.accuracy is not None or goals.training_loss is not None
     seconds = values[goal_of(goals)] if goal else 0.0
     costs = (-values["accuracy"], values["held_out_loss"], values["training_loss"])
     cost = next((cost for cost in costs if math.isfinite(cost)), math.inf)
-    return Result(seconds if math.isfinite(seconds) else math.inf, cost)
+    return RungResult(seconds if math.isfinite(seconds) else math.inf, cost)
 
 
-def score(results: Collection[Result]) -> tuple[float, float, float]:
+def score(results: Collection[RungResult]) -> tuple[float, float, float]:
     """Rank a setting by its runs; lower is better: the share that missed the goal, the mean time to it, the mean cost.
 
     Means are of the runs that have the number.

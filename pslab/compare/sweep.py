@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pslab.display.progress import Quiet
 from pslab.experiment import Experiment
-from pslab.launch.engines.registry import Options, engine_named, launcher_for
+from pslab.launch.engines.registry import EngineOptions, engine_named, launcher_for
 from pslab.launch.experiments import FinishedRun, checked, run_real
 from pslab.launch.job_place import with_job
 from pslab.launch.simulated import SharedTrainers, run_simulated
@@ -180,7 +180,7 @@ def _part(key: str, value: object, text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CellOutcome:
     """The result of a cell. `kept`: its run was finished before; then `code` is 0."""
 
     cell: Cell
@@ -194,7 +194,7 @@ def sweep(
     path: Path,
     cells: Sequence[Cell],
     out: Path,
-    report: Callable[[Outcome], None],
+    report: Callable[[CellOutcome], None],
     trainers: SharedTrainers | None = None,
 ) -> list[Run]:
     """Run the cells, and return the runs with a summary, in order. `report` is called after each cell.
@@ -214,18 +214,18 @@ def sweep(
     return runs
 
 
-def _one(path: Path, cell: Cell, folder: Path, trainers: SharedTrainers | None) -> Outcome:
+def _one(path: Path, cell: Cell, folder: Path, trainers: SharedTrainers | None) -> CellOutcome:
     if finished(folder, cell):
-        return Outcome(cell, folder, True, ExitCode.OK)
+        return CellOutcome(cell, folder, True, ExitCode.OK)
     experiment = cell.experiment
     if engine_named(experiment.run.engine).make is None:
         done: FinishedRun = run_simulated(experiment, out=folder, force=True, quiet=True, trainers=trainers)
     else:
         experiment = checked(with_job(experiment, path), path)
-        launcher = launcher_for(experiment, Options(), Path.cwd())
+        launcher = launcher_for(experiment, EngineOptions(), Path.cwd())
         done = run_real(experiment, Quiet(), launcher, out=folder, force=True)
     verdict = done.result.verdict
-    return Outcome(cell, folder, False, int(verdict.code), verdict.reason)
+    return CellOutcome(cell, folder, False, int(verdict.code), verdict.reason)
 
 
 def finished(folder: Path, cell: Cell) -> bool:

@@ -21,8 +21,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pslab.dashboard import access
 from pslab.dashboard.observer import TooMany
 from pslab.dashboard.playground.pool import Busy
-from pslab.dashboard.playground.settings import SettingsError, choices
-from pslab.dashboard.sources import Source
+from pslab.dashboard.playground.settings import PlaygroundError, choices
+from pslab.dashboard.sources import PageSource
 
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 # Seconds between comments in an idle stream, which reveal a viewer that is gone.
@@ -44,7 +44,7 @@ def _files_in(folder: Traversable, prefix: str) -> Iterator[tuple[str, tuple[str
             yield f"{prefix}{item.name}", (KINDS[suffix], item.read_bytes())
 
 
-def application(source: Source, *, names: frozenset[str] = frozenset(), token: str = "") -> ASGIApp:
+def application(source: PageSource, *, names: frozenset[str] = frozenset(), token: str = "") -> ASGIApp:
     """Return the application. `names`: its host names beside addresses and localhost. `token`: empty for none."""
     pages = Pages(source)
 
@@ -67,10 +67,10 @@ def application(source: Source, *, names: frozenset[str] = frozenset(), token: s
         Route("/api/events", pages.events),
         Route("/api/play", pages.play),
     ]
-    return Guard(Starlette(routes=routes, lifespan=lifespan), names, token)
+    return RequestGuard(Starlette(routes=routes, lifespan=lifespan), names, token)
 
 
-class Guard:
+class RequestGuard:
     """Middleware that checks every request first and adds `access.HEADERS` to every response."""
 
     def __init__(self, app: ASGIApp, names: frozenset[str], token: str) -> None:
@@ -116,7 +116,7 @@ class Guard:
 class Pages:
     """The endpoints."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: PageSource) -> None:
         self._source = source
         self._reading = asyncio.Lock()
 
@@ -154,7 +154,7 @@ class Pages:
     async def play(self, request: Request) -> Response:
         try:
             return _json(await self._source.pool.play(request.query_params.get("play", "")))
-        except SettingsError as error:
+        except PlaygroundError as error:
             return _json(json.dumps({"error": str(error)}))
         except Busy as error:
             return PlainTextResponse(str(error), 503, {"Retry-After": "5"})

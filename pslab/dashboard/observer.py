@@ -12,7 +12,7 @@ from typing import Any
 
 from pslab.dashboard.past import Past
 from pslab.dashboard.recording import Batch, Recorder
-from pslab.dashboard.runs import Rest, rest_of
+from pslab.dashboard.runs import RunRest, rest_of
 from pslab.display.status import INSECURE, headline_rows, status_json
 from pslab.display.tables import TITLES, figures_of, table_row
 from pslab.launch.status_client import StatusError
@@ -169,7 +169,7 @@ class Observer:
             self._post("frame", json.dumps(frame, allow_nan=False, separators=(",", ":")))
         return len(entries) >= 1000
 
-    def _take_end(self, rest: Rest | None) -> None:
+    def _take_end(self, rest: RunRest | None) -> None:
         """Process the end of a job that was read from its run folder."""
         if rest is None or rest.end == self._end:
             return

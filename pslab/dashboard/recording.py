@@ -10,7 +10,17 @@ from typing import Any
 
 from pslab.runs.folder import Metric
 from pslab.runs.log import Line
-from pslab.runs.work import COMPUTING, RECEIVING, SENDING, TURN, UNREPORTED, WAITING, WASTED, Work, WorkFold
+from pslab.runs.work import (
+    COMPUTING,
+    RECEIVING,
+    SENDING,
+    TURN,
+    UNREPORTED,
+    WAITING,
+    WASTED,
+    TicketTime,
+    WorkFold,
+)
 from psserver.decisions import entries as facts
 
 # Numbers of kinds of stretches, as the page uses them.
@@ -107,7 +117,7 @@ class Recorder:
         batch = {name: values for name, values in batch.items() if values}
         return {**batch, "seconds": self.seconds, "version": self.version, "job": self.job}
 
-    def _add_work(self, work: Work) -> None:
+    def _add_work(self, work: TicketTime) -> None:
         number = self.number(work.worker)
         for stretch in (*work.before, *work.held):
             if stretch.end > stretch.begin:

@@ -16,7 +16,7 @@ from psserver.decisions.entries import Job
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class RunRest:
     """The end of a run that has stopped: entries from some number on, all evaluations, and how it ended."""
 
     entries: list[Line]
@@ -24,7 +24,7 @@ class Rest:
     end: dict[str, Any]
 
 
-def rest_of(folder: Path, job: str, first: int) -> Rest | None:
+def rest_of(folder: Path, job: str, first: int) -> RunRest | None:
     """Return the end of a job from its folder; None if the folder is missing, has another job, or is unfinished."""
     try:
         run = Run(folder)
@@ -35,7 +35,7 @@ def rest_of(folder: Path, job: str, first: int) -> Rest | None:
         if begin is None or not isinstance(begin.fact, Job) or begin.fact.job != job:
             return None
         evaluations = [metric for metric in run.metrics() if metric.kind == "eval"]
-        return Rest(
+        return RunRest(
             [entry for entry in chain([begin], entries) if entry.i >= first], evaluations, end_of(run)
         )
     except (RunError, OSError):

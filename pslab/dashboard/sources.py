@@ -16,7 +16,7 @@ from pswire.security.credentials import NO_TLS, Credentials
 
 
 @dataclass
-class Source:
+class PageSource:
     """The subject of the page: a live cluster, a run folder, or the playground alone."""
 
     kind: str
@@ -26,13 +26,13 @@ class Source:
     pool: Pool = field(default_factory=Pool)
 
 
-def find(target: str | None, credentials: Credentials = NO_TLS) -> Source:
+def find(target: str | None, credentials: Credentials = NO_TLS) -> PageSource:
     """Return the source for `target`. Raises RunError, AddressError, StatusError."""
     if target is None:
-        return Source("playground", "")
+        return PageSource("playground", "")
     path = Path(target)
     if path.is_dir():
-        return _running(path, credentials) or Source("run", path.resolve().name, run=_read(path))
+        return _running(path, credentials) or PageSource("run", path.resolve().name, run=_read(path))
     if path.suffix == ".toml" and not path.exists():
         raise RunError(f"{path}: expected HOST:PORT or a run folder, and there is no such file")
     if path.is_file():
@@ -51,7 +51,7 @@ def live_address(folder: Path) -> str:
         return ""
 
 
-def _running(folder: Path, credentials: Credentials) -> Source | None:
+def _running(folder: Path, credentials: Credentials) -> PageSource | None:
     """Return the live cluster of a run; None if no server answers. Raises StatusUntrusted."""
     address = live_address(folder)
     try:
@@ -68,7 +68,7 @@ def _read(path: Path) -> RunPages:
     return pages
 
 
-def _live(target: str, credentials: Credentials, job: Callable[[], str] = lambda: "") -> Source:
+def _live(target: str, credentials: Credentials, job: Callable[[], str] = lambda: "") -> PageSource:
     try:
         local = all(is_loopback(each.host) for each in parse_hosts(target))
     except AddressError as error:
@@ -76,4 +76,4 @@ def _live(target: str, credentials: Credentials, job: Callable[[], str] = lambda
     client = StatusClient(target, credentials=credentials, job=job)
     # Ask once, so that a wrong address fails here and not on the page.
     client.ask()
-    return Source("live", client.address, observer=Observer(client.ask, local=local))
+    return PageSource("live", client.address, observer=Observer(client.ask, local=local))

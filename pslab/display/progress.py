@@ -93,7 +93,7 @@ class Lines(Quiet):
         self._console.print(status_line(status, self._rate.rate), markup=False)
 
 
-class Table(Quiet):
+class TableDisplay(Quiet):
     """A display with a table that is updated in place on a terminal."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -118,7 +118,7 @@ class Table(Quiet):
         self._live.stop()
 
 
-class JsonLines(Quiet):
+class JsonDisplay(Quiet):
     """A display with one JSON object per event and line, for programs."""
 
     def event(self, name: str, event: dict[str, Any]) -> None:
@@ -153,11 +153,11 @@ def _finite(value: Any) -> Any:
 def choose(*, as_json: bool = False, quiet: bool = False) -> Display:
     """Return the requested display, or by default the one that suits standard output."""
     if as_json:
-        return JsonLines()
+        return JsonDisplay()
     if quiet:
         return Quiet()
     console = Console(highlight=False)
-    return Table(console) if console.is_terminal else Lines()
+    return TableDisplay(console) if console.is_terminal else Lines()
 
 
 def _show(console: Console, name: str, event: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from pslab.runs.making import open_folder
 from pslab.simulator import Cluster, Folder, TrainerFactory, build
 from pslab.simulator.build import SimulationError, trainer_factory
 from pslab.simulator.checkpoints import FOLDER as CHECKPOINTS
-from pslab.simulator.checkpoints import Resumed, Saver, resume
+from pslab.simulator.checkpoints import ResumedCluster, Saver, resume
 from psserver.checkpoint import CheckpointError, FolderLock
 from psserver.checkpoint.resumption import AUTO, LATEST
 from psserver.checkpoint.rewind import RewindError
@@ -83,7 +83,7 @@ def run_simulated(
     return FinishedRun(folder, RunResult(_verdict(cluster), warnings), "")
 
 
-def _resumed(cluster: Cluster, folder: Path, which: str) -> Resumed:
+def _resumed(cluster: Cluster, folder: Path, which: str) -> ResumedCluster:
     """Restore the cluster from a checkpoint. Raises RunError."""
     try:
         with FolderLock(folder / CHECKPOINTS):

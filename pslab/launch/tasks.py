@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pslab.experiment import Experiment
-from pslab.launch.engines.launcher import Resources, Task, Wanted
+from pslab.launch.engines.launcher import Resources, Task, WantedPlace
 from pslab.launch.remote.spawn import BIND, FOLDER, OWN, PARENT, file
 from pslab.launch.security import Protection
 from pslab.runs.folder import EXPERIMENT
@@ -60,7 +60,7 @@ class Tasks:
         self.workers = [f"worker-{n}" for n in range(experiment.cluster.workers)]
 
     @property
-    def wanted(self) -> list[Wanted]:
+    def wanted(self) -> list[WantedPlace]:
         """Places for all processes."""
         place = self._experiment.cluster.place
         servers, workers = place.servers, place.workers
@@ -69,10 +69,12 @@ class Tasks:
         return [
             # A lost node is to take one copy with it, not both.
             *(
-                Wanted(name, "server", of_server, servers.spread, self._copies, partner=f"server-{index ^ 1}")
+                WantedPlace(
+                    name, "server", of_server, servers.spread, self._copies, partner=f"server-{index ^ 1}"
+                )
                 for index, name in enumerate(self.servers)
             ),
-            *(Wanted(name, "worker", of_worker) for name in self.workers),
+            *(WantedPlace(name, "worker", of_worker) for name in self.workers),
         ]
 
     def hosts(self, addresses: Mapping[str, str]) -> str:

@@ -29,7 +29,7 @@ class ManifestError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ManifestRequest:
     """A run on Kubernetes. `tls`: the Secrets are NAME-servers and NAME-workers. `claim`: volume of the run folders."""
 
     experiment: Experiment

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from pslab.runs.fold import Fold
+from pslab.runs.fold import LogState
 from pslab.runs.folder import DECISIONS, METRICS, SUMMARY, Metric, RunError, parse_metric
 from pslab.runs.growing import Seen
 from pslab.runs.log import Line, Malformed, read_log
@@ -57,7 +57,7 @@ class Points:
 
     def __init__(self, every: int = 1) -> None:
         self._every = every
-        self._log = Fold()
+        self._log = LogState()
         self._window: _Window | None = None
         # Time of the newest update.
         self._applied_at = 0.0
@@ -187,7 +187,7 @@ def only_void(version: int) -> int:
     return version
 
 
-class Follower:
+class RunFollower:
     """The points of a growing run; each is returned once.
 
     When a recovery takes versions back, `back` is called with the last remaining version. It returns the version after

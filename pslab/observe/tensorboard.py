@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pslab.observe.follow import Follower, Point
+from pslab.observe.follow import Point, RunFollower
 from pslab.runs.folder import DECISIONS, EXPERIMENT, SUMMARY, RunError
 from pswire.extras import how_to_install
 
@@ -128,7 +128,7 @@ def write_events(run: Path, target: Path, *, follow: bool = False) -> int:
         raise RunError(f"{run}: expected a run folder with {DECISIONS}, from which event files are made")
     try:
         # What cannot be read raises before an earlier file is removed.
-        points = [] if follow else list(Follower(run).rest())
+        points = [] if follow else list(RunFollower(run).rest())
         for former in target.glob("events.out.tfevents.*"):
             former.unlink()
         file = EventFile(target, began_at(run))
@@ -142,7 +142,7 @@ def write_events(run: Path, target: Path, *, follow: bool = False) -> int:
 
 
 def _follow(run: Path, file: EventFile) -> None:
-    follower = Follower(run, back=file.back)
+    follower = RunFollower(run, back=file.back)
     with suppress(KeyboardInterrupt):
         while not (run / SUMMARY).is_file():
             file.add_all(follower.points())

@@ -16,7 +16,17 @@ from typing import Any
 from pslab.display.status import finite_or_none
 from pslab.runs.folder import SIMULATED
 from pslab.runs.log import Line
-from pslab.runs.work import COMPUTING, RECEIVING, SENDING, TURN, WAITING, WASTED, Stretch, Work, WorkFold
+from pslab.runs.work import (
+    COMPUTING,
+    RECEIVING,
+    SENDING,
+    TURN,
+    WAITING,
+    WASTED,
+    Stretch,
+    TicketTime,
+    WorkFold,
+)
 from psserver.decisions import entries as facts
 from pswire.own_files import new_file
 
@@ -65,7 +75,7 @@ class Tracer:
         self._log = WorkFold()
         self._lanes: dict[str, int] = {}
         # Committed work whose fate is unknown, by ticket.
-        self._pending: dict[int, Work] = {}
+        self._pending: dict[int, TicketTime] = {}
         # End of the last update's slice in nanoseconds.
         self._updated = 0
 
@@ -140,7 +150,7 @@ class Tracer:
 
     # Lanes of workers
 
-    def _worked(self, work: Work, fate: Mapping[str, Any]) -> Iterator[Event]:
+    def _worked(self, work: TicketTime, fate: Mapping[str, Any]) -> Iterator[Event]:
         lane = self._lanes[work.worker]
         for stretch in work.before:
             yield from _inner(stretch, lane)
@@ -176,7 +186,7 @@ class Tracer:
         yield from _loss(losses, t)
         yield self._waiting(t)
 
-    def _contributed(self, work: Work, part: facts.Part, version: int, end: int) -> Iterator[Event]:
+    def _contributed(self, work: TicketTime, part: facts.Part, version: int, end: int) -> Iterator[Event]:
         fate = {"fate": f"applied in version {version}", "staleness": part.staleness, "weight": part.weight}
         yield from self._worked(work, fate)
         begin, nanoseconds = _span(work)
@@ -209,7 +219,7 @@ def _us(nanoseconds: int) -> float:
     return nanoseconds / 1000
 
 
-def _span(work: Work) -> tuple[int, int]:
+def _span(work: TicketTime) -> tuple[int, int]:
     """Return begin and length in nanoseconds; at least one, because a flow must begin inside a slice."""
     begin = _ns(work.begin)
     return begin, max(_ns(work.end) - begin, 1)

@@ -6,7 +6,7 @@ from typing import Final
 
 from pslab.experiment import Experiment
 from pslab.predict.simulation import BATCH, seconds_of
-from pslab.theory.measured import Claim
+from pslab.theory.measured import LawClaim
 from psserver.codec_rules import check_codec
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import Policy, facts
@@ -21,7 +21,7 @@ UP: Final = "MB up a contribution"
 DOWN: Final = "MB down a contribution"
 
 
-def link_laws(experiment: Experiment, plan: Plan) -> list[Claim]:
+def link_laws(experiment: Experiment, plan: Plan) -> list[LawClaim]:
     """Return the bytes of a contribution, to all servers and back, and the least seconds of a worker's batch.
 
     The times are floors of the link and the computation alone: encoding, decoding and updates come on top. Where groups
@@ -46,7 +46,7 @@ def link_laws(experiment: Experiment, plan: Plan) -> list[Claim]:
         for part in parts
     ]
     laws = [
-        Claim(what, math.nan, "=", sum(sizes) / 1e6, "", wire.name)
+        LawClaim(what, math.nan, "=", sum(sizes) / 1e6, "", wire.name)
         for what, sizes in ((UP, ups), (DOWN, downs))
     ]
     if rate := experiment.links.bandwidth:
@@ -61,7 +61,7 @@ def _slowest(plan: Plan, fragments: int) -> Sequence[ShardLayout]:
     return max(turns, key=lambda parts: max(part.elements for part in parts))
 
 
-def _floor(experiment: Experiment, policy: Policy, barrier: bool, up: float, down: float) -> Claim:
+def _floor(experiment: Experiment, policy: Policy, barrier: bool, up: float, down: float) -> LawClaim:
     """Return the least seconds of a batch. `up`, `down`: seconds of a contribution on the busiest server's link.
 
     Under a barrier nothing is sent back before all has arrived, so one direction is used at a time, and steps that need
@@ -80,4 +80,4 @@ def _floor(experiment: Experiment, policy: Policy, barrier: bool, up: float, dow
         least = max(compute if prefetch else compute + up + down, link)
         formula = "max(compute + (up + down) / bandwidth, n max(up, down) / bandwidth)"
     bound = "link" if link > compute else "computation"
-    return Claim(BATCH, math.nan, ">=", least / batches, formula, f"the {bound} bounds it")
+    return LawClaim(BATCH, math.nan, ">=", least / batches, formula, f"the {bound} bounds it")

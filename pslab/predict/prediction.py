@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pslab.compare.groups import Group, Spread, spread
+from pslab.compare.groups import RunGroup, Spread, spread
 from pslab.experiment import Experiment
 from pslab.launch.simulated import model_plan
 from pslab.predict.link import link_laws
 from pslab.predict.simulation import VERSIONS, Numbers, numbers_of, play
 from pslab.predict.steps import StepTimes, step_times_of
-from pslab.runs.fold import Fold
+from pslab.runs.fold import LogState
 from pslab.runs.folder import EXPERIMENT, SIMULATED, Run, RunError
 from pslab.simulator import SimulationError
-from pslab.theory.measured import Claim, claims_of
+from pslab.theory.measured import LawClaim, claims_of
 from psserver.decisions import entries as facts
 from psserver.optimizers import OptimizerError
 from psserver.policies import PolicyError
@@ -24,13 +24,13 @@ from pswire.model.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PredictionRow:
     """One number: `measured` in each run, `simulated` in each play, and the law that holds for it, if one is known."""
 
     what: str
     measured: tuple[float, ...]
     simulated: tuple[float, ...]
-    law: Claim | None = None
+    law: LawClaim | None = None
 
     @property
     def real(self) -> Spread:
@@ -68,19 +68,24 @@ class Prediction:
     runs: tuple[Path, ...] = ()
     measured: tuple[Numbers, ...] = ()
     plays: tuple[Numbers, ...] = ()
-    laws: Sequence[Claim] = ()
+    laws: Sequence[LawClaim] = ()
     unknown: str = ""
-    rows: Sequence[Row] = field(init=False)
+    rows: Sequence[PredictionRow] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", _rows(self.measured, self.plays, self.laws))
 
 
-def _rows(measured: Sequence[Numbers], plays: Sequence[Numbers], laws: Sequence[Claim]) -> list[Row]:
+def _rows(
+    measured: Sequence[Numbers], plays: Sequence[Numbers], laws: Sequence[LawClaim]
+) -> list[PredictionRow]:
     by_name = {law.what: law for law in laws}
     names = dict.fromkeys(name for each in (*measured, *plays) for name in each)
-    rows = [Row(name, _each(measured, name), _each(plays, name), by_name.pop(name, None)) for name in names]
-    return rows + [Row(law.what, (law.measured,), (), law) for law in by_name.values()]
+    rows = [
+        PredictionRow(name, _each(measured, name), _each(plays, name), by_name.pop(name, None))
+        for name in names
+    ]
+    return rows + [PredictionRow(law.what, (law.measured,), (), law) for law in by_name.values()]
 
 
 def _each(numbers: Sequence[Numbers], name: str) -> tuple[float, ...]:
@@ -92,7 +97,7 @@ def _each(numbers: Sequence[Numbers], name: str) -> tuple[float, ...]:
 REFUSALS = (OptimizerError, PolicyError, RunError, SimulationError)
 
 
-def predict(group: Group, pace: Experiment | StepTimes | None, repeat: int) -> Prediction:
+def predict(group: RunGroup, pace: Experiment | StepTimes | None, repeat: int) -> Prediction:
     """Predict runs that differ by their seed. `pace`: whose durations of steps; the first run's own if None.
 
     Raises RunError if a run cannot be read.
@@ -164,7 +169,7 @@ def _own_pace(run: Run, plan: Plan | None) -> Experiment | StepTimes:
 
 def _batches(run: Run) -> dict[int, int]:
     """Return worker number -> number of its batches; empty if the job did not end with its data."""
-    log, counts, done = Fold(), dict[int, int](), set[int]()
+    log, counts, done = LogState(), dict[int, int](), set[int]()
     for entry in run.decisions():
         log.see(entry.fact, entry.t)
         match entry.fact:

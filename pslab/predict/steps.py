@@ -9,12 +9,12 @@ from itertools import zip_longest
 from statistics import fmean
 
 from pslab.experiment import Experiment
-from pslab.runs.fold import Fold
+from pslab.runs.fold import LogState
 from pslab.runs.folder import Run, RunError
 from psserver.decisions import entries as facts
 from psserver.policies import build as build_policy
 from pswire.config.distributions import Draw, parse, stream
-from psworker.local import Rule
+from psworker.local import WorkerRule
 from psworker.local import build as build_local
 
 
@@ -44,7 +44,7 @@ def step_times_of(run: Run) -> StepTimes:
     All steps of a ticket of several batches count with their mean, because the log does not have each. So waiting for
     the slowest is underestimated.
     """
-    experiment, log = run.experiment, Fold()
+    experiment, log = run.experiment, LogState()
     rule = _local_rule(experiment)
     injected: dict[str, Draw] = {}
     drawn: dict[int, list[float]] = {}
@@ -92,7 +92,7 @@ def _overlapped(
     return max(steps, end - granted - sum(rest))
 
 
-def _local_rule(experiment: Experiment) -> Rule:
+def _local_rule(experiment: Experiment) -> WorkerRule:
     policy = experiment.policy
     try:
         rule = build_policy(policy.name, policy.knobs, experiment.cluster.workers).local_rule

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pslab.compare.groups import Spread
-from pslab.predict.prediction import Prediction, Row, relative_error
-from pslab.theory.measured import Claim
+from pslab.predict.prediction import Prediction, PredictionRow, relative_error
+from pslab.theory.measured import LawClaim
 
 
 def prediction_table(predictions: Sequence[Prediction]) -> Table:
@@ -30,11 +30,11 @@ def prediction_table(predictions: Sequence[Prediction]) -> Table:
     return table
 
 
-def _simulated(row: Row) -> str:
+def _simulated(row: PredictionRow) -> str:
     return _spread(row.predicted) + _off(row.error)
 
 
-def _theory(law: Claim | None) -> str:
+def _theory(law: LawClaim | None) -> str:
     if law is None:
         return "-"
     text = f"{law.relation} {_number(law.expected)}"
@@ -93,7 +93,7 @@ def prediction_json(prediction: Prediction) -> dict[str, Any]:
     }
 
 
-def _row_json(row: Row) -> dict[str, Any]:
+def _row_json(row: PredictionRow) -> dict[str, Any]:
     law = row.law
     return {
         "measured": asdict(row.real),
@@ -110,7 +110,7 @@ def _row_json(row: Row) -> dict[str, Any]:
     }
 
 
-def _simulated_json(row: Row) -> dict[str, Any]:
+def _simulated_json(row: PredictionRow) -> dict[str, Any]:
     own = row.simulated[0]
     return {
         **asdict(row.predicted),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pslab.replay.records import job_of, model_of
 from pslab.replay.worker_replica import DataError, DataPart, Remembering, WorkerReplica, memory_of
-from pslab.runs.fold import Fold
+from pslab.runs.fold import LogState
 from pslab.simulator.store import ShardStore
 from psserver.checkpoint import settled
 from psserver.coordinator import Record
@@ -92,7 +92,7 @@ class Replay:
     _replicas: dict[str, WorkerReplica] = field(init=False, default_factory=dict)
     # How many batches a worker that comes back skips.
     _tallies: dict[str, Tally] = field(init=False, default_factory=dict)
-    _log: Fold = field(init=False, default_factory=Fold)
+    _log: LogState = field(init=False, default_factory=LogState)
     # Version -> how many elements are kept back here, and the variable with most of them.
     _kept: dict[int, tuple[int, str]] = field(init=False, default_factory=dict)
     # Open ticket -> its part of a work unit, if the job deals them.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pslab.runs.fold import Fold
+from pslab.runs.fold import LogState
 from pslab.runs.folder import Run, RunError
 from psserver.coordinator import Record
 from psserver.decisions import entries
@@ -50,6 +50,6 @@ def model_of(records: Sequence[Record]) -> entries.Model:
 
 def servers_of(records: Sequence[Record]) -> int:
     """Return the number of servers at the end: a job may go on with another number."""
-    job = Fold.of((record.entry, record.t) for record in records).job
+    job = LogState.of((record.entry, record.t) for record in records).job
     assert job is not None
     return job.servers

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from pswire.extras import how_to_install
 
 if TYPE_CHECKING:
-    from pslab.runs.frames import Frames
+    from pslab.runs.frames import RunFrames
     from pslab.runs.saved_rows import Reader
 
 
-def load(folder: str | Path) -> "Frames":
+def load(folder: str | Path) -> "RunFrames":
     """Read a run folder, or a folder of run folders, as pandas frames. See `pslab.runs.frames`.
 
     Raises ImportError without pandas.

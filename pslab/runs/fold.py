@@ -18,7 +18,7 @@ APPLIED, DROPPED, CANCELLED, ABANDONED = "applied", "dropped", "cancelled", "aba
 
 
 @dataclass(slots=True, eq=False)
-class Ticket:
+class LoggedTicket:
     """A ticket. Times are in seconds of the log.
 
     `base`: the version that it was granted; None for the ticket of the initial values. `granted`: when; `previous`:
@@ -38,7 +38,7 @@ class Ticket:
 
 
 @dataclass(slots=True)
-class Member:
+class LoggedMember:
     """One incarnation of a worker."""
 
     worker: str
@@ -60,7 +60,7 @@ def mean_of(histogram: Mapping[int, int]) -> float:
     return sum(tau * n for tau, n in histogram.items()) / count if count else math.nan
 
 
-class Fold:
+class LogState:
     """The state after the entries so far.
 
     `job`: with the name and servers of the newest restore. `model`: once the initial values have settled it.
@@ -85,10 +85,10 @@ class Fold:
         self.version: int | None = None
         self.began: float | None = None
         self.seconds = 0.0
-        self.members: dict[str, Member] = {}
-        self.held: dict[int, Ticket] = {}
-        self.held_of: defaultdict[str, list[Ticket]] = defaultdict(list)
-        self.tickets: dict[int, Ticket] = {} if remember else self.held
+        self.members: dict[str, LoggedMember] = {}
+        self.held: dict[int, LoggedTicket] = {}
+        self.held_of: defaultdict[str, list[LoggedTicket]] = defaultdict(list)
+        self.tickets: dict[int, LoggedTicket] = {} if remember else self.held
         self.committed: Counter[str] = Counter()
         self.applied: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
@@ -134,19 +134,19 @@ class Fold:
         """Applied contributions by staleness, over all workers."""
         return sum(self.staleness.values(), Counter())
 
-    def reading(self) -> Iterator[Ticket]:
+    def reading(self) -> Iterator[LoggedTicket]:
         """Iterate over held tickets for gradients, in the order of their grants."""
         return (ticket for ticket in self.held.values() if ticket.base is not None)
 
-    def open_of(self, worker: str) -> list[Ticket]:
+    def open_of(self, worker: str) -> list[LoggedTicket]:
         """Return the worker's tickets that are neither committed nor over, in the order of their grants."""
         return [ticket for ticket in self.held_of[worker] if ticket.state == OPEN]
 
-    def playing(self) -> Iterator[Member]:
+    def playing(self) -> Iterator[LoggedMember]:
         """Iterate over the members that certainly take part: granted a ticket, not done, not gone."""
         return (member for member in self.members.values() if member.live and member.granted)
 
-    def age(self, ticket: Ticket) -> int:
+    def age(self, ticket: LoggedTicket) -> int:
         """Return the number of versions made since the ticket's base; 0 for the initial values' ticket."""
         return 0 if ticket.base is None or self.version is None else self.version - ticket.base
 
@@ -172,10 +172,10 @@ class Fold:
         self.stop = fact
 
     def _join(self, fact: e.Join, t: float) -> None:
-        self.members[fact.worker] = Member(fact.worker, fact.incarnation, fact.rank)
+        self.members[fact.worker] = LoggedMember(fact.worker, fact.incarnation, fact.rank)
 
     def _initialise(self, fact: e.Initialise, t: float) -> None:
-        self._open(Ticket(fact.ticket, fact.worker, None, None, t))
+        self._open(LoggedTicket(fact.ticket, fact.worker, None, None, t))
 
     def _install(self, fact: e.Install, t: float) -> None:
         self.version = fact.version
@@ -189,7 +189,7 @@ class Fold:
             member.granted = True
             # One string for all tickets of a worker: every line of the log brings another.
             worker = member.worker
-        self._open(Ticket(fact.ticket, worker, fact.version, fact.turn, t, self._granted.get(worker)))
+        self._open(LoggedTicket(fact.ticket, worker, fact.version, fact.turn, t, self._granted.get(worker)))
         self._granted[worker] = t
 
     def _commit(self, fact: e.Commit, t: float) -> None:
@@ -232,7 +232,7 @@ class Fold:
             # To the policy it is a newcomer.
             member.done = member.granted = False
 
-    def _open(self, ticket: Ticket) -> None:
+    def _open(self, ticket: LoggedTicket) -> None:
         if (former := self.held.get(ticket.number)) is not None:
             # A damaged log grants a number twice.
             self.held_of[former.worker].remove(former)
@@ -248,22 +248,22 @@ class Fold:
 
 
 # The other kinds change nothing here.
-_TAKE: Mapping[type[e.Entry], Callable[[Fold, Any, float], None]] = {
-    e.Job: Fold._job,
-    e.Policy: Fold._policy,
-    e.Restore: Fold._restore,
-    e.Model: Fold._model,
-    e.Stop: Fold._stop,
-    e.Join: Fold._join,
-    e.Initialise: Fold._initialise,
-    e.Install: Fold._install,
-    e.Grant: Fold._grant,
-    e.Commit: Fold._commit,
-    e.Apply: Fold._apply,
-    e.Drop: Fold._drop,
-    e.Cancel: Fold._cancel,
-    e.Abandon: Fold._abandon,
-    e.Leave: Fold._leave,
-    e.Done: Fold._done,
-    e.Resume: Fold._resume,
+_TAKE: Mapping[type[e.Entry], Callable[[LogState, Any, float], None]] = {
+    e.Job: LogState._job,
+    e.Policy: LogState._policy,
+    e.Restore: LogState._restore,
+    e.Model: LogState._model,
+    e.Stop: LogState._stop,
+    e.Join: LogState._join,
+    e.Initialise: LogState._initialise,
+    e.Install: LogState._install,
+    e.Grant: LogState._grant,
+    e.Commit: LogState._commit,
+    e.Apply: LogState._apply,
+    e.Drop: LogState._drop,
+    e.Cancel: LogState._cancel,
+    e.Abandon: LogState._abandon,
+    e.Leave: LogState._leave,
+    e.Done: LogState._done,
+    e.Resume: LogState._resume,
 }

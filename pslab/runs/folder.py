@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from pslab.experiment import Experiment
-from pslab.runs.fold import Fold, mean_of
+from pslab.runs.fold import LogState, mean_of
 from pslab.runs.growing import Problem, count_lines, end_of
 from pslab.runs.log import Line, Malformed, loads, printable, read_log
 from psserver.decisions.entries import Grant
@@ -63,7 +63,7 @@ MOST = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class Contribution:
+class ContributionCounts:
     """Counts of one worker's contributions; committed = applied + dropped + pending."""
 
     committed: int = 0
@@ -90,7 +90,7 @@ class Summary:
     samples: int
     wall_seconds: float
     metrics: Mapping[str, float | None]
-    contributions: Mapping[str, Contribution]
+    contributions: Mapping[str, ContributionCounts]
     staleness: Mapping[str, Mapping[int, int]]
     weights_sha256: str | None
     success: bool
@@ -155,7 +155,7 @@ class Summary:
                 wall_seconds=float(record["wall_seconds"]),
                 metrics=_numbers(record["metrics"]),
                 contributions={
-                    worker: Contribution(**{fate: _count(n) for fate, n in counts.items()})
+                    worker: ContributionCounts(**{fate: _count(n) for fate, n in counts.items()})
                     for worker, counts in record["contributions"].items()
                 },
                 staleness={
@@ -362,9 +362,9 @@ class Run:
                 raise RunError(f"{self.path / DECISIONS}:{entry.line}: {entry.problem}")
             yield entry
 
-    def fold(self) -> Fold:
+    def fold(self) -> LogState:
         """Return the state after the whole log. Raises RunError as `decisions` does."""
-        return Fold.of((entry.fact, entry.t) for entry in self.decisions())
+        return LogState.of((entry.fact, entry.t) for entry in self.decisions())
 
     @property
     def began(self) -> float | None:
@@ -434,10 +434,10 @@ def _dotted(path: str, value: Any) -> dict[str, Any]:
     }
 
 
-def _contribution(found: Fold, worker: str) -> Contribution:
+def _contribution(found: LogState, worker: str) -> ContributionCounts:
     # A pending contribution does not count as dropped: that was never decided.
     committed, applied, dropped = found.committed[worker], found.applied[worker], found.dropped[worker]
-    return Contribution(committed, applied, dropped, committed - applied - dropped)
+    return ContributionCounts(committed, applied, dropped, committed - applied - dropped)
 
 
 def _number(value: Any) -> float:

@@ -32,7 +32,7 @@ EVALUATIONS: Final = ("t", "version", "metric", "value")
 
 
 @dataclass(frozen=True, slots=True)
-class Frames:
+class RunFrames:
     """One frame for each kind of record; every frame has a column `run`, the name of the run's folder.
 
     `runs`: one row for each run: how it ended, and its settings by dotted key (`policy.max_staleness`).
@@ -70,7 +70,7 @@ class Frames:
         return list(paths.values())
 
 
-def load(folder: str | Path) -> Frames:
+def load(folder: str | Path) -> RunFrames:
     """Read a run folder, or a folder of run folders such as a sweep's.
 
     Raises RunError for a folder without a run, and naming file and line where a log cannot be read.
@@ -80,7 +80,7 @@ def load(folder: str | Path) -> Frames:
         rows.read(run.name, run.decisions())
         settings.append({"run": run.name, **_settings(run)})
         evaluations += [{"run": run.name, **row} for row in _evaluations(run)]
-    return Frames(
+    return RunFrames(
         pd.DataFrame(settings),
         rows.contributions(),
         rows.versions(),

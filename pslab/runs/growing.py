@@ -41,7 +41,7 @@ Problem = Callable[[str], str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class FileEnd:
     """The end of a file. `bytes`: up to the end of the last readable line. After it there are `unreadable` whole lines,
     the first with that `problem`, and `rest` bytes of an incomplete line."""
 
@@ -51,7 +51,7 @@ class End:
     rest: int
 
 
-def end_of(path: Path, problem: Problem) -> End:
+def end_of(path: Path, problem: Problem) -> FileEnd:
     """Return the end of a file that may grow or be truncated meanwhile. Raises OSError."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
@@ -65,7 +65,7 @@ def end_of(path: Path, problem: Problem) -> End:
             length = min(4 * length, size)
 
 
-def _end(tail: bytes, start: int, problem: Problem) -> End | None:
+def _end(tail: bytes, start: int, problem: Problem) -> FileEnd | None:
     """Return the end, or None if a longer tail is needed. `start`: bytes before the tail."""
     *lines, rest = tail.split(b"\n")
     end, why = start + len(tail) - len(rest), ""
@@ -75,9 +75,9 @@ def _end(tail: bytes, start: int, problem: Problem) -> End | None:
             return None
         why_not = problem(line.decode("utf-8", "replace") + "\n")
         if why_not is None:
-            return End(end, number, why, len(rest))
+            return FileEnd(end, number, why, len(rest))
         end, why = end - len(line) - 1, why_not
-    return None if start else End(0, len(lines), why, len(rest))
+    return None if start else FileEnd(0, len(lines), why, len(rest))
 
 
 def count_lines(path: Path, end: int) -> int:

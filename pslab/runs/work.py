@@ -3,7 +3,7 @@
 A worker reports times with its commits (see `Times` in the protocol). They lie, in this order, between the end of its
 ticket before and the commit: steps before it asked, waiting for the grant, receiving the version, computing. The rest
 is sending: the push, and the messages of grant and commit. Where an update is summed in a fixed order, a push may
-have to wait for its turn first (see `Turns`). A ticket that was granted ahead has no wait for the grant, and its
+have to wait for its turn first (see `RoomTimes`). A ticket that was granted ahead has no wait for the grant, and its
 receiving is what the training loop still had to wait for.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from pslab.runs.fold import OPEN, Fold
+from pslab.runs.fold import OPEN, LogState
 from psserver.decisions import entries as facts
 from psserver.decisions.counting import moments
 
@@ -42,7 +42,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class TicketTime:
     """The time of one ticket, in seconds of the log.
 
     `before`: from the end of the worker's ticket before; steps without a ticket, and the wait for this grant.
@@ -71,7 +71,7 @@ class Work:
         return self.held[-1].end
 
 
-class WorkFold(Fold):
+class WorkFold(LogState):
     """A fold that also returns the work that each entry ends: call `work` instead of `see`."""
 
     def __init__(self) -> None:
@@ -80,16 +80,16 @@ class WorkFold(Fold):
         self._free: dict[str, float] = {}
         # Worker -> number and base of the cancelled ticket that it may still work on.
         self._wasted: dict[str, tuple[int, int]] = {}
-        self._turns = Turns()
+        self._turns = RoomTimes()
 
-    def work(self, fact: facts.Entry, t: float) -> Sequence[Work]:
+    def work(self, fact: facts.Entry, t: float) -> Sequence[TicketTime]:
         """Take one entry, made at `t` seconds, as true. Return the work that it ends."""
         ended = self._ended(fact, t)
         self._turns.see(fact, t)
         self.see(fact, t)
         return ended
 
-    def _ended(self, fact: facts.Entry, t: float) -> Sequence[Work]:
+    def _ended(self, fact: facts.Entry, t: float) -> Sequence[TicketTime]:
         match fact:
             case facts.Join(worker) | facts.Resume(worker):
                 self._free[worker] = t
@@ -105,15 +105,15 @@ class WorkFold(Fold):
                 self._wasted.pop(worker, None)
         return ()
 
-    def _after_cancel(self, worker: str, t: float) -> Sequence[Work]:
+    def _after_cancel(self, worker: str, t: float) -> Sequence[TicketTime]:
         cancelled = self._wasted.pop(worker, None)
         if cancelled is None:
             return ()
         begin, self._free[worker] = self._free.get(worker, t), t
         ticket, base = cancelled
-        return [Work(worker, ticket, base, (), (Stretch(WASTED, begin, t),), None)]
+        return [TicketTime(worker, ticket, base, (), (Stretch(WASTED, begin, t),), None)]
 
-    def _committed(self, commit: facts.Commit, t: float) -> Work:
+    def _committed(self, commit: facts.Commit, t: float) -> TicketTime:
         worker, ticket = commit.worker, self.held.get(commit.ticket)
         base, granted = 0, t
         if ticket is not None and ticket.state == OPEN:
@@ -122,9 +122,11 @@ class WorkFold(Fold):
         self._free[worker] = t
         stretches = stretches_of(since, granted, t, commit, self._turns)
         first = 1 + [stretch.kind for stretch in stretches].index(WAITING)
-        return Work(worker, commit.ticket, base, tuple(stretches[:first]), tuple(stretches[first:]), commit)
+        return TicketTime(
+            worker, commit.ticket, base, tuple(stretches[:first]), tuple(stretches[first:]), commit
+        )
 
-    def _given_up(self, worker: str, number: int, t: float, *, cancelled: bool) -> Sequence[Work]:
+    def _given_up(self, worker: str, number: int, t: float, *, cancelled: bool) -> Sequence[TicketTime]:
         oldest = next((ticket for ticket in self.open_of(worker) if ticket.base is not None), None)
         # Nothing was done under the initial values' ticket, nor under one that was granted ahead.
         if oldest is None or oldest.number != number:
@@ -135,10 +137,10 @@ class WorkFold(Fold):
         if cancelled:
             self._wasted[worker] = number, base
         wait = Stretch(WAITING, since, max(since, granted))
-        return [Work(worker, number, base, (wait,), (Stretch(WASTED, wait.end, t),), None)]
+        return [TicketTime(worker, number, base, (wait,), (Stretch(WASTED, wait.end, t),), None)]
 
 
-class Turns:
+class RoomTimes:
     """When the servers had room for a payload, for tickets that are summed in a fixed order. Takes every entry.
 
     A server stages few payloads before their turn. One that finds no room is admitted when it is next in turn, or when
@@ -209,7 +211,7 @@ class Turns:
 
 
 def stretches_of(
-    since: float, granted: float, now: float, commit: facts.Commit, turns: Turns
+    since: float, granted: float, now: float, commit: facts.Commit, turns: RoomTimes
 ) -> list[Stretch]:
     """Return the stretches between `since`, the end of the worker's ticket before, and the commit at `now`.
 

@@ -13,7 +13,7 @@ from pslab.simulator.cluster import Cluster
 from pslab.simulator.faults import schedule_faults
 from pslab.simulator.network import EventQueue, LinkFaults, Network
 from pslab.simulator.problems import ProblemError, numpy_problem
-from pslab.simulator.store import ShardStore, Store
+from pslab.simulator.store import ShardStore, SimulatedStore
 from pslab.simulator.worker import Worker
 from pslab.simulator.worker_data import Dealing, dealing
 from psserver.codec_rules import check_codec, check_rows
@@ -177,12 +177,12 @@ def _store(
     optimizer: Optimizer,
     trainers: dict[int, Trainer | None],
     adapt: Mapping[str, object],
-) -> Store:
+) -> SimulatedStore:
     servers, wire_dtype = experiment.cluster.servers, experiment.cluster.payload_dtype
     check_codec(wire_named(wire_dtype).up, policy, optimizer)
     given = [trainer for trainer in trainers.values() if trainer is not None]
     if not given:
-        return Store(servers, experiment.simulation.payload_bytes, policy.tensors.fragments)
+        return SimulatedStore(servers, experiment.simulation.payload_bytes, policy.tensors.fragments)
     plan = make_plan([spec for spec, _ in given[0].specs], servers, tables_of(given[0]))
     if plan.tables:
         check_rows(policy, optimizer)

@@ -68,7 +68,7 @@ class Saver:
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
+class ResumedCluster:
     """Where a cluster goes on. `mark`: the place in the log; `names`: the checkpoints up to there; `passed`: a sentence
     for each that was passed over."""
 
@@ -77,7 +77,7 @@ class Resumed:
     passed: list[str]
 
 
-def resume(cluster: Cluster, folder: Path, which: str, disk: Disk | None = None) -> Resumed:
+def resume(cluster: Cluster, folder: Path, which: str, disk: Disk | None = None) -> ResumedCluster:
     """Have a cluster that is ready to run go on from a checkpoint in `folder`, and truncate the log there.
 
     Raises CheckpointError and RewindError, with nothing changed in the folder.
@@ -97,4 +97,4 @@ def resume(cluster: Cluster, folder: Path, which: str, disk: Disk | None = None)
     store.settle(name_of(about.entry, about.job))
     mark = mark_of(index, checkpoint)
     cluster.resume(coordinator, index.rewind(mark))
-    return Resumed(mark, index.names(mark), passed)
+    return ResumedCluster(mark, index.names(mark), passed)

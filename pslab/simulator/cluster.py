@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pslab.simulator.folder import Folder
 from pslab.simulator.network import Channel, EventQueue, LinkFaults, Network
-from pslab.simulator.store import ShardStore, Store
+from pslab.simulator.store import ShardStore, SimulatedStore
 from pslab.simulator.worker import Worker
 from pslab.simulator.worker_data import Dealing
 from psserver.coordinator import (
@@ -52,7 +52,7 @@ class Cluster:
         terms: JobTerms,
         policy: Policy,
         proposal: Proposal,
-        store: Store,
+        store: SimulatedStore,
         *,
         batches: Batches,
         dealing: Dealing | None = None,

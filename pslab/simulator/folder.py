@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pslab.simulator.store import ShardStore, Store
+from pslab.simulator.store import ShardStore, SimulatedStore
 from psserver.checkpoint.rewind import Mark
 from psserver.coordinator import Coordinator
 from psserver.coordinator.outputs import Record
@@ -43,7 +43,7 @@ class Folder:
     def conclude(
         self,
         coordinator: Coordinator,
-        store: Store,
+        store: SimulatedStore,
         measured: Mapping[str, float],
         first_grant: float | None,
     ) -> None:

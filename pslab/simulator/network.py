@@ -43,7 +43,7 @@ class EventQueue:
 Then = Callable[[], None]
 
 
-class Link:
+class SimulatedLink:
     """One direction of a server's link: n concurrent flows get bandwidth / n each (processor sharing).
 
     `served` counts the bytes that a flow present from the beginning would have received; a flow of b bytes that begins
@@ -105,8 +105,8 @@ class Network:
     def __init__(self, queue: EventQueue, servers: int, latency: float, bandwidth: float) -> None:
         self.latency = latency
         self._queue = queue
-        self._out = [Link(queue, bandwidth) for _ in range(servers)]
-        self._in = [Link(queue, bandwidth) for _ in range(servers)]
+        self._out = [SimulatedLink(queue, bandwidth) for _ in range(servers)]
+        self._in = [SimulatedLink(queue, bandwidth) for _ in range(servers)]
         self.free = latency <= 0 and bandwidth <= 0
 
     def download(self, sizes: Sequence[int], then: Then) -> None:
@@ -117,7 +117,7 @@ class Network:
         """Send each server its part, and call `then` when the last has acknowledged it."""
         self._transfer(self._in, sizes, then)
 
-    def _transfer(self, links: Sequence[Link], sizes: Sequence[int], then: Then) -> None:
+    def _transfer(self, links: Sequence[SimulatedLink], sizes: Sequence[int], then: Then) -> None:
         if self.free:
             then()
             return
@@ -133,7 +133,7 @@ class Network:
             self._queue.after(self.latency, _send, self._queue, link, nbytes, self.latency, arrived)
 
 
-def _send(queue: EventQueue, link: Link, nbytes: int, latency: float, then: Then) -> None:
+def _send(queue: EventQueue, link: SimulatedLink, nbytes: int, latency: float, then: Then) -> None:
     link.send(nbytes, lambda: queue.after(latency, then))
 
 

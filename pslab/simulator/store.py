@@ -28,7 +28,7 @@ from pswire.transport.wire import Wire, wire_named
 Floats = NDArray[np.float32]
 
 
-class Store:
+class SimulatedStore:
     """The model on the servers. This base class holds no arrays: messages have a size and no content (timing only).
 
     `sizes_down`: bytes of each server's part of a version on the wire. `empty`: there are no arrays to execute entries
@@ -99,7 +99,7 @@ class Store:
         raise NotImplementedError
 
 
-class SizedStore(Store):
+class SizedStore(SimulatedStore):
     """Messages of the sizes that a model has under a codec, without content."""
 
     def __init__(self, plan: Plan, wire: Wire, fragments: int) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslab.simulator.network import EventQueue, Network
-from pslab.simulator.store import Store
+from pslab.simulator.store import SimulatedStore
 from psserver.coordinator.units import WorkTerms
 from psworker.engine import Request, UnitPart
 from psworker.local import LocalWork, ReadAhead, Trainer
@@ -170,7 +170,7 @@ class Surroundings(Protocol[W]):
 
     queue: EventQueue
     network: Network
-    store: Store
+    store: SimulatedStore
     interrupt: bool
     batch_size: int
     batches: Callable[[W, int], Iterator[tuple[int, Any]]]

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pslab.runs.fold import Fold, mean_of
+from pslab.runs.fold import LogState, mean_of
 from pslab.runs.folder import EXPERIMENT, SIMULATED, Metric, Run
 from pslab.simulator.problems import numpy_problem
 from pslab.simulator.problems.quadratic import Quadratic
@@ -52,7 +52,7 @@ class Steady:
 @lru_cache(maxsize=256)
 def steady(run: Run) -> Steady:
     """Measure the steady part from the log, once per `Run`. Raises RunError if the log cannot be read."""
-    log, workers, last = Fold(), run.summary.workers, math.nan
+    log, workers, last = LogState(), run.summary.workers, math.nan
     plain, churn, parts = True, False, 0
     late: set[int] = set()
     for entry in run.decisions():
@@ -140,7 +140,7 @@ LARGEST = "largest staleness"
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class LawClaim:
     """A number that was measured (NaN where none was) beside the `expected` one, by `formula` of `source`."""
 
     what: str
@@ -162,7 +162,7 @@ class Claim:
         return self.excess <= 0 if self.relation == "<=" else abs(self.excess) <= tolerance
 
 
-def claims(run: Run) -> list[Claim]:
+def claims(run: Run) -> list[LawClaim]:
     """Return the laws that hold for a run; empty if none is known. Raises RunError if the run cannot be read."""
     found = steady(run)
     # The formulas are of one policy for the whole run.
@@ -171,20 +171,20 @@ def claims(run: Run) -> list[Claim]:
     return [*_staleness(run, found), *_times(run, found), *_rate(run, found)]
 
 
-def _staleness(run: Run, found: Steady) -> list[Claim]:
+def _staleness(run: Run, found: Steady) -> list[LawClaim]:
     policy, rows = run.summary.policy, []
     mean = formulas.mean_staleness(policy, run.summary.workers)
     if mean is not None and not found.churn:
         expected, formula = mean
-        rows.append(Claim("mean staleness", found.mean_staleness, "=", expected, formula, formulas.LAW))
+        rows.append(LawClaim("mean staleness", found.mean_staleness, "=", expected, formula, formulas.LAW))
     most = formulas.max_staleness(policy, run.summary.workers)
     if most is not None:
         bound, formula = most
-        rows.append(Claim(LARGEST, found.max_staleness, "<=", bound, formula, "the policy's guarantee"))
+        rows.append(LawClaim(LARGEST, found.max_staleness, "<=", bound, formula, "the policy's guarantee"))
     return rows
 
 
-def _times(run: Run, found: Steady) -> list[Claim]:
+def _times(run: Run, found: Steady) -> list[LawClaim]:
     # Real processes have costs that no formula has.
     if not (run.path / EXPERIMENT).is_file() or not run.summary.job.startswith(SIMULATED) or found.churn:
         return []
@@ -194,11 +194,13 @@ def _times(run: Run, found: Steady) -> list[Claim]:
     measured = found.seconds / found.versions
     relation: Relation = "<=" if expected.upper else "="
     return [
-        Claim("seconds per version", measured, relation, expected.seconds, expected.formula, expected.source)
+        LawClaim(
+            "seconds per version", measured, relation, expected.seconds, expected.formula, expected.source
+        )
     ]
 
 
-def _rate(run: Run, found: Steady) -> list[Claim]:
+def _rate(run: Run, found: Steady) -> list[LawClaim]:
     """Return the limit of the learning rate, above which the run diverges."""
     try:
         problem = descent(run)
@@ -208,11 +210,11 @@ def _rate(run: Run, found: Steady) -> list[Claim]:
         return []
     limit = formulas.stable_rate(found.max_staleness, problem.smooth)
     return [
-        Claim("learning rate", problem.rate, "<=", limit, formulas.STABLE, formulas.STABLE_SOURCE),
+        LawClaim("learning rate", problem.rate, "<=", limit, formulas.STABLE, formulas.STABLE_SOURCE),
     ]
 
 
-def claims_of(runs: Sequence[Run]) -> list[Claim]:
+def claims_of(runs: Sequence[Run]) -> list[LawClaim]:
     """Return the laws of runs that differ by their seed, with means of measured numbers (the largest for LARGEST), and
     the end of their bounded curve."""
     found = [claims(run) for run in runs]
@@ -229,10 +231,12 @@ def claims_of(runs: Sequence[Run]) -> list[Claim]:
     return rows
 
 
-def _end(curve: "BoundedCurve") -> Claim:
+def _end(curve: "BoundedCurve") -> LawClaim:
     what = "f(x_v) - f(x*)" if curve.kind == "gap" else "mean |grad f|^2"
     measured, bound = float(curve.measured[-1]), float(curve.bound[-1])
-    return Claim(f"{what}, v = {curve.versions[-1]:.0f}", measured, "<=", bound, curve.formula, curve.source)
+    return LawClaim(
+        f"{what}, v = {curve.versions[-1]:.0f}", measured, "<=", bound, curve.formula, curve.source
+    )
 
 
 def which_bound(problem: Descent, found: Steady) -> Literal["gap", "gradient"]:

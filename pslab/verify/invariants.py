@@ -4,7 +4,7 @@ from collections import Counter
 
 from pslab.check.checker import log_checks
 from pslab.check.log_check import LogCheck
-from pslab.runs.fold import COMMITTED, Fold
+from pslab.runs.fold import COMMITTED, LogState
 from pslab.runs.log import Line
 from psserver.coordinator import Coordinator, Record
 from psserver.decisions import entries
@@ -29,7 +29,7 @@ class Guard:
     """
 
     def __init__(self, policy: str) -> None:
-        self.log = Fold(remember=True)
+        self.log = LogState(remember=True)
         self._checks = [check for check in log_checks() if type(check).see is not LogCheck.see]
         self._explained = policy in names()
         # Cancels since a worker last committed, joined, left or gave something up.

@@ -15,7 +15,7 @@ PLAN = "plan"
 
 
 @dataclass(slots=True)
-class Changes:
+class PolicyChanges:
     """The changes of one job. `waiting`: at most one. `overlap`: tickets from before the newest change, while
     `unsettled`. `planned`: how many changes of the plan were taken up. `rate`: factor of the learning rate that changes
     have set. `began_with`: the configuration of the policy that the job began with; empty if that still decides.

@@ -10,7 +10,7 @@ from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
 from psserver.coordinator.roster import Member
 from psserver.coordinator.tickets import AHEAD, Ticket
-from psserver.coordinator.units import UnitPart
+from psserver.coordinator.units import TicketPart
 from psserver.coordinator.work import WorkQueue
 from psserver.decisions import entries
 from psserver.policies import Abandon, Commit, Done
@@ -269,7 +269,7 @@ class Contributions:
             event = Abandon(member.worker, ticket.number, reason, self._driver.time(now))
             self._driver.decide(event, now)
 
-    def _lose(self, queue: WorkQueue, member: Member, part: UnitPart, ends: bool) -> bool:
+    def _lose(self, queue: WorkQueue, member: Member, part: TicketPart, ends: bool) -> bool:
         """Return the part to the queue, unless the unit `ends`. Returns whether it is skipped instead."""
         if not ends:
             return queue.lose(part, self._job.version, dropped=False)

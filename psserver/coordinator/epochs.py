@@ -22,7 +22,7 @@ class EpochError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class EpochReport:
     """One worker's epoch. `number`: counts its epochs since it joined, from 0. `layout`: names what the sums are of.
 
     `sums`: added up over workers. `values`: the first worker's value counts. `yields`: the worker cannot contribute
@@ -68,7 +68,7 @@ class Round:
 
 
 @dataclass(slots=True)
-class Place:
+class EpochPlace:
     """A member's position. `round`: that of its last report, or its first. `number`: the member's own count of it;
     None before its first report. `missed`: it was late, so no round waits for it until it reports."""
 
@@ -90,14 +90,14 @@ class EpochSums:
     def __init__(self, limit: float, began: float) -> None:
         self._limit, self._ended = limit, began
         self._rounds: dict[int, Round] = {}
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, EpochPlace] = {}
         self._next = 0
         self._over = False
         #: The worker that validates and writes files for all; empty: worker 0, as long as no other had to replace it.
         self.chief = ""
 
     def add(
-        self, member: Member, report: Report, roster: Roster, now: float, *, over: bool = False
+        self, member: Member, report: EpochReport, roster: Roster, now: float, *, over: bool = False
     ) -> Totals:
         """Count the member's report once, however often it is sent, and return its round's present totals.
 
@@ -150,7 +150,7 @@ class EpochSums:
             place = self._places.get(name)
             if place is None or place.incarnation != each.incarnation:
                 missed = place is not None and place.missed
-                self._places[name] = Place(
+                self._places[name] = EpochPlace(
                     each.incarnation, self._next if first is None else first, None, missed
                 )
         for gone in self._places.keys() - present.keys():
@@ -261,7 +261,7 @@ class EpochSums:
         self.chief = next((each.worker for each in (*acts, *came)), self.chief)
 
 
-def _count(found: Round, key: tuple[str, int], member: Member, report: Report) -> None:
+def _count(found: Round, key: tuple[str, int], member: Member, report: EpochReport) -> None:
     part = found.parts.get(key)
     if part is None:
         if len(found.parts) == MAX_LAYOUTS:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from psserver.coordinator.changes import Changes
+from psserver.coordinator.changes import PolicyChanges
 from psserver.coordinator.finite import KeptBack
 from psserver.coordinator.functions import Function
 from psserver.coordinator.roster import Roster
@@ -96,7 +96,7 @@ class JobState:
     # The parts in the shards' open sum, in order.
     folded: dict[int, Part] = field(default_factory=dict)
     timers: Timers = field(default_factory=Timers)
-    changes: Changes = field(default_factory=Changes)
+    changes: PolicyChanges = field(default_factory=PolicyChanges)
     kept_back: KeptBack = field(default_factory=KeptBack)
 
     @property

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from psserver.coordinator.roster import REMEMBERED_TICKETS
-from psserver.coordinator.units import UnitPart
+from psserver.coordinator.units import TicketPart
 from pswire import protocol
 
 # Limit of open tickets of one worker: the current one and the next.
@@ -51,7 +51,7 @@ class Ticket:
     # When the worker was granted its former ticket; None for its first.
     former: float | None = None
     # Its part of a work unit, if the job deals them.
-    part: UnitPart | None = None
+    part: TicketPart | None = None
 
 
 @dataclass(slots=True)

@@ -60,7 +60,7 @@ class WorkTerms:
 
 
 @value
-class UnitPart(protocol.UnitPart):
+class TicketPart(protocol.UnitPart):
     """One ticket's part of a unit.
 
     `losses`: how often it was lost (see `WorkQueue.lose`). `lost_at`: the version at its last drop; -1: never dropped.
@@ -81,9 +81,9 @@ class Rest:
     losses: int = 0
     lost_at: int = -1
 
-    def take(self) -> UnitPart:
+    def take(self) -> TicketPart:
         """Take the next part."""
-        taken = UnitPart(self.epoch, self.unit, self.part, self.losses, self.lost_at)
+        taken = TicketPart(self.epoch, self.unit, self.part, self.losses, self.lost_at)
         self.part += 1
         return taken
 

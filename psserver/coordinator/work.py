@@ -3,7 +3,7 @@
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from psserver.coordinator.units import MAX_LOSSES, Rest, UnitPart, WorkTerms
+from psserver.coordinator.units import MAX_LOSSES, Rest, TicketPart, WorkTerms
 
 # Returned parts are dealt after the fresh units of their epoch, unless there are more than this: it bounds memory.
 MAX_RETURNED = 1024
@@ -129,7 +129,7 @@ class WorkQueue:
                     self.promised[worker] = False
                     self._reserved -= 1
 
-    def deal(self, worker: str) -> UnitPart:
+    def deal(self, worker: str) -> TicketPart:
         """Return the part that the worker was promised."""
         kept = self.promised.pop(worker)
         self._reserved -= kept
@@ -164,7 +164,7 @@ class WorkQueue:
         if rest is not None:
             self.lost.append(rest)
 
-    def keep(self, worker: str, parts: Sequence[UnitPart]) -> None:
+    def keep(self, worker: str, parts: Sequence[TicketPart]) -> None:
         """Reserve the worker's unit and its void `parts` until its process comes back."""
         self.withdraw(worker)
         self.outstanding -= len(parts)
@@ -191,7 +191,7 @@ class WorkQueue:
         self.outstanding -= 1
         self.counted += 1
 
-    def come_back(self, part: UnitPart) -> None:
+    def come_back(self, part: TicketPart) -> None:
         """Return a part whose ticket is void because its worker left or an update was made without it."""
         self.outstanding -= 1
         self._again(part)
@@ -201,7 +201,7 @@ class WorkQueue:
         ends = self.terms.epochs if self.terms.apart else 1
         return bool(self.counted) and self.skipped == self.short <= (fewest - 1) * ends
 
-    def lose(self, part: UnitPart, version: int, *, dropped: bool, short: bool = False) -> bool:
+    def lose(self, part: TicketPart, version: int, *, dropped: bool, short: bool = False) -> bool:
         """Return a part that its worker abandoned, or that the policy dropped at `version`.
 
         True: it is skipped instead, after `MAX_LOSSES` abandons, or as many drops without a new version in between:
@@ -218,12 +218,12 @@ class WorkQueue:
         self._again(part)
         return False
 
-    def _again(self, part: UnitPart) -> None:
+    def _again(self, part: TicketPart) -> None:
         self.lost.append(Rest(part.epoch, part.unit, part.part, part.part + 1, part.losses, part.lost_at))
 
     # Ends of units that only the data shows
 
-    def end(self, worker: str, part: UnitPart) -> None:
+    def end(self, worker: str, part: TicketPart) -> None:
         """Note that the worker's unit ends with `part`."""
         rest = self.held.get(worker)
         if rest is None or (rest.epoch, rest.unit) != (part.epoch, part.unit) or rest.part <= part.part:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final, get_args
 
 from psserver.decisions import orders
-from psserver.decisions.records import MICROSECONDS, Record, about, record
+from psserver.decisions.records import MICROSECONDS, LogRecord, about, record
 
 FORMAT: Final = 2
 """The format of the log; a reader refuses any other."""
@@ -26,7 +26,7 @@ LOCAL_RULE: Final = "local rule"
 CODEC: Final = "codec"
 
 
-class LogEntry(Record, ABC):
+class LogEntry(LogRecord, ABC):
     """The fields that every entry has besides its own."""
 
     __slots__ = ()
@@ -262,7 +262,7 @@ class Fold(LogEntry):
 
 
 @record
-class Part(Record):
+class Part(LogRecord):
     """One contribution of an update."""
 
     ticket: int = about("of the contribution")

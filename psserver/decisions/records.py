@@ -28,7 +28,7 @@ from typing import (
 from pswire.domains import LARGEST_INTEGER, in_range
 
 T = TypeVar("T")
-R = TypeVar("R", bound="Record")
+R = TypeVar("R", bound="LogRecord")
 
 # Decimals of times in seconds.
 MICROSECONDS: Final = 6
@@ -60,7 +60,7 @@ class FieldError(ValueError):
 
 
 @record
-class Record:
+class LogRecord:
     """The base of all records."""
 
     kind: ClassVar[str]
@@ -83,7 +83,7 @@ class Field(NamedTuple):
     # Reads the value from JSON. Raises FieldError.
     read: Callable[[Any], Any]
     # The kind of record in a list; None for other fields.
-    inner: type[Record] | None
+    inner: type[LogRecord] | None
 
     @property
     def noun(self) -> str:
@@ -113,7 +113,7 @@ _DECLARED: dict[Any, tuple[Field, ...]] = {}
 _WRITERS: dict[Any, Callable[[Any], str]] = {}
 
 
-def declared(kind: type[Record]) -> tuple[Field, ...]:
+def declared(kind: type[LogRecord]) -> tuple[Field, ...]:
     """Return the fields of a kind of record, in order."""
     if kind in _DECLARED:
         return _DECLARED[kind]
@@ -132,7 +132,7 @@ def declared(kind: type[Record]) -> tuple[Field, ...]:
 # Writing
 
 
-def _plain_fields(made: Record) -> dict[str, Any]:
+def _plain_fields(made: LogRecord) -> dict[str, Any]:
     found = {}
     for each in declared(type(made)):
         value = getattr(made, each.name)
@@ -150,7 +150,7 @@ def _plain(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
-    if isinstance(value, Record):
+    if isinstance(value, LogRecord):
         return _plain_fields(value)
     return dict(value) if isinstance(value, Mapping) else value
 
@@ -159,7 +159,7 @@ def _plain(value: Any) -> Any:
 ENCODER: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False)
 
 
-def line_of(index: int, t: float, made: Record) -> str:
+def line_of(index: int, t: float, made: LogRecord) -> str:
     """Return the line of the log: ``json.dumps({"i": index, "t": round(t, 6), **made.to_json()})`` without spaces.
 
     It takes a tenth of that time, since a commit leaves three or four lines. Raises ValueError for what is not JSON.
@@ -185,13 +185,13 @@ def value_text(value: Any) -> str:
         return "null"
     if kind is tuple:
         return f"[{','.join([value_text(each) for each in value])}]"
-    if isinstance(value, Record):
+    if isinstance(value, LogRecord):
         # A nested record has no kind of its own.
         return f"{{{(_WRITERS.get(kind) or _writer(kind))(value)[1:]}}}"
     return ENCODER.encode(_plain(value))
 
 
-def _writer(kind: type[Record]) -> Callable[[Any], str]:
+def _writer(kind: type[LogRecord]) -> Callable[[Any], str]:
     """Compile the writer of a kind's fields, each after a comma, as `dataclasses` compile an `__init__`."""
     lines, texts = ["def write(made):"], []
     names: dict[str, Any] = {"quoted": encode_basestring_ascii, "text": value_text}

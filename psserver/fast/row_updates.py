@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from psserver.fast.loops import LARGEST, SWEEP_EVERY, RowPass
 from psserver.fast.row_kernels import AHEAD, copy_words, expect_row
-from psserver.fast.rows import Floats, Memory, PassNumbers, RowUpdate, Saved, Slots
+from psserver.fast.rows import Floats, KeptRows, PassNumbers, RowMemory, RowUpdate, Slots
 from pswire.compiled import compiled, together
 
 # Rows of a block.
@@ -78,10 +78,10 @@ def compile_update(wanted: RowPass) -> RowUpdate:
 
 def _call(
     run: Callable[..., bool],
-    memory: Memory,
+    memory: RowMemory,
     slots: Slots,
     g: Floats,
-    saved: Saved,
+    saved: KeptRows,
     version: int,
     numbers: PassNumbers,
 ) -> NDArray[np.uint32] | None:

@@ -30,7 +30,7 @@ Words = NDArray[np.uint32]
 Floats = NDArray[np.float32]
 
 
-class Memory(NamedTuple):
+class RowMemory(NamedTuple):
     """Rows by slot, in chunks of ``2 ** bits`` rows each, [rows, words]; and the address of each chunk.
 
     A row has parts. `ends`: the word behind each part. n rows on their own are one array for each part, [n, words of
@@ -54,7 +54,7 @@ def parts_of(rows: Words, ends: Sequence[int]) -> list[Words]:
     return [rows[n * a : n * b].reshape(n, b - a) for a, b in pairwise(starts)]
 
 
-class Places(NamedTuple):
+class IndexPlaces(NamedTuple):
     """The places of an index: one part for all keys, or one for each bucket; and address and size of each part.
 
     A part is an array of ``2 ** bits`` places, [places, 3]: two words of a key, and its slot, all ones where there is
@@ -82,7 +82,7 @@ class PassNumbers(NamedTuple):
     rests: Floats
 
 
-class Saved(NamedTuple):
+class KeptRows(NamedTuple):
     """The values of rows as they were, [n, dim], for readers.
 
     `filled`: how many are saved so far. A row is saved, and `filled` says so, before it changes.
@@ -96,7 +96,7 @@ class RowUpdate(Protocol):
     """Updates rows where they lie; bit-equal to `psserver.optimizers.rows.RowOptimizer.step` on copies of them."""
 
     def __call__(
-        self, memory: Memory, slots: Slots, g: Floats, saved: Saved, version: int, numbers: PassNumbers
+        self, memory: RowMemory, slots: Slots, g: Floats, saved: KeptRows, version: int, numbers: PassNumbers
     ) -> NDArray[np.uint32] | None:
         """Update the rows of different slots to `version`: values, slots and ages. `g` is [n, dim].
 
@@ -108,13 +108,13 @@ class RowUpdate(Protocol):
 class JoinedPlaces(NamedTuple):
     """The places of several indexes: addresses and sizes of all parts, those of index k from ``starts[k]`` on."""
 
-    places: tuple[Places, ...]
+    places: tuple[IndexPlaces, ...]
     addresses: NDArray[np.int64]
     bits: NDArray[np.int64]
     starts: NDArray[np.int64]
 
     @staticmethod
-    def of(places: Sequence[Places]) -> "JoinedPlaces":
+    def of(places: Sequence[IndexPlaces]) -> "JoinedPlaces":
         starts = np.cumsum([0, *(each.bits.size for each in places)])
         addresses = np.concatenate([each.addresses for each in places])
         return JoinedPlaces(tuple(places), addresses, np.concatenate([each.bits for each in places]), starts)
@@ -126,7 +126,7 @@ def compiled() -> Any:
     return import_module("psserver.fast.row_kernels")
 
 
-def find(places: Places, keys: Keys, out: Slots) -> None:
+def find(places: IndexPlaces, keys: Keys, out: Slots) -> None:
     """Write the slot of each key, -1 where there is none."""
     compiled().find(places.addresses, places.bits, SALT, keys, out)
 
@@ -136,7 +136,7 @@ def find_all(joined: JoinedPlaces, keys: Keys, ends: NDArray[np.int64], out: Slo
     compiled().find_all(joined.addresses, joined.bits, SALT, joined.starts, keys, ends, out)
 
 
-def insert(places: Places, keys: Keys, new: Slots) -> None:
+def insert(places: IndexPlaces, keys: Keys, new: Slots) -> None:
     """Add keys, each once and none of them there, with their slots. There must be room.
 
     A reader in another thread looks at a slot before its key, so the key is written first.
@@ -150,19 +150,19 @@ def move(part: Words, larger: Words) -> None:
     compiled().move(part.ctypes.data, len(part), larger.ctypes.data, bits, SALT)
 
 
-def gather(memory: Memory, first: int, slots: Slots, out: Words) -> None:
+def gather(memory: RowMemory, first: int, slots: Slots, out: Words) -> None:
     """Copy words of each row, from word `first`, as many as `out` has; for negative slots leave `out` alone."""
     width, at = out.shape[1], out.ctypes.data
     compiled().gather(memory.addresses, memory.words, memory.bits, first, width, slots, at)
 
 
-def gather_parts(memory: Memory, slots: Slots, out: Words) -> None:
+def gather_parts(memory: RowMemory, slots: Slots, out: Words) -> None:
     """Copy whole rows to a flat array of parts (`parts_of`); for negative slots leave `out` alone."""
     ends = np.array(memory.ends)
     compiled().gather_parts(memory.addresses, memory.words, memory.bits, ends, slots, out.ctypes.data)
 
 
-def scatter_parts(memory: Memory, slots: Slots, values: Words, rows: Words) -> None:
+def scatter_parts(memory: RowMemory, slots: Slots, values: Words, rows: Words) -> None:
     """Write rows at different slots: the first part from `values`, [n, words], the others from a flat array."""
     ends, at = np.array(memory.ends), values.ctypes.data
     compiled().scatter_parts(memory.addresses, memory.words, memory.bits, ends, slots, at, rows.ctypes.data)

@@ -27,7 +27,7 @@ from psserver.metrics.counts import (
 )
 from psserver.service.guard.authorization import Authorizer
 from psserver.service.job.agreement import FROM_JOB
-from psserver.service.job.job import Job
+from psserver.service.job.job import ServedJob
 from psserver.service.store.host import ShardHost
 from psserver.shard import Apply, Order
 from pswire.security.credentials import NO_TLS, Credentials
@@ -51,7 +51,7 @@ class ServerCollector(Collector):
     def __init__(
         self,
         host: ShardHost,
-        job: Callable[[], Job | None],
+        job: Callable[[], ServedJob | None],
         copies: "Callable[[], ReplicaNumbers] | None",
         credentials: Credentials,
         authorizer: Authorizer,
@@ -90,7 +90,7 @@ class ServerCollector(Collector):
 
 def registry(
     host: ShardHost,
-    job: Callable[[], Job | None],
+    job: Callable[[], ServedJob | None],
     copies: "Callable[[], ReplicaNumbers] | None" = None,
     credentials: Credentials = NO_TLS,
     authorizer: Authorizer | None = None,

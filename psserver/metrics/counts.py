@@ -14,7 +14,7 @@ from psserver.coordinator.outputs import Record
 from psserver.coordinator.status import holdup, phase
 from psserver.decisions import entries
 from psserver.decisions.counting import moments
-from psserver.service.job.job import Job
+from psserver.service.job.job import ServedJob
 from psserver.service.job.run_log import RunLog
 from psserver.service.store.host import ShardHost
 
@@ -185,7 +185,7 @@ class ShardNumbers:
     payload_bytes: int
 
 
-def job_numbers(job: Job, counts: Counts) -> JobNumbers:
+def job_numbers(job: ServedJob, counts: Counts) -> JobNumbers:
     return job.look(lambda coordinator, now: numbers_from(coordinator, counts, now))
 
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from psserver.metrics.collector import registry
-from psserver.service.errors import Refused
+from psserver.service.errors import RequestRefused
 from psserver.service.guard.authorization import ANYBODY, METRICS, Authorizer, Peer
 from psserver.service.guard.limits import METRICS_CONNECTIONS
-from psserver.service.job.job import Job
+from psserver.service.job.job import ServedJob
 from psserver.service.store.host import ShardHost
 from pswire import running
 from pswire.addresses import Address
@@ -148,7 +148,7 @@ class Metrics:
         port: int,
         names: Collection[str],
         host: ShardHost,
-        job: Callable[[], Job | None],
+        job: Callable[[], ServedJob | None],
         deadline: float = DEADLINE,
         credentials: Credentials = NO_TLS,
         authorizer: Authorizer | None = None,
@@ -196,7 +196,7 @@ class Doorkeeper:
             return None
         try:
             peer = self._peer(connection)
-        except (Refused, IdentityError):
+        except (RequestRefused, IdentityError):
             return HTTPStatus.UNAUTHORIZED
         return None if peer.role in METRICS else HTTPStatus.FORBIDDEN
 

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from psserver.optimizers.blocks import Array, pieces, squares
-from psserver.optimizers.rule import Part
+from psserver.optimizers.rule import VariablePart
 from pswire.domains import Domain
 from pswire.knobs import Knob
 
@@ -39,7 +39,7 @@ class Clip:
     knob: str
     limit: float
 
-    def run(self, gradient: Array, parts: Sequence[Part], factors: Sequence[np.float32]) -> None:
+    def run(self, gradient: Array, parts: Sequence[VariablePart], factors: Sequence[np.float32]) -> None:
         """Multiply the gradient by all `factors`, then clip it, in place. `parts`: the variables of the gradient."""
         with np.errstate(all="ignore"):
             for block in pieces(gradient.size):

@@ -14,7 +14,7 @@ from psserver.optimizers import blocks
 from psserver.optimizers.blocks import Array
 from psserver.optimizers.clipping import Clip
 from psserver.optimizers.reading import OptimizerError, unknown
-from psserver.optimizers.rule import Part, Rule, WholeRule
+from psserver.optimizers.rule import Rule, VariablePart, WholeRule
 from psserver.optimizers.schedules import Schedule, schedule_config
 from pswire.domains import LARGEST_SINGLE
 from pswire.knobs import settings
@@ -45,7 +45,7 @@ class Optimizer:
     # Elements of the arena without decay, as rising (start, stop); set by `bound`.
     undecayed: tuple[tuple[int, int], ...] = ()
     # The variables of the arena, for a `WholeRule` and for norms of variables. Empty: the arena is one vector.
-    parts: tuple[Part, ...] = ()
+    parts: tuple[VariablePart, ...] = ()
     # Clipping of the mean gradient before the rule.
     clip: Clip | None = None
 
@@ -77,10 +77,10 @@ class Optimizer:
             for name, start, stop in pieces
             if any(fnmatchcase(name, pattern) for pattern in self.exclude)
         ]
-        parts: tuple[Part, ...] = ()
+        parts: tuple[VariablePart, ...] = ()
         if self.whole:
             self.check_whole([name for name, start, stop in pieces if stop - start < math.prod(known[name])])
-            parts = tuple(Part(name, start, stop, known[name]) for name, start, stop in pieces)
+            parts = tuple(VariablePart(name, start, stop, known[name]) for name, start, stop in pieces)
         return replace(
             self, undecayed=tuple(sorted(undecayed)) if self.rule.weight_decay else (), parts=parts
         )
@@ -256,8 +256,8 @@ class Optimizer:
                         blocks.clear_subnormals(slot, scratch=g)
         return good
 
-    def _variables(self, size: int) -> tuple[Part, ...]:
-        return self.parts or ((Part("", 0, size, (size,)),) if size else ())
+    def _variables(self, size: int) -> tuple[VariablePart, ...]:
+        return self.parts or ((VariablePart("", 0, size, (size,)),) if size else ())
 
     def _run(
         self,

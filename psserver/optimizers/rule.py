@@ -142,7 +142,7 @@ class WholeRule(ABC):
         """
 
 
-class Part(NamedTuple):
+class VariablePart(NamedTuple):
     """A whole variable: elements [start, stop) of an arena."""
 
     name: str

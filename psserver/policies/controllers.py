@@ -31,7 +31,7 @@ MOST_NOISE: Final = 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedKnob:
     """The value of a knob that a controller wants, not rounded, what it follows from, and a sentence for people."""
 
     value: float
@@ -85,7 +85,7 @@ class ControllerSpec:
         """Return new, empty evidence of the kind that the rule needs."""
         raise NotImplementedError
 
-    def wanted(self, evidence: Evidence, began: int, workers: int) -> Wanted | None:
+    def wanted(self, evidence: Evidence, began: int, workers: int) -> WantedKnob | None:
         """Return what the knob should be; None while that is not known. `began`: its value at the start."""
         raise NotImplementedError
 
@@ -111,7 +111,7 @@ class AdaSync(ControllerSpec):
     def evidence(self) -> Evidence:
         return Losses()
 
-    def wanted(self, evidence: Evidence, began: int, workers: int) -> Wanted | None:
+    def wanted(self, evidence: Evidence, began: int, workers: int) -> WantedKnob | None:
         assert isinstance(evidence, Losses)
         means = evidence.take()
         if not means:
@@ -124,7 +124,7 @@ class AdaSync(ControllerSpec):
         if now > 0 and above > 0:
             value = adasync_k(began, workers, above / now)
         inputs = {"first": evidence.first, "loss": loss, "wanted": value}
-        return Wanted(value, inputs, f"the loss is {loss:.4g}, and was {evidence.first:.4g}")
+        return WantedKnob(value, inputs, f"the loss is {loss:.4g}, and was {evidence.first:.4g}")
 
 
 def adasync_k(began: int, workers: int, quotient: float) -> float:
@@ -156,7 +156,7 @@ class NoiseScale(ControllerSpec):
     def evidence(self) -> Evidence:
         return Noise()
 
-    def wanted(self, evidence: Evidence, began: int, workers: int) -> Wanted | None:
+    def wanted(self, evidence: Evidence, began: int, workers: int) -> WantedKnob | None:
         assert isinstance(evidence, Noise)
         found = evidence.means()
         if found is None:
@@ -165,7 +165,7 @@ class NoiseScale(ControllerSpec):
         # An estimate of the square that is not above 0 says that the noise is too large to see the gradient.
         scale = min(max(variance, 0.0) / square, MOST_NOISE) if square > 0 else MOST_NOISE
         inputs = {"variance": variance, "square": square, "wanted": scale}
-        return Wanted(scale, inputs, f"the gradient noise scale is {scale:.3g}")
+        return WantedKnob(scale, inputs, f"the gradient noise scale is {scale:.3g}")
 
 
 CONTROLLERS: Final[Mapping[str, type[ControllerSpec]]] = {spec.name: spec for spec in (AdaSync, NoiseScale)}

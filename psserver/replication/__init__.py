@@ -21,9 +21,9 @@ is an immutable value: `take` answers an input with the next state and with outp
 
 from psserver.replication.configuration import (
     Config,
-    Disk,
-    Member,
     ReplicationError,
+    StableMemory,
+    SyncMember,
     first_config,
     majority,
 )
@@ -32,8 +32,8 @@ from psserver.replication.state import Replica, begin, restart
 
 __all__ = [
     "Config",
-    "Disk",
-    "Member",
+    "StableMemory",
+    "SyncMember",
     "Replica",
     "ReplicationError",
     "begin",

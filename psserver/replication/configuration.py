@@ -12,7 +12,7 @@ class ReplicationError(Exception):
     """A broken promise of another server, or a call that does not fit the state: the protocol excludes both."""
 
 
-class Member(NamedTuple):
+class SyncMember(NamedTuple):
     """A copy that is in sync: a server, in one incarnation. A restarted server is another member."""
 
     server: int
@@ -27,11 +27,11 @@ class Config(NamedTuple):
 
     epoch: int
     primary: int
-    members: tuple[Member, ...]
+    members: tuple[SyncMember, ...]
     base: int = 0
 
 
-class Disk(NamedTuple):
+class StableMemory(NamedTuple):
     """The memory that a server must never lose: the highest epoch that it promised, and the newest configuration
     accepted."""
 
@@ -41,7 +41,7 @@ class Disk(NamedTuple):
 
 def first_config(copies: tuple[int, ...], generation: int = 0) -> Config:
     """Return the configuration that a generation begins with: all copies empty, in incarnation 0, and equal."""
-    return Config(generation * EPOCHS, copies[0], tuple(Member(server, 0) for server in copies))
+    return Config(generation * EPOCHS, copies[0], tuple(SyncMember(server, 0) for server in copies))
 
 
 def majority(servers: int) -> int:

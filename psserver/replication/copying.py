@@ -5,7 +5,7 @@ An item is stable, and may be executed and answered, when all members of the con
 
 from typing import Final
 
-from psserver.replication.configuration import Member
+from psserver.replication.configuration import SyncMember
 from psserver.replication.log import Log
 from psserver.replication.messages import (
     BATCH,
@@ -21,7 +21,7 @@ from psserver.replication.messages import (
     Refuse,
     Reset,
 )
-from psserver.replication.state import NEVER, Progress, Replica, Turn
+from psserver.replication.state import NEVER, InputTurn, Progress, Replica
 
 #: Most items that a log remembers, beyond which nothing is taken.
 WINDOW: Final = 4096
@@ -29,7 +29,7 @@ WINDOW: Final = 4096
 CLOSE: Final = 16
 
 
-def offer(turn: Turn, order: Offer) -> None:
+def offer(turn: InputTurn, order: Offer) -> None:
     """Append an item and forward it. An item that the log has already counts once.
 
     Nothing is taken by a server that does not lead or is sealed, nor beyond the window: who offered it tries again. The
@@ -48,7 +48,7 @@ def offer(turn: Turn, order: Offer) -> None:
     _advance(turn)
 
 
-def _advance(turn: Turn) -> None:
+def _advance(turn: InputTurn) -> None:
     """Move the stable index to what all members hold, and tell them."""
     state, log = turn.state, turn.state.log
     members = state.disk.config.members
@@ -59,7 +59,7 @@ def _advance(turn: Turn) -> None:
             turn.send(each.member.server, Append(state.disk.config, stable, (), stable))
 
 
-def _trim(turn: Turn) -> None:
+def _trim(turn: InputTurn) -> None:
     """Forget what all copies have executed."""
     state = turn.state
     turn.set(
@@ -67,7 +67,7 @@ def _trim(turn: Turn) -> None:
     )
 
 
-def beat(turn: Turn) -> None:
+def beat(turn: InputTurn) -> None:
     """Send the heartbeat, and with it what each copy lacks."""
     state, log = turn.state, turn.state.log
     copies = {each.member.server: each for each in state.progress if not each.copying}
@@ -84,14 +84,14 @@ def _takes(state: Replica, copy: Progress) -> bool:
     return copy.member in state.disk.config.members or copy.executed >= copy.end
 
 
-def alive(turn: Turn) -> None:
+def alive(turn: InputTurn) -> None:
     """Say how far this copy is, also while what comes from the primary takes long to arrive."""
     state, primary = turn.state, turn.state.disk.config.primary
     if state.holds and not state.sealed and primary != state.server:
         turn.send(primary, Held(state.synced, state.incarnation, state.log.end, state.log.executed))
 
 
-def append(turn: Turn, sender: int, message: Append) -> None:
+def append(turn: InputTurn, sender: int, message: Append) -> None:
     """Take a primary's items if nothing before them is missing, and say how far this copy is."""
     state, config = turn.state, message.config
     if config.epoch < state.disk.promised:
@@ -115,9 +115,9 @@ def append(turn: Turn, sender: int, message: Append) -> None:
     turn.send(sender, Held(config.epoch, state.incarnation, log.end, log.executed))
 
 
-def held(turn: Turn, sender: int, message: Held) -> None:
+def held(turn: InputTurn, sender: int, message: Held) -> None:
     """Note how far a copy is. A learner that lacks what is forgotten here gets a copy."""
-    state, member = turn.state, Member(sender, message.incarnation)
+    state, member = turn.state, SyncMember(sender, message.incarnation)
     if not state.leads or message.epoch != state.synced:
         return
     if member in state.expelled:
@@ -144,7 +144,7 @@ def held(turn: Turn, sender: int, message: Held) -> None:
         turn.send(sender, Append(state.disk.config, end, items, state.log.stable))
 
 
-def _welcome(turn: Turn, member: Member, message: Held) -> Progress:
+def _welcome(turn: InputTurn, member: SyncMember, message: Held) -> Progress:
     """Begin to keep what a learner needs: from its own end on, or from a copy on that is made now."""
     log = turn.state.log
     if message.executed >= log.first:
@@ -153,7 +153,7 @@ def _welcome(turn: Turn, member: Member, message: Held) -> Progress:
     return Progress(member, log.executed, log.executed, copying=True)
 
 
-def _put(turn: Turn, progress: Progress) -> None:
+def _put(turn: InputTurn, progress: Progress) -> None:
     """Replace what is known of a copy, and forget earlier incarnations of a learner."""
     state, member = turn.state, progress.member
     members = state.disk.config.members
@@ -169,7 +169,7 @@ def _put(turn: Turn, progress: Progress) -> None:
     )
 
 
-def executed(turn: Turn, order: Executed) -> None:
+def executed(turn: InputTurn, order: Executed) -> None:
     """Note what is executed, and forget what nobody needs any more."""
     state, log = turn.state, turn.state.log
     turn.set(log=log._replace(executed=max(log.executed, min(order.count, log.stable))))
@@ -182,14 +182,14 @@ def executed(turn: Turn, order: Executed) -> None:
             alive(turn)
 
 
-def installed(turn: Turn, order: Installed) -> None:
+def installed(turn: InputTurn, order: Installed) -> None:
     """Continue behind a copy. One that is older than this server's own state changes nothing."""
     if order.at > turn.state.log.stable:
         turn.set(log=Log(order.at, (), order.at, order.at))
         alive(turn)
 
 
-def broke(turn: Turn, order: Broke) -> None:
+def broke(turn: InputTurn, order: Broke) -> None:
     """Keep nothing more for a learner; a member remains one until the configuration changes."""
     state = turn.state
     members = state.disk.config.members
@@ -199,7 +199,7 @@ def broke(turn: Turn, order: Broke) -> None:
         _trim(turn)
 
 
-def differs(turn: Turn, order: Differs) -> None:
+def differs(turn: InputTurn, order: Differs) -> None:
     """Never again name this incarnation of a copy, and tell it so. `Stand` then changes the configuration."""
     state = turn.state
     if state.leads and order.member != state.member:
@@ -207,7 +207,7 @@ def differs(turn: Turn, order: Differs) -> None:
         turn.send(order.member.server, Expel(state.synced, order.member.incarnation))
 
 
-def expel(turn: Turn, sender: int, message: Expel) -> None:
+def expel(turn: InputTurn, sender: int, message: Expel) -> None:
     """Have this copy begin again, if it is the one that differs."""
     state = turn.state
     if message.epoch == state.synced and message.incarnation == state.incarnation:

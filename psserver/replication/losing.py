@@ -8,13 +8,13 @@ tells it; that one is on a disk, and stays there until a later one takes its pla
 
 from collections.abc import Sequence
 
-from psserver.replication.configuration import Disk, Member
+from psserver.replication.configuration import StableMemory, SyncMember
 
 
-def lost(incarnations: Sequence[int], disks: Sequence[Disk]) -> bool:
+def lost(incarnations: Sequence[int], disks: Sequence[StableMemory]) -> bool:
     """Return whether no copy is left. `incarnations`, `disks`: of all servers, at one moment.
 
     A server that has ended and was not started again counts as alive: nothing tells it from one that stands still.
     """
-    alive = {Member(server, incarnation) for server, incarnation in enumerate(incarnations)}
+    alive = {SyncMember(server, incarnation) for server, incarnation in enumerate(incarnations)}
     return all(alive.isdisjoint(disk.config.members) for disk in disks)

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
 
-from psserver.replication.configuration import Config, Disk, Member
+from psserver.replication.configuration import Config, StableMemory, SyncMember
 
 #: What names an item of a log: a ticket's payload, or an input of the coordinator. Its bytes are the shell's.
 Item = Hashable
@@ -179,7 +179,7 @@ class Broke:
 class Differs:
     """This member's digest of a version is not the primary's."""
 
-    member: Member
+    member: SyncMember
 
 
 Input = Receive | Offer | Executed | Stand | Beat | Installed | Broke | Differs
@@ -191,7 +191,7 @@ Input = Receive | Offer | Executed | Stand | Beat | Installed | Broke | Differs
 class Persist:
     """Write this to the disk and wait for it. If that fails, the server ends and nothing further is carried out."""
 
-    disk: Disk
+    disk: StableMemory
 
 
 @dataclass(frozen=True, slots=True)

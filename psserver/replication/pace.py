@@ -8,7 +8,7 @@ SHARE: Final = 0.75
 LONGEST_DELAY: Final = 1.0
 
 
-class Rate:
+class CopyRate:
     """A copy's. `rate`: bytes in a second, at most. Times: seconds, monotonic."""
 
     def __init__(self, rate: float, now: float) -> None:
@@ -22,7 +22,7 @@ class Rate:
         return self._free_at - now
 
 
-class Pace:
+class LearnerPace:
     """A learner's. Times: seconds, monotonic."""
 
     def __init__(self) -> None:

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 from psserver.replication import copying, voting
 from psserver.replication import messages as m
-from psserver.replication.state import Replica, Turn
+from psserver.replication.state import InputTurn, Replica
 
-_MESSAGES: Final[dict[type[m.Message], Callable[[Turn, int, Any], None]]] = {
+_MESSAGES: Final[dict[type[m.Message], Callable[[InputTurn, int, Any], None]]] = {
     m.Prepare: voting.prepare,
     m.Promise: voting.promise,
     m.Sync: voting.sync,
@@ -19,7 +19,7 @@ _MESSAGES: Final[dict[type[m.Message], Callable[[Turn, int, Any], None]]] = {
     m.Held: copying.held,
     m.Expel: copying.expel,
 }
-_ORDERS: Final[dict[type[m.Input], Callable[[Turn, Any], None]]] = {
+_ORDERS: Final[dict[type[m.Input], Callable[[InputTurn, Any], None]]] = {
     m.Offer: copying.offer,
     m.Executed: copying.executed,
     m.Stand: voting.stand,
@@ -34,7 +34,7 @@ def take(state: Replica, given: m.Input) -> tuple[Replica, tuple[m.Output, ...]]
 
     Raises ReplicationError for an operator's vote that would not be safe, and where another server broke the protocol.
     """
-    turn = Turn(state)
+    turn = InputTurn(state)
     if isinstance(given, m.Receive):
         _MESSAGES[type(given.message)](turn, given.sender, given.message)
     elif isinstance(given, m.Beat):

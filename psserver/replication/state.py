@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from psserver.replication.configuration import Config, Disk, Member
+from psserver.replication.configuration import Config, StableMemory, SyncMember
 from psserver.replication.log import Log
 from psserver.replication.messages import Execute, Message, Output, Persist, Promise, Send, StepDown
 
@@ -15,7 +15,7 @@ class Progress(NamedTuple):
     """How far a follower or learner is, as its primary knows. `copying`: a copy of `executed` items or more is under
     way to it, and nothing before them is here any more."""
 
-    member: Member
+    member: SyncMember
     end: int
     executed: int
     copying: bool = False
@@ -29,7 +29,7 @@ class Standing:
     include: tuple[int, ...]
     operator: bool = False
     promises: frozenset[tuple[int, Promise]] = frozenset()
-    synced: frozenset[Member] = frozenset()
+    synced: frozenset[SyncMember] = frozenset()
     config: Config | None = None
     accepted: frozenset[int] = frozenset()
 
@@ -46,19 +46,19 @@ class Replica(NamedTuple):
     servers: int
     incarnation: int
     holds: bool
-    disk: Disk
+    disk: StableMemory
     log: Log = Log()
     synced: int = NEVER
     leads: bool = False
     heard: int = 0
     progress: tuple[Progress, ...] = ()
-    expelled: frozenset[Member] = frozenset()
+    expelled: frozenset[SyncMember] = frozenset()
     standing: Standing | None = None
 
     @property
-    def member(self) -> Member:
+    def member(self) -> SyncMember:
         """This server in its present incarnation."""
-        return Member(self.server, self.incarnation)
+        return SyncMember(self.server, self.incarnation)
 
     @property
     def sealed(self) -> bool:
@@ -72,16 +72,16 @@ class Replica(NamedTuple):
 
 def begin(server: int, servers: int, config: Config) -> Replica:
     """Return the replica with which a generation begins; its `disk` must be on the disk before the first input."""
-    member = Member(server, 0)
+    member = SyncMember(server, 0)
     holds = member in config.members
     leads = config.primary == server
     others = tuple(Progress(each, 0, 0) for each in config.members if leads and each != member)
-    disk = Disk(config.epoch, config)
+    disk = StableMemory(config.epoch, config)
     synced = config.epoch if holds else NEVER
     return Replica(server, servers, 0, holds, disk, synced=synced, leads=leads, progress=others)
 
 
-def restart(server: int, servers: int, incarnation: int, holds: bool, disk: Disk) -> Replica:
+def restart(server: int, servers: int, incarnation: int, holds: bool, disk: StableMemory) -> Replica:
     """Return the replica of a restarted server. `incarnation` is one that it never had.
 
     It has no copy and is no member, whatever its configuration says: members of that name are earlier incarnations.
@@ -90,7 +90,7 @@ def restart(server: int, servers: int, incarnation: int, holds: bool, disk: Disk
 
 
 @dataclass(slots=True)
-class Turn:
+class InputTurn:
     """One input's work: the state so far, and the outputs in order."""
 
     state: Replica
@@ -113,7 +113,7 @@ class Turn:
         An own attempt below a promise ends, and so does the lead of a primary that accepts a later configuration: what
         it leads is the configuration on its disk.
         """
-        disk = Disk(max(promised, self.state.disk.promised), config or self.state.disk.config)
+        disk = StableMemory(max(promised, self.state.disk.promised), config or self.state.disk.config)
         if disk != self.state.disk:
             self.set(disk=disk)
             self.outputs.append(Persist(disk))

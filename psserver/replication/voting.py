@@ -8,7 +8,7 @@ only then proposes the configuration. Once a majority has it on disk, the candid
 
 from dataclasses import replace
 
-from psserver.replication.configuration import Config, Member, ReplicationError, majority, next_epoch
+from psserver.replication.configuration import Config, ReplicationError, SyncMember, majority, next_epoch
 from psserver.replication.messages import (
     Accepted,
     Activate,
@@ -21,10 +21,10 @@ from psserver.replication.messages import (
     Sync,
     Synced,
 )
-from psserver.replication.state import NEVER, Progress, Standing, Turn
+from psserver.replication.state import NEVER, InputTurn, Progress, Standing
 
 
-def stand(turn: Turn, order: Stand) -> None:
+def stand(turn: InputTurn, order: Stand) -> None:
     """Begin an attempt, in place of an earlier one. A server without a copy does nothing.
 
     Raises ReplicationError for an operator's vote that would not be safe.
@@ -43,7 +43,7 @@ def stand(turn: Turn, order: Stand) -> None:
         turn.send_all(Prepare(epoch))
 
 
-def _check_operator(turn: Turn) -> None:
+def _check_operator(turn: InputTurn) -> None:
     state = turn.state
     if state.servers != 2:
         raise ReplicationError(
@@ -56,7 +56,7 @@ def _check_operator(turn: Turn) -> None:
         )
 
 
-def prepare(turn: Turn, sender: int, message: Prepare) -> None:
+def prepare(turn: InputTurn, sender: int, message: Prepare) -> None:
     """Promise, on disk first, and tell the newest configuration."""
     state = turn.state
     if message.epoch < state.disk.promised:
@@ -66,7 +66,7 @@ def prepare(turn: Turn, sender: int, message: Prepare) -> None:
     turn.send(sender, Promise(message.epoch, state.disk.config))
 
 
-def promise(turn: Turn, sender: int, message: Promise) -> None:
+def promise(turn: InputTurn, sender: int, message: Promise) -> None:
     """Count a promise, and go on once a majority's, the candidate's own among them, show that this copy is in sync.
 
     A later promise may name a newer configuration with this copy in it: the attempt ends only when all have answered.
@@ -86,7 +86,7 @@ def promise(turn: Turn, sender: int, message: Promise) -> None:
         turn.set(standing=None)
 
 
-def _seal(turn: Turn) -> None:
+def _seal(turn: InputTurn) -> None:
     """Promise one's own epoch, and make the copies to be included equal."""
     standing = turn.state.standing
     assert standing is not None
@@ -99,7 +99,7 @@ def _seal(turn: Turn) -> None:
         _propose(turn)
 
 
-def send_syncs(turn: Turn) -> None:
+def send_syncs(turn: InputTurn) -> None:
     """Send the log to each copy to be included that has not confirmed it."""
     log, standing = turn.state.log, turn.state.standing
     assert standing is not None
@@ -109,7 +109,7 @@ def send_syncs(turn: Turn) -> None:
             turn.send(server, Sync(standing.epoch, log.first, log.tail, log.stable))
 
 
-def sync(turn: Turn, sender: int, message: Sync) -> None:
+def sync(turn: InputTurn, sender: int, message: Sync) -> None:
     """Make this log the candidate's, and promise its epoch. A copy that lacks earlier items stays silent."""
     state = turn.state
     if message.epoch < state.disk.promised:
@@ -127,21 +127,21 @@ def sync(turn: Turn, sender: int, message: Sync) -> None:
     turn.send(sender, Synced(message.epoch, state.incarnation))
 
 
-def synced(turn: Turn, sender: int, message: Synced) -> None:
+def synced(turn: InputTurn, sender: int, message: Synced) -> None:
     """Note that a copy is equal; propose when all to be included are."""
     standing = turn.state.standing
     if standing is None or standing.epoch != message.epoch or standing.config is not None:
         return
-    confirmed = standing.synced | {Member(sender, message.incarnation)}
+    confirmed = standing.synced | {SyncMember(sender, message.incarnation)}
     turn.set(standing=replace(standing, synced=confirmed))
     if {member.server for member in confirmed}.issuperset(standing.include):
         _propose(turn)
 
 
-def _propose(turn: Turn) -> None:
+def _propose(turn: InputTurn) -> None:
     state, standing = turn.state, turn.state.standing
     assert standing is not None
-    newest: dict[int, Member] = {}
+    newest: dict[int, SyncMember] = {}
     for member in sorted((state.member, *standing.synced), key=lambda each: (each.server, each.incarnation)):
         newest[member.server] = member
     config = Config(standing.epoch, state.server, tuple(newest.values()), state.log.end)
@@ -153,7 +153,7 @@ def _propose(turn: Turn) -> None:
         _activate(turn, config)
 
 
-def propose(turn: Turn, sender: int, message: Propose) -> None:
+def propose(turn: InputTurn, sender: int, message: Propose) -> None:
     """Accept a configuration, on disk first."""
     config, promised = message.config, turn.state.disk.promised
     if config.epoch < promised:
@@ -163,7 +163,7 @@ def propose(turn: Turn, sender: int, message: Propose) -> None:
     turn.send(sender, Accepted(config.epoch))
 
 
-def accepted(turn: Turn, sender: int, message: Accepted) -> None:
+def accepted(turn: InputTurn, sender: int, message: Accepted) -> None:
     """Count who has accepted; with a majority the candidate is the primary."""
     state, standing = turn.state, turn.state.standing
     if standing is None or standing.epoch != message.epoch or standing.config is None:
@@ -173,7 +173,7 @@ def accepted(turn: Turn, sender: int, message: Accepted) -> None:
         _activate(turn, standing.config)
 
 
-def _activate(turn: Turn, config: Config) -> None:
+def _activate(turn: InputTurn, config: Config) -> None:
     """Lead. All members hold the whole log, so all of it is stable."""
     state, log = turn.state, turn.state.log
     others = tuple(Progress(each, log.end, log.first) for each in config.members if each != state.member)
@@ -183,7 +183,7 @@ def _activate(turn: Turn, config: Config) -> None:
     turn.send_all(Append(config, log.end, (), log.end))
 
 
-def refuse(turn: Turn, sender: int, message: Refuse) -> None:
+def refuse(turn: InputTurn, sender: int, message: Refuse) -> None:
     """Remember the higher epoch, and give up an attempt below it."""
     standing = turn.state.standing
     turn.set(heard=max(turn.state.heard, message.promised))
@@ -191,7 +191,7 @@ def refuse(turn: Turn, sender: int, message: Refuse) -> None:
         turn.set(standing=None)
 
 
-def repeat(turn: Turn) -> None:
+def repeat(turn: InputTurn) -> None:
     """Send again what an attempt waits for."""
     state, standing = turn.state, turn.state.standing
     assert standing is not None

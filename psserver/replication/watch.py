@@ -27,7 +27,7 @@ NEAR: Final = 2
 
 
 @dataclass(slots=True)
-class Watch:
+class PeerWatch:
     """The knowledge of one server about the others of one log. `began`: now."""
 
     server: int

@@ -21,7 +21,7 @@ class Code(IntEnum):
     UNAUTHENTICATED = 16
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A refusal of a request; nothing has changed."""
 
     def __init__(self, code: Code, message: str) -> None:
@@ -29,40 +29,40 @@ class Refused(Exception):
         self.code = code
         self.message = message
 
-    def afresh(self) -> "Refused":
+    def afresh(self) -> "RequestRefused":
         """Return the same refusal without its traceback, whose frames have what was refused."""
-        return Refused(self.code, self.message)
+        return RequestRefused(self.code, self.message)
 
 
-class MembershipOver(Refused):
+class MembershipOver(RequestRefused):
     """A refusal of a request from a former member, whose stream then releases what it holds."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Code.ABORTED, message)
 
 
-def invalid(message: str) -> Refused:
-    return Refused(Code.INVALID_ARGUMENT, message)
+def invalid(message: str) -> RequestRefused:
+    return RequestRefused(Code.INVALID_ARGUMENT, message)
 
 
-def precondition(message: str) -> Refused:
-    return Refused(Code.FAILED_PRECONDITION, message)
+def precondition(message: str) -> RequestRefused:
+    return RequestRefused(Code.FAILED_PRECONDITION, message)
 
 
-def aborted(message: str) -> Refused:
+def aborted(message: str) -> RequestRefused:
     """Return the refusal of what a ticket has no right to any more."""
-    return Refused(Code.ABORTED, message)
+    return RequestRefused(Code.ABORTED, message)
 
 
-def exhausted(message: str) -> Refused:
+def exhausted(message: str) -> RequestRefused:
     """Return the refusal of what there is no room for."""
-    return Refused(Code.RESOURCE_EXHAUSTED, message)
+    return RequestRefused(Code.RESOURCE_EXHAUSTED, message)
 
 
-def denied(message: str) -> Refused:
-    return Refused(Code.PERMISSION_DENIED, message)
+def denied(message: str) -> RequestRefused:
+    return RequestRefused(Code.PERMISSION_DENIED, message)
 
 
-def unavailable(message: str) -> Refused:
+def unavailable(message: str) -> RequestRefused:
     """Return the refusal of what the peer is to try again."""
-    return Refused(Code.UNAVAILABLE, message)
+    return RequestRefused(Code.UNAVAILABLE, message)

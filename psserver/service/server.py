@@ -11,7 +11,7 @@ import grpc
 
 from psserver.checkpoint import FolderLock, Store
 from psserver.service.guard.authorization import Authorizer
-from psserver.service.job.job import Job
+from psserver.service.job.job import ServedJob
 from psserver.service.life.coordinating import Coordinating, lock_folder
 from psserver.service.life.following import Following
 from psserver.service.life.job_loop import Continuation, end_tasks
@@ -22,7 +22,7 @@ from psserver.service.net.exchange import ExchangeRpc
 from psserver.service.net.follow import FollowNobody, FollowRpc, NoReplicas
 from psserver.service.net.pulls import PullRpc
 from psserver.service.net.pushes import PushRpc
-from psserver.service.net.registration import Registration
+from psserver.service.net.registration import MethodHandlers
 from psserver.service.net.services import (
     COORDINATOR,
     SHARD,
@@ -127,7 +127,7 @@ class Server:
             loop.close()
 
     @property
-    def job(self) -> Job | None:
+    def job(self) -> ServedJob | None:
         """The job, on task 0, once it is made."""
         role = self._coordinating or self._replicating
         return None if role is None else role.job
@@ -212,7 +212,7 @@ class Server:
 
     async def _register(self, served: grpc.aio.Server) -> Health:
         services = {}
-        rpc = Registration(self.watch, self.listeners.patience, self.authorizer)
+        rpc = MethodHandlers(self.watch, self.listeners.patience, self.authorizer)
         if self._coordinating is not None:
             services[COORDINATOR.full_name] = methods(COORDINATOR, rpc, self._coordinating.rpc)
         replicas: Links | NoReplicas = NoReplicas()

@@ -17,7 +17,7 @@ from psserver.decisions.orders import (
     Release,
     Seal,
 )
-from psserver.shard.facts import Made
+from psserver.shard.facts import VersionMade
 from psserver.shard.resharding import reshard
 from psserver.shard.shard import Shard
 from psserver.shard.state import ShardState, copied
@@ -28,7 +28,7 @@ __all__ = [
     "Apply",
     "Discard",
     "Dismiss",
-    "Made",
+    "VersionMade",
     "Fold",
     "Install",
     "Note",

@@ -30,7 +30,7 @@ class Aggregator(Protocol):
         ...
 
 
-class Median:
+class MedianAggregator:
     """The middle value of each coordinate; for an even K, half the sum of the two middle values."""
 
     def reduce(self, gradients: Sequence[Floats]) -> None:
@@ -44,7 +44,7 @@ class Median:
 
 
 @dataclass(frozen=True, slots=True)
-class TrimmedMean:
+class TrimmedMeanAggregator:
     """The mean of each coordinate without its `trim` least and greatest values, added from the least up.
 
     Yin et al. 2018, definition 2, with b = `trim` values at either end. Needs K > 2 `trim`.
@@ -97,7 +97,7 @@ def _in_order(rows: Floats) -> Sequence[Floats]:
 
 
 @dataclass(frozen=True, slots=True)
-class Krum:
+class KrumAggregator:
     """Krum and Multi-Krum (Blanchard et al. 2017, sections 3 and 4) of n gradients, f = `byzantine` of them bad.
 
     The score of i is the sum, in float64, of its n - f - 2 least squared distances |g_i - g_j|^2, j != i. The `select`
@@ -156,7 +156,7 @@ def state_aggregator(aggregator: Aggregator) -> Aggregator:
     A coordinate-wise one serves for both. A choice of whole gradients says nothing about the state that came with
     them, so state uses the median.
     """
-    return Median() if isinstance(aggregator, Krum) else aggregator
+    return MedianAggregator() if isinstance(aggregator, KrumAggregator) else aggregator
 
 
 def build_aggregator(parts: TensorParts) -> Aggregator | None:
@@ -166,10 +166,10 @@ def build_aggregator(parts: TensorParts) -> Aggregator | None:
         case "mean":
             return None
         case "median":
-            return Median()
+            return MedianAggregator()
         case "trimmed-mean":
-            return TrimmedMean(int(knobs["trim"]))
+            return TrimmedMeanAggregator(int(knobs["trim"]))
         case "krum":
-            return Krum(int(knobs["byzantine"]), int(knobs["select"]))
+            return KrumAggregator(int(knobs["byzantine"]), int(knobs["select"]))
         case other:
             raise ValueError(f"a policy may name the aggregator {other!r}, but shards have none")

@@ -131,7 +131,7 @@ def adaptive_taylor_loop(
 
 
 @dataclass(frozen=True, slots=True)
-class GapAware:
+class GapAwareCompensator:
     """Gap-Aware (Barkai et al. 2020): divides a gradient by how many usual steps its weights have moved.
 
     ``r' = r decay + u u (1 - decay)``, ``w' = w decay + (1 - decay)``,
@@ -209,6 +209,6 @@ def build_compensator(parts: TensorParts) -> Compensator | None:
         case "adaptive-taylor":
             return AdaptiveTaylor(knobs["decay"], knobs["epsilon"])
         case "gap-aware":
-            return GapAware(knobs["decay"], knobs["epsilon"])
+            return GapAwareCompensator(knobs["decay"], knobs["epsilon"])
         case other:
             raise ValueError(f"a policy may name the compensator {other!r}, but shards have none")

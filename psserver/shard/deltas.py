@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psserver.shard.facts import Marks
-from pswire.model.groups import Groups, Part
+from pswire.model.groups import GroupPart, Groups
 from pswire.model.plan import ShardLayout
 from pswire.transport.blocks import BlockCodec
 from pswire.transport.deltas import checksum, encode_change, longest_chain
@@ -68,7 +68,7 @@ class DeltaStream:
         self._made = (payload, after)
         return kept
 
-    def _changed_group(self, part: Part, before: Floats, out: Floats) -> tuple[Octets, Marks]:
+    def _changed_group(self, part: GroupPart, before: Floats, out: Floats) -> tuple[Octets, Marks]:
         """As `make`, where only one group of rows changes: return its change too."""
         made = np.empty(part.layout.elements, np.float32)
         wanted, old = part.take(self.spare), part.take(before)

@@ -14,7 +14,7 @@ Marks = NDArray[np.bool_] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class VersionMade:
     """A version that a shard has made.
 
     `kept`: by variable or table, how many elements here kept their old values, because a number of theirs would not

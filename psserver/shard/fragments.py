@@ -4,15 +4,15 @@ from dataclasses import dataclass
 
 from psserver.optimizers import Optimizer, OptimizerError
 from psserver.optimizers.schedules import Constant
-from pswire.model.groups import Groups, Part
+from pswire.model.groups import GroupPart, Groups
 from pswire.model.plan import Plan, PlanError
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class GroupTurn:
     """A server's part of a group, and the optimizer bound to it."""
 
-    part: Part
+    part: GroupPart
     optimizer: Optimizer
 
 

@@ -28,8 +28,8 @@ from psserver.policies.declarations import BARE
 from psserver.shard import arithmetic
 from psserver.shard.arena import Allocate, Arena, plain
 from psserver.shard.deltas import DeltaStream
-from psserver.shard.facts import Made
-from psserver.shard.fragments import Turn, check_fragments
+from psserver.shard.facts import VersionMade
+from psserver.shard.fragments import GroupTurn, check_fragments
 from psserver.shard.holds import Holds
 from psserver.shard.mixing import StateBases
 from psserver.shard.payload_checks import PayloadChecks
@@ -38,7 +38,7 @@ from psserver.shard.state import ShardParts, ShardState, check, copied, save, ta
 from psserver.shard.tables import Tables
 from psserver.shard.updater import Updater
 from psserver.shard.updates import PendingUpdate, ShardError, Updates, need
-from pswire.model.groups import Groups, Part
+from pswire.model.groups import GroupPart, Groups
 from pswire.model.plan import Plan, ShardLayout
 from pswire.model.rows import WantedRows
 from pswire.transport.blocks import BlockCodec
@@ -82,10 +82,10 @@ class Shard:
         self.tensors = tensors
         check_fragments(tensors.fragments, optimizer, plan)
         self.groups = Groups(plan, tensors.fragments)
-        turns: list[Turn] = []
+        turns: list[GroupTurn] = []
         if tensors.fragments > 1:
             turns = [
-                Turn(part, optimizer.bound(*_trainable_pieces(plan, part.layout)))
+                GroupTurn(part, optimizer.bound(*_trainable_pieces(plan, part.layout)))
                 for part in (each.trained for each in self.groups.all(server))
             ]
         keep = keep_bases or tensors.keep_bases
@@ -152,7 +152,7 @@ class Shard:
         return self.version, out.reshape(-1)
 
     @property
-    def fact(self) -> Made:
+    def fact(self) -> VersionMade:
         """What there is to tell of the newest version. Of one that was restored, nothing is known any more."""
         return self._updates.fact
 
@@ -169,12 +169,12 @@ class Shard:
             return f"ticket {ticket} is committed: its payload is final"
         return None
 
-    def part(self, ticket: int) -> Part:
+    def part(self, ticket: int) -> GroupPart:
         """Return the part of an open ticket's payload that travels; the rest of it is zero. All of it for a ticket that
         is not open."""
         opened = self.staging.tickets.get(ticket)
         if opened is None or opened.initialise or self.groups.count == 1:
-            return Part(self.layout)
+            return GroupPart(self.layout)
         return self.groups.of(opened.version, self.layout.server)
 
     def narrow(self, values: Floats) -> NDArray[np.uint16]:
@@ -270,7 +270,7 @@ class Shard:
         self.arena.publish(values)
         if self.stream is not None:
             self.stream.begin(values)
-        self._updates.fact = Made(self.version)
+        self._updates.fact = VersionMade(self.version)
 
     def _begun(self, update: PendingUpdate) -> PendingUpdate:
         self._unfinished = True
@@ -311,7 +311,7 @@ class Shard:
         changed, for a state that does not fit; for another number of servers see `reshard`.
         """
         take_up(state, self._parts)
-        self._updates.fact = Made(self.version)
+        self._updates.fact = VersionMade(self.version)
 
     @property
     def _parts(self) -> ShardParts:

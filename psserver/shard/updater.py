@@ -14,7 +14,7 @@ from psserver.shard.accumulator import Total, accumulator_for
 from psserver.shard.aggregators import build_aggregator
 from psserver.shard.compensators import Gap, build_compensator
 from psserver.shard.facts import Marks, either
-from psserver.shard.fragments import Turn
+from psserver.shard.fragments import GroupTurn
 
 Floats = NDArray[np.float32]
 
@@ -32,7 +32,7 @@ class Updater:
         tensors: TensorParts,
         trainable: int,
         backend: Backend = ALONE,
-        turns: Sequence[Turn] = (),
+        turns: Sequence[GroupTurn] = (),
     ) -> None:
         """Prepare updates. `turns`: of the groups of rows, if an update changes one of several."""
         self._optimizer, self._turns = optimizer, turns

@@ -9,7 +9,7 @@ from psserver.decisions.orders import Apply, Fold
 from psserver.shard.arena import Arena
 from psserver.shard.compensators import Gap
 from psserver.shard.deltas import DeltaStream
-from psserver.shard.facts import Made, by_variable, either
+from psserver.shard.facts import VersionMade, by_variable, either
 from psserver.shard.holds import Holds
 from psserver.shard.mixing import Kept, StateBases, weight
 from psserver.shard.staging import Staging
@@ -67,7 +67,7 @@ class Updates:
         self._stream = stream
         self._tables = tables
         self._bases = bases
-        self.fact = Made(-1)
+        self.fact = VersionMade(-1)
 
     # Orders
 
@@ -175,7 +175,7 @@ class Updates:
         bases, started = self._bases, self.started if self._bases else set()
         self._tables.advancing = tables is not None
         replaced: dict[int, Kept] = {}
-        fact = Made(apply.version)
+        fact = VersionMade(apply.version)
 
         def compute() -> None:
             nonlocal replaced, fact
@@ -190,7 +190,7 @@ class Updates:
                 )
             found = by_variable(kept, self._plan, self._layout) | rows
             elements += self._updater.changing(base, out.size)
-            fact = Made(apply.version, found, elements, self._updater.square)
+            fact = VersionMade(apply.version, found, elements, self._updater.square)
             replaced = bases.replaced(newest, out, started)
 
         def finish() -> None:

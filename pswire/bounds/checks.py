@@ -10,16 +10,16 @@ from typing import Any, Final
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from pswire.bounds.kinds import Bound, Closed, Data, Many, Nested, Real, Row, Text, Whole, declared
+from pswire.bounds.kinds import Bound, Closed, Data, FieldBound, Many, Nested, Real, Text, Whole, declared
 
 
 class BoundError(ValueError):
     """A field of a message is beyond its bound. The text names both."""
 
 
-TABLE: Final[tuple[Row, ...]] = tuple(declared())
+TABLE: Final[tuple[FieldBound, ...]] = tuple(declared())
 """Every field of every message, in the order of the protos."""
-BOUNDS: Final[Mapping[tuple[str, str], Row]] = {(row.message, row.field): row for row in TABLE}
+BOUNDS: Final[Mapping[tuple[str, str], FieldBound]] = {(row.message, row.field): row for row in TABLE}
 """The rows of `TABLE` by message and field."""
 
 Check = Callable[[Any], None]

@@ -67,7 +67,7 @@ Bound = Whole | Real | Text | Data | Many | Nested | Closed
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FieldBound:
     """The bound of one field, and the reason for it."""
 
     message: str
@@ -86,7 +86,7 @@ _REAL: Final = (FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FLOAT)
 _CLOSED: Final = (FieldDescriptor.TYPE_BOOL, FieldDescriptor.TYPE_ENUM)
 
 
-def declared() -> Iterator[Row]:
+def declared() -> Iterator[FieldBound]:
     """Yield the bound of each field of each message, in the order of the protos. Raises TypeError if one is missing."""
     for file in _FILES:
         for name, kind in file.DESCRIPTOR.message_types_by_name.items():
@@ -95,17 +95,17 @@ def declared() -> Iterator[Row]:
                     yield row_of(name, field)
 
 
-def row_of(message: str, field: Any) -> Row:
+def row_of(message: str, field: Any) -> FieldBound:
     """Return the bound of a field. Raises TypeError if it needs one and has none."""
     options = field.GetOptions()
     if options.HasExtension(options_pb2.bound):
         option = options.Extensions[options_pb2.bound]
-        return Row(message, field.name, _bound(option, field), option.why or _meant(option).why)
+        return FieldBound(message, field.name, _bound(option, field), option.why or _meant(option).why)
     if field.is_repeated or not (field.message_type or field.type in _CLOSED):
         raise TypeError(f"{message}.{field.name}: expected a bound in protos/pswire/v1, got none")
     if field.message_type is not None:
-        return Row(message, field.name, Nested(), "a message with bounds of its own")
-    return Row(message, field.name, Closed(), "its type allows nothing else")
+        return FieldBound(message, field.name, Nested(), "a message with bounds of its own")
+    return FieldBound(message, field.name, Closed(), "its type allows nothing else")
 
 
 def _meant(option: Any) -> Any:

@@ -34,7 +34,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GroupPart:
     """A server's part of one group. `layout`: of these elements, one behind the other, as a payload by themselves.
 
     `rows`: None for all elements of the server.
@@ -44,12 +44,12 @@ class Part:
     rows: Sequence[Rows] | None = None
 
     @property
-    def trained(self) -> "Part":
+    def trained(self) -> "GroupPart":
         """The part without state. Only of one group of several."""
         assert self.rows is not None
         slices = tuple(piece for piece in self.layout.slices if piece.offset < self.layout.trainable)
         layout = ShardLayout(self.layout.server, slices, self.layout.trainable, 0)
-        return Part(layout, self.rows[: len(slices)])
+        return GroupPart(layout, self.rows[: len(slices)])
 
     def take(self, values: Array) -> Array:
         """Return the part's elements of a whole payload: a copy, unless it is all of them."""
@@ -78,7 +78,7 @@ class Groups:
     def __init__(self, plan: Plan, count: int) -> None:
         self.count = count
         if count == 1:
-            self._parts = [[Part(shard) for shard in plan.shards]]
+            self._parts = [[GroupPart(shard) for shard in plan.shards]]
             return
         firsts = _firsts(plan, count)
         self._parts = [
@@ -86,15 +86,15 @@ class Groups:
             for group in range(count)
         ]
 
-    def of(self, version: int, server: int) -> Part:
+    def of(self, version: int, server: int) -> GroupPart:
         """Return the part of the group that contributions to `version`, and the change of that version, consist of."""
         return self._parts[version % self.count][server]
 
-    def all(self, server: int) -> list[Part]:
+    def all(self, server: int) -> list[GroupPart]:
         """Return a server's part of each group."""
         return [group[server] for group in self._parts]
 
-    def changed(self, since: int, version: int, server: int) -> list[Part]:
+    def changed(self, since: int, version: int, server: int) -> list[GroupPart]:
         """Return what differs between two versions; empty if that is everything, or if there is no telling."""
         if not since < version < since + self.count:
             return []
@@ -115,7 +115,7 @@ def _firsts(plan: Plan, count: int) -> list[list[int]]:
     return firsts
 
 
-def _part(plan: Plan, shard: ShardLayout, count: int, firsts: Sequence[int]) -> Part:
+def _part(plan: Plan, shard: ShardLayout, count: int, firsts: Sequence[int]) -> GroupPart:
     """Return what `shard` has of the group whose first row of each variable is given, and its state."""
     slices, rows, size, trained = list[Slice](), list[Rows](), 0, 0
     for piece in shard.slices:
@@ -127,4 +127,4 @@ def _part(plan: Plan, shard: ShardLayout, count: int, firsts: Sequence[int]) -> 
             rows.append(Rows(piece.offset, piece.offset + piece.size, width, first, step))
             size += number * width
             trained += 0 if state else number * width
-    return Part(ShardLayout(shard.server, tuple(slices), trained, size - trained), rows)
+    return GroupPart(ShardLayout(shard.server, tuple(slices), trained, size - trained), rows)

@@ -17,7 +17,7 @@ _NEVER_BEGAN: Final = ("failed to connect to all addresses", "errors resolving "
 _HUNG_UP: Final = ("Socket closed", "Connection reset by peer", "Broken pipe")
 
 
-class Problem(NamedTuple):
+class ConnectionProblem(NamedTuple):
     """The reason of a failed connection.
 
     `certain`: it lasts until somebody fixes it; a server that is about to end may look like any other. `passing`: it
@@ -33,46 +33,52 @@ class Problem(NamedTuple):
 _MEANINGS: Final = (
     (
         "errors resolving ",
-        Problem("the name {host} is not known yet", certain=False, passing=True),
+        ConnectionProblem("the name {host} is not known yet", certain=False, passing=True),
     ),
     (
         "WRONG_VERSION_NUMBER",
-        Problem(
+        ConnectionProblem(
             "{address} does not speak TLS, and this process was given certificates, so it sends nothing: start the "
             "server with --tls-ca, --tls-cert and --tls-key, or is the address right?"
         ),
     ),
     (
         "certificate has expired",
-        Problem(
+        ConnectionProblem(
             "the certificate of {address}, or that of its authority, has expired: make a new one for that server"
         ),
     ),
     (
         "certificate is not yet valid",
-        Problem("the certificate of {address} is not valid yet: are the clocks of both machines right?"),
+        ConnectionProblem(
+            "the certificate of {address} is not valid yet: are the clocks of both machines right?"
+        ),
     ),
     (
         "unsupported certificate purpose",
-        Problem("the certificate of {address} is not one of a server: give that server its own --tls-cert"),
+        ConnectionProblem(
+            "the certificate of {address} is not one of a server: give that server its own --tls-cert"
+        ),
     ),
     (
         "CERTIFICATE_VERIFY_FAILED",
-        Problem(
+        ConnectionProblem(
             "the certificate of {address} was not signed by the authority in --tls-ca: is it of another cluster, or "
             "is the file an old one?"
         ),
     ),
     (
         "Hostname Verification Check failed",
-        Problem(
+        ConnectionProblem(
             "the certificate of {address} is not for {host}: reach the server by a name in its certificate, or make "
             "one with this name (ps-lab certs)"
         ),
     ),
     (
         "Handshake read failed",
-        Problem("{address} ended the TLS handshake: it starts, ends or is busy", certain=False, passing=True),
+        ConnectionProblem(
+            "{address} ended the TLS handshake: it starts, ends or is busy", certain=False, passing=True
+        ),
     ),
 )
 _REFUSES = (
@@ -85,14 +91,14 @@ _SPEAKS_TLS = (
 )
 
 
-def problem_of(error: grpc.RpcError, address: Address, credentials: Credentials) -> Problem | None:
+def problem_of(error: grpc.RpcError, address: Address, credentials: Credentials) -> ConnectionProblem | None:
     """Return what TLS, or the name service, has to do with a call's failure; None if neither is the reason."""
     text = error.details() or ""
     if error.code() != grpc.StatusCode.UNAVAILABLE or not text.startswith(_NEVER_BEGAN):
         return None
     found = next((problem for words, problem in _MEANINGS if words in text), None)
     if found is None and any(words in text for words in _HUNG_UP):
-        found = Problem(_REFUSES if credentials.encrypted else _SPEAKS_TLS, certain=False)
+        found = ConnectionProblem(_REFUSES if credentials.encrypted else _SPEAKS_TLS, certain=False)
     if found is None:
         return None
     return found._replace(sentence=found.sentence.format(address=address, host=address.host))

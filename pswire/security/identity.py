@@ -64,7 +64,7 @@ class Identity:
         return self.client_context()
 
     @cached_property
-    def facts(self) -> "Facts":
+    def facts(self) -> "CertificateFacts":
         """The facts in the certificate.
 
         Raises IdentityError if the authorities did not sign it, it is not valid now, or it has no usable name.
@@ -73,7 +73,7 @@ class Identity:
         assert seen is not None, "a certificate for neither purpose is refused for the second"
         names = [value for kind, value in seen.get("subjectAltName", ()) if kind == "URI"]
         ends = ssl.cert_time_to_seconds(seen["notAfter"])
-        return Facts(subject_among(names), ends, self._authority_ends(seen))
+        return CertificateFacts(subject_among(names), ends, self._authority_ends(seen))
 
     def is_for(self, host: str) -> bool:
         """Return True if a client that connects to `host` accepts the certificate. Raises IdentityError as `facts`."""
@@ -149,7 +149,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class CertificateFacts:
     """The facts of a certificate that is valid now. Ends are seconds since 1970."""
 
     subject: Subject

@@ -24,7 +24,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pswire.model.groups import Part
+from pswire.model.groups import GroupPart
 from pswire.model.plan import ShardLayout
 from pswire.transport import frames
 from pswire.transport.codecs import Array, Bytes, Codec, Decoder, Encoder, NotFinite, WireDtypeError
@@ -40,7 +40,7 @@ PART: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BlockRun:
     """Rows of one variable on a server: elements [start, start + rows * width) of its payload."""
 
     start: int
@@ -49,12 +49,12 @@ class Run:
     coded: bool
 
 
-def runs(layout: ShardLayout) -> Iterator[Run]:
+def runs(layout: ShardLayout) -> Iterator[BlockRun]:
     """Yield the parts of a payload, in order."""
     for piece in layout.slices:
         rows = piece.stop - piece.start
         width = piece.size // rows
-        yield Run(piece.offset, rows, width, width >= SHORTEST and piece.offset < layout.trainable)
+        yield BlockRun(piece.offset, rows, width, width >= SHORTEST and piece.offset < layout.trainable)
 
 
 class BlockCodec(Codec):
@@ -91,7 +91,7 @@ class BlockCodec(Codec):
     def size(self, layout: ShardLayout) -> int:
         return sum(run.rows * self.row_bytes(run) for run in runs(layout))
 
-    def row_bytes(self, run: Run) -> int:
+    def row_bytes(self, run: BlockRun) -> int:
         """Return the bytes of one row."""
         if not run.coded:
             return 4 * run.width
@@ -168,7 +168,7 @@ class _BlockDecoder:
     def __init__(self, codec: BlockCodec, layout: ShardLayout, out: Array) -> None:
         self._codec, self._out = codec, out.reshape(-1)
         self._runs = iter(runs(layout))
-        self._run: Run | None = None
+        self._run: BlockRun | None = None
         self._row = 0
         self._rest = b""
 
@@ -191,12 +191,12 @@ class _BlockDecoder:
         self._rest = bytes(data)
         return (0, 0) if first is None or last is None else (first, last)
 
-    def _current(self) -> Run | None:
+    def _current(self) -> BlockRun | None:
         if self._run is None or self._row == self._run.rows:
             self._run, self._row = next(self._runs, None), 0
         return self._run
 
-    def _decode(self, run: Run, data: Octets, start: int, stop: int) -> None:
+    def _decode(self, run: BlockRun, data: Octets, start: int, stop: int) -> None:
         out = self._out[start:stop]
         if not run.coded:
             out[...] = data.view("<f4")
@@ -218,22 +218,22 @@ class ErrorFeedback(Encoder):
         # coded, as every residual is.
         self._spare: Floats | None = None
 
-    def encode(self, ticket: int, values: Array, part: Part | None = None) -> Octets:
+    def encode(self, ticket: int, values: Array, part: GroupPart | None = None) -> Octets:
         payload = self._payload(part)
         for _ in self._pieces(ticket, values, payload, part):
             pass
         return payload
 
-    def pieces(self, ticket: int, values: Array, part: Part | None = None) -> Iterator[Array]:
+    def pieces(self, ticket: int, values: Array, part: GroupPart | None = None) -> Iterator[Array]:
         payload, begin = self._payload(part), 0
         for end in self._pieces(ticket, values, payload, part):
             yield payload[begin:end]
             begin = end
 
-    def _payload(self, part: Part | None) -> Octets:
+    def _payload(self, part: GroupPart | None) -> Octets:
         return np.empty(self._size if part is None else self._blocks.size(part.layout), np.uint8)
 
-    def _pieces(self, ticket: int, values: Array, payload: Octets, part: Part | None) -> Iterator[int]:
+    def _pieces(self, ticket: int, values: Array, payload: Octets, part: GroupPart | None) -> Iterator[int]:
         """Encode row by row into `payload`. Yield how far that is whenever another chunk is full, and at the end."""
         left, sent, end = self._unused(), 0, 0
         coded, residual, own = self._runs, self.residual, left
@@ -262,7 +262,7 @@ class ErrorFeedback(Encoder):
             yield end
 
     def _encode_part(
-        self, run: Run, start: int, values: Array, residual: Floats, out: Octets, left: Floats
+        self, run: BlockRun, start: int, values: Array, residual: Floats, out: Octets, left: Floats
     ) -> None:
         """Encode elements of whole rows of `run`; they begin at `start` of the payload."""
         if not run.coded:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pswire.model.groups import Part
+from pswire.model.groups import GroupPart
 from pswire.model.plan import ShardLayout
 from pswire.transport import frames
 from pswire.v1 import model_pb2
@@ -56,7 +56,7 @@ class Encoder:
     def __init__(self, codec: "Elementwise") -> None:
         self._codec = codec
 
-    def encode(self, ticket: int, values: Array, part: Part | None = None) -> Array:
+    def encode(self, ticket: int, values: Array, part: GroupPart | None = None) -> Array:
         """Return an array whose memory is the payload. Encoding a ticket's payload again gives the same bytes.
 
         `values`: C-contiguous, float32 or the codec's `array_dtype`. `part`: the payload is this part of them. Raises
@@ -64,7 +64,7 @@ class Encoder:
         """
         return self._codec.encode(values if part is None else part.take(values))
 
-    def pieces(self, ticket: int, values: Array, part: Part | None = None) -> Iterator[Array]:
+    def pieces(self, ticket: int, values: Array, part: GroupPart | None = None) -> Iterator[Array]:
         """Encode as `encode` does, in pieces that are each encoded when they are asked for: one travels while the next
         is made.
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pswire.model.plan import ShardLayout
-from pswire.transport.blocks import BlockCodec, Run, kernels, runs
+from pswire.transport.blocks import BlockCodec, BlockRun, kernels, runs
 from pswire.transport.codecs import WireDtypeError
 
 Floats = NDArray[np.float32]
@@ -53,7 +53,7 @@ def encode_change(
 
 
 def _encoded(
-    codec: BlockCodec, run: Run, wanted: Floats, old: Floats, change: Octets, new: Floats, left: Floats
+    codec: BlockCodec, run: BlockRun, wanted: Floats, old: Floats, change: Octets, new: Floats, left: Floats
 ) -> bool:
     """Encode a change of rows, and write what it makes of `old` to `new`. Return whether all of it is finite."""
     if codec.encode_rows(wanted, -old, run.width, change, left) >= 0:
@@ -65,7 +65,7 @@ def _encoded(
 
 
 def _guarded(
-    codec: BlockCodec, run: Run, wanted: Floats, old: Floats, change: Octets, new: Floats, left: Floats
+    codec: BlockCodec, run: BlockRun, wanted: Floats, old: Floats, change: Octets, new: Floats, left: Floats
 ) -> NDArray[np.bool_]:
     """Encode as `_encoded` does, with a change of zero for elements that would not be finite; return these."""
     with np.errstate(over="ignore"):
@@ -100,7 +100,7 @@ class Adding:
         self._next = next(self._steps, None)
         self._total = 0
 
-    def _all(self, layout: ShardLayout) -> Iterator[tuple[Run, slice, slice]]:
+    def _all(self, layout: ShardLayout) -> Iterator[tuple[BlockRun, slice, slice]]:
         size = self._codec.size(layout)
         for begin in range(0, self._chain.size, size or 1):
             self._total = 0
@@ -116,7 +116,7 @@ class Adding:
             self._add(*self._next)
             self._next = next(self._steps, None)
 
-    def _add(self, run: Run, part: slice, data: slice) -> None:
+    def _add(self, run: BlockRun, part: slice, data: slice) -> None:
         codec, new, change = self._codec, self._values[part], self._chain[data]
         if run.coded:
             decoded = np.empty(new.size, np.float32)
@@ -143,7 +143,7 @@ def longest_chain(codec: BlockCodec, layout: ShardLayout) -> int:
     return min(16, max(0, layout.nbytes - 1) // max(1, codec.size(layout)))
 
 
-def _groups(codec: BlockCodec, layout: ShardLayout) -> Iterator[tuple[Run, slice, slice]]:
+def _groups(codec: BlockCodec, layout: ShardLayout) -> Iterator[tuple[BlockRun, slice, slice]]:
     """Yield rows that are visited together: their run, their elements, and their bytes in a payload."""
     at = 0
     for run in runs(layout):

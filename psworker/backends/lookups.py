@@ -25,7 +25,7 @@ Reader = Callable[[str, ArrayLike], tuple[Floats, int]]
 
 
 @dataclass(slots=True, eq=False)
-class Remote:
+class LayerLookups:
     """The lookups of one layer. `mask_id`: an id that has no row. `size`: ids are from 0 to below it; None for any.
     `reader`: answers where no training step does."""
 
@@ -63,7 +63,7 @@ def by_keys(read: ReadRows) -> Reader:
 
 
 # From what a layer looks up and its ids, of the framework, to its rows.
-Answer = Callable[[Remote, Any], Any]
+Answer = Callable[[LayerLookups, Any], Any]
 _ANSWER: ContextVar[Answer | None] = ContextVar("answer", default=None)
 
 
@@ -82,10 +82,10 @@ def answered_by(answer: Answer) -> Iterator[None]:
         _ANSWER.reset(token)
 
 
-def remote_of(layer: Any) -> Remote | None:
+def remote_of(layer: Any) -> LayerLookups | None:
     """Return what a layer looks up, or None."""
     found = getattr(layer, "remote", None)
-    return found if isinstance(found, Remote) else None
+    return found if isinstance(found, LayerLookups) else None
 
 
 def tables_of(layers: Iterable[Any]) -> tuple[TableSpec, ...]:
@@ -100,7 +100,7 @@ def tables_of(layers: Iterable[Any]) -> tuple[TableSpec, ...]:
     return tuple(found.values())
 
 
-class Group(NamedTuple):
+class TableGroup(NamedTuple):
     """Tables whose rows lie one behind the other in a step, as one variable. `trained`: they get a gradient."""
 
     tables: tuple[TableSpec, ...]
@@ -130,7 +130,7 @@ class LookedUp:
     """
 
     batch: Any
-    groups: tuple[Group, ...] = field(repr=False)
+    groups: tuple[TableGroup, ...] = field(repr=False)
     keys: Mapping[str, Keys]
     places: tuple[NDArray[np.int32], ...]
     sizes: tuple[NDArray[np.int32], ...]
@@ -140,7 +140,7 @@ class LookedUp:
         """Return what the step is given; zeros where rows are not pulled, for a rehearsal."""
         return Fed(self.batch, tuple(map(self._rows_of, self.groups)), self.places, self.sizes)
 
-    def _rows_of(self, group: Group) -> Floats:
+    def _rows_of(self, group: TableGroup) -> Floats:
         count = sum(self.keys[table.name].size for table in group.tables)
         if self.rows is None or not count:
             # One row at least: lookups that are masked read some row.
@@ -163,7 +163,7 @@ class LookedUp:
 
 
 def looked_up(
-    batch: Any, groups: tuple[Group, ...], lookups: Sequence[tuple[Remote, NDArray[np.int64]]]
+    batch: Any, groups: tuple[TableGroup, ...], lookups: Sequence[tuple[LayerLookups, NDArray[np.int64]]]
 ) -> LookedUp:
     """Return a batch with the keys of its lookups, (what is looked up, flat ids), in the order of the step.
 

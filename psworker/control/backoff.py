@@ -16,7 +16,7 @@ from pswire.bounds import BoundError, check
 from pswire.logs.events import event
 from pswire.patience import LONGEST_PAUSE
 from pswire.security.credentials import Credentials
-from pswire.security.diagnosis import Problem, problem_of
+from pswire.security.diagnosis import ConnectionProblem, problem_of
 from pswire.transport.failures import may_pass, reason
 from psworker.errors import (
     JobOver,
@@ -64,7 +64,7 @@ class Contact:
         # When attempts began to end in a problem that does not pass by itself.
         self._since: float | None = None
         # The newest attempt's.
-        self.problem: Problem | None = None
+        self.problem: ConnectionProblem | None = None
 
     def answered(self) -> None:
         """Note that the server has answered a call."""

@@ -158,7 +158,7 @@ class JobInfo:
     phase_batch: int
 
 
-class Joined:
+class JoinedMember:
     """The member that the session is since the newest Join. The session's thread updates it; any thread may read it.
 
     `hello`: the first message of every stream. `info`: what the training loop sees of it. `renewals`: how often this

@@ -16,7 +16,7 @@ from pswire.transport.connecting import stub_of
 from pswire.transport.failures import may_pass, method_failed
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.control.backoff import Backoff, bounded, translated
-from psworker.control.joining import Joined, Registration
+from psworker.control.joining import JoinedMember, Registration
 from psworker.engine import ClientEngine, Commit, Disposition, Event, Grant, Stop, StreamRequest
 from psworker.errors import RolledBack, SessionError, Voided
 
@@ -48,10 +48,10 @@ class SessionStream:
     ) -> None:
         """`channel`: returns the control channel, which is another one after `admit`. `admit`: called with every
         answer to Join, after the tickets of a former membership became void. `pointless`: called when payloads are of
-        no use any more, because the job or this session has failed. `numbered`: as of `Joined`."""
+        no use any more, because the job or this session has failed. `numbered`: as of `JoinedMember`."""
         self._registration, self._admit = registration, admit
         reply = registration.join()
-        self.joined = Joined(reply, registration.session, numbered=numbered)
+        self.joined = JoinedMember(reply, registration.session, numbered=numbered)
         admit(reply)
         self._backoff = backoff
         backoff.longest_pause = longest_pause(reply.worker_timeout or UNKNOWN_TIMEOUT)

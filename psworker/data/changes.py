@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from pswire.model.groups import Groups, Part
+from pswire.model.groups import GroupPart, Groups
 from pswire.model.plan import ShardLayout
 from pswire.transport.blocks import BlockCodec
 from pswire.transport.codecs import ElementDecoder, Elementwise, WireDtypeError
@@ -73,7 +73,7 @@ class KnownGroups:
         self._values = np.empty(elements, np.float32)
         self.base: shard_pb2.Base | None = None
 
-    def _parts(self, version: int) -> list[Part]:
+    def _parts(self, version: int) -> list[GroupPart]:
         return [] if self.base is None else self._groups.changed(self.base.version, version, self._server)
 
     def buffer(self, count: int, version: int) -> NDArray[np.uint8]:
@@ -105,7 +105,7 @@ class KnownGroups:
         self.take(version, self._values)
         out[...] = self._values
 
-    def _advanced(self, part: Part, data: NDArray[np.uint8]) -> Floats:
+    def _advanced(self, part: GroupPart, data: NDArray[np.uint8]) -> Floats:
         if isinstance(self._codec, BlockCodec):
             values = part.take(self._values)
             add_change(self._codec, part.layout, data, values)

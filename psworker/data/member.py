@@ -23,7 +23,7 @@ from psworker.engine import Commit
 _FILL = COMMITS.fill
 
 
-class Member:
+class MemberRequests:
     """Makes the requests of one membership. The holder of the server's `turn` uses it.
 
     The two push requests are filled in anew for each payload, because most of their fields stay the same.

@@ -121,10 +121,10 @@ class WeightReader:
         finally:
             self._watch.waited(since)
 
-    def view(self, grant: Grant, narrow: bool) -> "View":
+    def view(self, grant: Grant, narrow: bool) -> "VersionView":
         """Return a `with` block that reads the version, in place if that blocks no update. Entering raises as
         `copied`."""
-        return View(self, grant, narrow)
+        return VersionView(self, grant, narrow)
 
     def begin(self, grant: Grant, narrow: bool) -> tuple[list[Received], list[NDArray[Any]]]:
         """Return the version, and its arrays to read until it is released."""
@@ -242,7 +242,7 @@ class WeightReader:
         return held < shard.arena_versions
 
 
-class View:
+class VersionView:
     """A version, read within a `with` block. A class, because a generator's block takes three times as long."""
 
     __slots__ = ("_grant", "_narrow", "_reader", "_received")

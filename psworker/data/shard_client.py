@@ -14,7 +14,7 @@ from pswire import running
 from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.messages import EVENTS
-from pswire.model.groups import Part
+from pswire.model.groups import GroupPart
 from pswire.model.plan import Plan
 from pswire.model.rows import ReceivedRows, Rows, WantedRows, nothing
 from pswire.patience import UNKNOWN_TIMEOUT
@@ -30,7 +30,7 @@ from pswire.v1 import shard_pb2
 from psworker.control.backoff import Backoff, Contact, insist
 from psworker.data.changes import KnownGroups, KnownVersion
 from psworker.data.exchange import Answer, Exchange
-from psworker.data.member import Member, commit_request, messages
+from psworker.data.member import MemberRequests, commit_request, messages
 from psworker.data.payloads import Floats, Payload, Pieces, Received, array_of
 from psworker.data.shared_memory import Attachment
 from psworker.data.transport import Lane, Lanes, Transport
@@ -61,7 +61,7 @@ class Settings:
     silent: dict[str, Backoff] = field(default_factory=dict)
 
 
-class StepResult(NamedTuple):
+class CommitAnswer(NamedTuple):
     """The answer to a commit.
 
     `events` were received at `received` of the monotonic clock. `granted`: the ticket that they grant, if any.
@@ -251,7 +251,7 @@ class ShardClient:
         with self.turn:
             return insist(ask, self._backoff())
 
-    def _base(self, member: Member, lane: Lane) -> shard_pb2.Base | None:
+    def _base(self, member: MemberRequests, lane: Lane) -> shard_pb2.Base | None:
         known = _known_of(member, lane)
         return None if known is None else known.base
 
@@ -270,7 +270,7 @@ class ShardClient:
     def _received(
         self,
         lane: Lane,
-        member: Member,
+        member: MemberRequests,
         answer: Answer,
         ticket: int,
         version: int,
@@ -284,7 +284,7 @@ class ShardClient:
         return found
 
     def _received_version(
-        self, lane: Lane, member: Member, answer: Answer, ticket: int, version: int, narrow: bool
+        self, lane: Lane, member: MemberRequests, answer: Answer, ticket: int, version: int, narrow: bool
     ) -> Received:
         first, known = answer[0], _known_of(member, lane)
         if first.HasField("located"):
@@ -352,7 +352,7 @@ class ShardClient:
         narrow: bool = False,
         rows: Rows = (),
         ahead: WantedRows = (),
-    ) -> StepResult:
+    ) -> CommitAnswer:
         """Push and commit in one round trip, which may bring the next grant and its version (`narrow` as in `pull`).
 
         `rows`: of gradients of tables. `ahead`: keys of rows to read with the next grant's version.
@@ -363,7 +363,7 @@ class ShardClient:
         values = self._checked(payload)
         part = self._part(self._member_with(ticket), version, values)
 
-        def ask() -> StepResult:
+        def ask() -> CommitAnswer:
             member = self._member_with(ticket)
             self._agreed_to_commit(member, after)
             answer = self._send(
@@ -374,31 +374,31 @@ class ShardClient:
             )
             now, events, granted = _noticed(answer)
             if granted is None:
-                return StepResult(events, now, None, None)
+                return CommitAnswer(events, now, None, None)
             along = self._version_along(member, answer, granted, narrow, ahead)
-            return StepResult(events, now, granted.ticket, along)
+            return CommitAnswer(events, now, granted.ticket, along)
 
         with self.turn:
             return insist(ask, self._backoff())
 
-    def commit(self, after: int, commit: Commit, hello: pb.Hello) -> StepResult:
+    def commit(self, after: int, commit: Commit, hello: pb.Hello) -> CommitAnswer:
         """Commit what all servers have given receipts for, in a round trip that may bring the next grant.
 
         Only to server 0. Raises as `step`.
         """
         request = commit_request(commit, hello)
 
-        def ask() -> StepResult:
+        def ask() -> CommitAnswer:
             exchange = self._agreed_to_commit(self._member_with(commit.ticket), after)
             now, events, _ = _noticed(exchange.ask([[request]]))
-            return StepResult(events, now, None, None)
+            return CommitAnswer(events, now, None, None)
 
         with self.turn:
             return insist(ask, self._backoff())
 
     def _version_along(
         self,
-        member: Member,
+        member: MemberRequests,
         answer: Answer,
         granted: Grant,
         narrow: bool,
@@ -419,14 +419,14 @@ class ShardClient:
 
     def _send(
         self,
-        member: Member,
+        member: MemberRequests,
         ticket: int,
         values: NDArray[Any] | Pieces,
         after: int,
         commit: Commit | None = None,
         hello: pb.Hello | None = None,
         *,
-        part: Part | None = None,
+        part: GroupPart | None = None,
         raw: bool = False,
         rows: Rows = (),
         ahead: WantedRows = (),
@@ -477,7 +477,7 @@ class ShardClient:
             )
         return values
 
-    def _part(self, member: Member, version: int, values: NDArray[Any] | Pieces) -> Part | None:
+    def _part(self, member: MemberRequests, version: int, values: NDArray[Any] | Pieces) -> GroupPart | None:
         """Return the part of a contribution to `version` that travels; None for all of it. Raises ValueError if more
         than that is not zero."""
         if member.groups.count == 1:
@@ -494,7 +494,7 @@ class ShardClient:
 
     # Inside
 
-    def _member_with(self, ticket: int) -> Member:
+    def _member_with(self, ticket: int) -> MemberRequests:
         """Return the membership to which the ticket was granted. Raises Voided.
 
         When another membership begins, the tickets of the former are void before the new one is admitted here.
@@ -504,8 +504,8 @@ class ShardClient:
             raise Voided(f"ticket {ticket} was cancelled: {reason}")
         return member
 
-    def _new_member(self, joined: pb.JoinReply, encoder: Encoder) -> Member:
-        return Member(joined, encoder, self._settings.plan, self.server, self._wire)
+    def _new_member(self, joined: pb.JoinReply, encoder: Encoder) -> MemberRequests:
+        return MemberRequests(joined, encoder, self._settings.plan, self.server, self._wire)
 
     def _contact_at(self, address: Address) -> Contact | None:
         """None without TLS: this worker could join, so it knows that the servers use none."""
@@ -516,12 +516,12 @@ class ShardClient:
         deltas = self._settings.wire.deltas
         return None if deltas is None else KnownVersion(deltas, self._layout)
 
-    def _agreed(self, member: Member, after: int) -> Exchange:
+    def _agreed(self, member: MemberRequests, after: int) -> Exchange:
         """Return the exchange of the first lane, on which all is agreed. Hold the `turn`."""
         self._agree(self._lane, member, after)
         return self._lane.exchange
 
-    def _agreed_to_commit(self, member: Member, after: int) -> Exchange:
+    def _agreed_to_commit(self, member: MemberRequests, after: int) -> Exchange:
         """As `_agreed`. A worker that is no member any more tries again: an earlier try may have counted, which the
         session learns when it joins again."""
         try:
@@ -531,7 +531,7 @@ class ShardClient:
                 raise CallEnded(grpc.StatusCode.UNAVAILABLE, f"{error.details()}: wait") from error
             raise
 
-    def _agree(self, lane: Lane, member: Member, after: int) -> Attachment | None:
+    def _agree(self, lane: Lane, member: MemberRequests, after: int) -> Attachment | None:
         """Return the memory that is shared on a lane, if any, once it is connected. Hold its `turn`."""
         transport = lane.current()
         attachment = transport.agree(member, after)
@@ -565,7 +565,7 @@ class ShardClient:
         )
 
 
-def _known_of(member: Member, lane: Lane) -> KnownVersion | KnownGroups | None:
+def _known_of(member: MemberRequests, lane: Lane) -> KnownVersion | KnownGroups | None:
     return lane.known if member.known is None else member.known
 
 

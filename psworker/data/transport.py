@@ -21,7 +21,7 @@ from pswire.transport.segments import SegmentError
 from pswire.v1 import shard_pb2
 from psworker.data.changes import KnownVersion
 from psworker.data.exchange import Exchange, GrpcStream, SocketStream, attached
-from psworker.data.member import Member
+from psworker.data.member import MemberRequests
 from psworker.data.shared_memory import Attachment
 from psworker.errors import Refused
 
@@ -88,7 +88,7 @@ class Transport:
             return "shared-memory"
         return "socket" if self._socket else "grpc"
 
-    def agree(self, member: Member, after: int) -> Attachment | None:
+    def agree(self, member: MemberRequests, after: int) -> Attachment | None:
         """Return the shared memory, if any, connected anew if the connection broke. Call it before every request.
 
         `after`: log index of a grant, to which the server first catches up. Raises Refused, grpc.RpcError.
@@ -113,7 +113,7 @@ class Transport:
             socket.close()
         self._over_grpc.close()
 
-    def _connect(self, member: Member, after: int) -> None:
+    def _connect(self, member: MemberRequests, after: int) -> None:
         offer = self._offered(member, after)
         if self._memory:
             try:
@@ -133,7 +133,7 @@ class Transport:
             # It has said what it had to say.
             self._over_grpc.close()
 
-    def _offered(self, member: Member, after: int) -> shard_pb2.Attached:
+    def _offered(self, member: MemberRequests, after: int) -> shard_pb2.Attached:
         """Ask where the server takes connections."""
         reply, _ = self._over_grpc.ask([[member.attach(after)]])
         return reply.attached

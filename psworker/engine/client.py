@@ -35,7 +35,7 @@ from pswire.protocol import (
     StreamRequest,
 )
 from psworker.engine.legal import LEGAL, WorkState, error_of, illegal
-from psworker.engine.pending import Pending, Position
+from psworker.engine.pending import Position, Unanswered
 from psworker.errors import SessionError
 
 Requests = list[StreamRequest]
@@ -73,7 +73,7 @@ class ClientEngine:
         self.leaving: Leave | None = None
         # The newest grant that was received.
         self.newest: Grant | None = None
-        self.pending = Pending()
+        self.pending = Unanswered()
         self.position = Position()
         # Whether the loop has to begin again at the first uncommitted batch, and does not know it yet.
         self.rolled_back = False

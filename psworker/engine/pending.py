@@ -8,7 +8,7 @@ from pswire.protocol import Abandon, Disposition
 KEPT_DISPOSITIONS = 4096
 
 
-class Pending:
+class Unanswered:
     """The unanswered abandons and unread fates of one session. The engine that owns it decides what is sent."""
 
     def __init__(self) -> None:

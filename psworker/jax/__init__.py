@@ -19,7 +19,7 @@ from psworker.jax.translate import Translated, translate
 from psworker.optimizers import TranslationError, warn_of_own_clipping
 from psworker.remote import Remote, RemoteError
 
-__all__ = ["Job", "ModelError", "RemoteError", "TranslationError", "distribute", "translate"]
+__all__ = ["JaxLoop", "ModelError", "RemoteError", "TranslationError", "distribute", "translate"]
 
 
 def distribute(
@@ -29,7 +29,7 @@ def distribute(
     *,
     state: Any = None,
     **where: Unpack[Where],
-) -> Job:
+) -> JaxLoop:
     """Let parameter servers hold `params`, a pytree of floating arrays, and run `optimizer`, an Optax chain.
 
     A schedule of the chain is evaluated by worker 0 at the version that it has. Clipping is of the mean gradient where
@@ -39,10 +39,10 @@ def distribute(
 
     Raises TranslationError, ModelError, and what `psworker.connect` raises.
     """
-    return Job(params, optimizer, hosts, state, where)
+    return JaxLoop(params, optimizer, hosts, state, where)
 
 
-class Job(Remote):
+class JaxLoop(Remote):
     """The loop: `while (params := job.pull()) is not None: ...; job.push(gradients)`. Made by `distribute`.
 
     Close it, or use `with`. Not thread-safe.

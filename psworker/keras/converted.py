@@ -15,7 +15,7 @@ from pswire.model.tables import Floats, TableSpec, initial_rows, mix
 from pswire.nearest import did_you_mean
 from psworker.backends.keras.step import FitError
 from psworker.backends.keras.variables import read
-from psworker.backends.lookups import Remote
+from psworker.backends.lookups import LayerLookups
 from psworker.keras.embedding import table_spec
 
 # From a table's name to all ids and rows that it has.
@@ -90,7 +90,7 @@ def _convert(layer: Any, table: TableSpec) -> None:
 
     layer._embeddings.assign(initial_rows(table, mix(np.arange(layer.input_dim))))
     layer._trainable_variables.remove(layer._embeddings)
-    remote = Remote(table, size=layer.input_dim)
+    remote = LayerLookups(table, size=layer.input_dim)
 
     def call(inputs: Any) -> Any:
         return keras.ops.cast(look_up(remote, inputs), layer.compute_dtype)

@@ -11,7 +11,7 @@ from psworker.backends.keras.step import FitError, backend
 from psworker.connection import Connection, Hosts, Where
 from psworker.keras.converted import Converted
 from psworker.keras.fit.distributed import Distributed
-from psworker.keras.fit.membership import Membership
+from psworker.keras.fit.membership import FitMembership
 
 
 def distribute(
@@ -80,7 +80,7 @@ def distribute(
     converted = Converted(model, remote)
     membership = None
     try:
-        membership = Membership(connection)
+        membership = FitMembership(connection)
         return Distributed(
             model,
             membership,

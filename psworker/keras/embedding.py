@@ -10,7 +10,7 @@ import keras
 from pswire.model.tables import RULES, TableSpec
 from pswire.model.variables import PlanError
 from psworker.backends import ModelError
-from psworker.backends.lookups import Reader, Remote, remote_of
+from psworker.backends.lookups import LayerLookups, Reader, remote_of
 from psworker.keras.translate import translate
 from psworker.optimizers import TranslationError
 
@@ -66,7 +66,9 @@ class RemoteEmbedding(keras.layers.Layer):  # type: ignore[misc]
             "admit": admit,
             **{f"evict_{rule}": number for rule, number in (evict or {}).items()},
         }
-        self.remote = Remote(table_spec(table or name, dim, initializer, optimizer, seed, rules), mask_id)
+        self.remote = LayerLookups(
+            table_spec(table or name, dim, initializer, optimizer, seed, rules), mask_id
+        )
         self.supports_masking = mask_id is not None and combiner is None
         # Ids are not numbers to be rounded, and the number of rows differs from batch to batch.
         self.autocast = self.supports_jit = False

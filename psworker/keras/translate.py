@@ -17,7 +17,7 @@ import keras
 from psworker.backends.keras.step import unwrapped
 from psworker.optimizers import (
     Config,
-    Row,
+    OptimizerRow,
     TranslationError,
     beginning,
     kinds_of,
@@ -99,7 +99,7 @@ def _clipping(optimizer: Any) -> str | None:
     return next((kind for kind in _CLIPPING if (getattr(optimizer, kind) or 0) > 0), None)
 
 
-def keras_row(optimizer: Any) -> Row | None:
+def keras_row(optimizer: Any) -> OptimizerRow | None:
     """Return the table's row of an optimizer; None for a class of the user's, also where it derives from Keras'."""
     # Some backends derive faster classes.
     kind = next(

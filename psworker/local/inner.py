@@ -57,7 +57,7 @@ class Sgd:
 
 
 @dataclass(frozen=True, slots=True)
-class AdamW:
+class InnerAdamW:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2).
 
     With t = 1, 2, ...: y = x - x decay rate; m' = m + (g - m)(1 - beta_1);

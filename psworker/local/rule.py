@@ -48,7 +48,7 @@ Gradient = Callable[[Flats, Any], Result]
 
 
 class Trainer(Protocol):
-    """A model with its data, such as `psworker.keras.jobs.trainer.Trainer`, or `NumpyTrainer` of the simulator."""
+    """A model with its data, such as `psworker.keras.jobs.trainer.JobTrainer`, or `NumpyTrainer` of the simulator."""
 
     @property
     def specs(self) -> Sequence[tuple[VariableSpec, NDArray[Any]]]:
@@ -135,7 +135,7 @@ def evaluated(trainer: Trainer, flats: Flats, read: ReadRows) -> dict[str, float
 
 
 @dataclass(frozen=True, slots=True)
-class Contribution:
+class RuleResult:
     """A `Result` that a rule makes of several gradients. `loss`: the mean over its batches."""
 
     flats: Flats
@@ -144,7 +144,7 @@ class Contribution:
     samples: int
 
 
-class Rule(Protocol):
+class WorkerRule(Protocol):
     """A pure local rule. Its memory is a value: it returns the next one and leaves the former unchanged, so a ticket
     that fails leaves no trace."""
 

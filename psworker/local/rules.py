@@ -12,8 +12,8 @@ from pswire.domains import Domain
 from pswire.knobs import Knob, KnobError
 from pswire.model.groups import Groups
 from pswire.model.plan import Plan, PlanError
-from psworker.local.inner import AdamW, Inner, InnerSteps, Sgd, Slots, fresh, inner_steps, norm_of
-from psworker.local.rule import Contribution, Flats, Gradient, Plain, Result, Rule
+from psworker.local.inner import Inner, InnerAdamW, InnerSteps, Sgd, Slots, fresh, inner_steps, norm_of
+from psworker.local.rule import Flats, Gradient, Plain, Result, RuleResult, WorkerRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ class LocalSteps:
         slots = memory if memory is not None else fresh(self.inner, self.trainable)
         made = inner_steps(weights, slots, self.inner, self.trainable, gradient, batches)
         if not made.finite:
-            return Contribution(made.x, made.loss, made.norm, made.samples), slots
+            return RuleResult(made.x, made.loss, made.norm, made.samples), slots
         for local, pulled, size in zip(made.x, weights, self.trainable, strict=True):
             # The steps' own arrays become the payload: nothing else refers to them.
             np.subtract(pulled[:size], local[:size], out=local[:size])
             np.subtract(local[size:], pulled[size:], out=local[size:])
         norm = norm_of(made.x, self.trainable)
-        return Contribution(made.x, made.loss, norm, made.samples), made.slots
+        return RuleResult(made.x, made.loss, norm, made.samples), made.slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +114,15 @@ class StreamingSteps:
         else:
             first = taken if taken is not None else self.take_steps(memory, gradient, batches)
             if not first.finite:
-                return Contribution(first.x, first.loss, first.norm, first.samples), memory
+                return RuleResult(first.x, first.loss, first.norm, first.samples), memory
             first = replace(first, x=self._mixed(memory.version, first.x, weights, version))
         rest = inner_steps(first.x, first.slots, whole.inner, whole.trainable, gradient, batches)
         made = rest.after(first)
         if not made.finite:
-            return Contribution(made.x, made.loss, made.norm, made.samples), memory
+            return RuleResult(made.x, made.loss, made.norm, made.samples), memory
         payload = self._moved(weights, made.x, version)
         norm = norm_of(payload, whole.trainable)
-        return Contribution(payload, made.loss, norm, made.samples), Streamed(version, made.x, made.slots)
+        return RuleResult(payload, made.loss, norm, made.samples), Streamed(version, made.x, made.slots)
 
     def _mixed(self, since: int, own: Flats, pulled: Flats, version: int) -> Flats:
         """Return the weights after mixing. `since`: the version that the worker's last payload started from."""
@@ -184,7 +184,7 @@ class Elastic:
         start = memory if memory is not None else weights
         made = taken if taken is not None else self.take_steps(start, gradient, batches)
         if not made.finite:
-            return Contribution(made.x, made.loss, made.norm, made.samples), start
+            return RuleResult(made.x, made.loss, made.norm, made.samples), start
         alpha, own, payload = np.float32(self.alpha), [], []
         for local, centre, size in zip(made.x, weights, self.trainable, strict=True):
             pulled = alpha * (local - centre)
@@ -195,11 +195,11 @@ class Elastic:
             np.negative(pulled[:size], out=pulled[:size])
             payload.append(pulled)
         norm = norm_of(payload, self.trainable)
-        return Contribution(payload, made.loss, norm, made.samples), own
+        return RuleResult(payload, made.loss, norm, made.samples), own
 
 
 @dataclass(frozen=True, slots=True)
-class DanaSlim:
+class DanaSlimRule:
     """DANA-Slim (Hakimi, Barkai, Gabel and Schuster 2019): each worker's own momentum, which asynchrony does not
     amplify.
 
@@ -240,7 +240,7 @@ class DanaSlim:
             velocities.append(velocity)
             payload.append(out)
         norm = norm_of(payload, self.trainable)
-        return Contribution(payload, result.loss, norm, result.samples), velocities
+        return RuleResult(payload, result.loss, norm, result.samples), velocities
 
 
 PLAIN = "gradient"
@@ -260,25 +260,25 @@ class Kind:
 
     meaning: str
     knobs: tuple[Knob, ...]
-    make: Callable[[Trainable, Knobs, Plan | None], Rule]
+    make: Callable[[Trainable, Knobs, Plan | None], WorkerRule]
 
 
-def _local_sgd(trainable: Trainable, knobs: Knobs, plan: Plan | None) -> Rule:
+def _local_sgd(trainable: Trainable, knobs: Knobs, plan: Plan | None) -> WorkerRule:
     return LocalSteps(trainable, int(knobs["steps"]), Sgd(knobs["learning_rate"]))
 
 
 def _local_adamw(trainable: Trainable, knobs: Knobs, plan: Plan | None) -> LocalSteps:
     inner = {knob.name: knobs[knob.name] for knob in _ADAMW if knob.name != "steps"}
-    return LocalSteps(trainable, int(knobs["steps"]), AdamW(**inner))
+    return LocalSteps(trainable, int(knobs["steps"]), InnerAdamW(**inner))
 
 
-def _streaming_adamw(trainable: Trainable, knobs: Knobs, plan: Plan | None) -> Rule:
+def _streaming_adamw(trainable: Trainable, knobs: Knobs, plan: Plan | None) -> WorkerRule:
     groups = None if plan is None else Groups(plan, int(knobs["fragments"]))
     whole = _local_adamw(trainable, knobs, plan)
     return StreamingSteps(whole, groups, int(knobs["overlap"]), knobs["mixing"])
 
 
-def _elastic(trainable: Trainable, knobs: Knobs, plan: Plan | None) -> Rule:
+def _elastic(trainable: Trainable, knobs: Knobs, plan: Plan | None) -> WorkerRule:
     return Elastic(trainable, int(knobs["steps"]), knobs["alpha"], Sgd(knobs["learning_rate"]))
 
 
@@ -324,12 +324,12 @@ KINDS: Mapping[str, Kind] = {
     "dana-slim": Kind(
         "one gradient with momentum of its own",
         (_decay("momentum", "decay of the worker's velocity"),),
-        lambda trainable, knobs, plan: DanaSlim(trainable, knobs["momentum"]),
+        lambda trainable, knobs, plan: DanaSlimRule(trainable, knobs["momentum"]),
     ),
 }
 
 
-def build(name: str, knobs: Knobs, trainable: Sequence[int], plan: Plan | None = None) -> Rule:
+def build(name: str, knobs: Knobs, trainable: Sequence[int], plan: Plan | None = None) -> WorkerRule:
     """Return the rule `name`; an empty name is the plain rule. `trainable`: trained elements of each server's payload.
     `plan`: needed by rules that exchange groups of rows, unless nothing is computed.
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from psworker.local.inner import InnerSteps
-from psworker.local.rule import Flats, Gradient, Result, Rule
+from psworker.local.rule import Flats, Gradient, Result, WorkerRule
 
 NONFINITE_LIMIT = 10
 """A worker gives up after this many tickets in a row without a finite gradient."""
@@ -105,7 +105,7 @@ class LocalWork:
     replay has to assume.
     """
 
-    def __init__(self, rule: Rule, incarnation: int = 0) -> None:
+    def __init__(self, rule: WorkerRule, incarnation: int = 0) -> None:
         self._rule = rule
         self._incarnation = incarnation
         self._memory: Any = None

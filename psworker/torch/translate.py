@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from psworker.optimizers import Config, Row, TranslationError, beginning, kinds_of, row_of, single
+from psworker.optimizers import Config, OptimizerRow, TranslationError, beginning, kinds_of, row_of, single
 
 
 def translate(optimizer: torch.optim.Optimizer, names: Mapping[int, str], clipnorm: float = 0.0) -> Config:
@@ -70,7 +70,7 @@ def translate(optimizer: torch.optim.Optimizer, names: Mapping[int, str], clipno
     return config
 
 
-def torch_row(optimizer: torch.optim.Optimizer) -> Row | None:
+def torch_row(optimizer: torch.optim.Optimizer) -> OptimizerRow | None:
     """Return the table's row of an optimizer; None for a class of the user's, also where it derives from torch's."""
     kind = type(optimizer)
     if getattr(torch.optim, kind.__name__, None) is not kind:

@@ -21,7 +21,7 @@ from pslab.runs.folder import EXPERIMENT
 from psserver.optimizers import build
 from pswire.model.plan import make_plan
 from psworker.job import load_job
-from psworker.keras.jobs.trainer import Trainer
+from psworker.keras.jobs.trainer import JobTrainer
 
 Arrays = dict[str, np.ndarray]
 
@@ -30,7 +30,7 @@ def trained(experiment: Experiment, workers: int, batch_size: int) -> Arrays:
     """Plain gradient descent on one flat array, without any server."""
     seed = experiment.run.seed
     job = load_job(experiment.job.module, {**experiment.job.options, "batch_size": batch_size})
-    trainer = Trainer(job, device="cpu", seed=seed, deterministic=experiment.run.deterministic)
+    trainer = JobTrainer(job, device="cpu", seed=seed, deterministic=experiment.run.deterministic)
     plan = make_plan([spec for spec, _ in trainer.specs], 1)
     trainer.attach(plan)
     (weights,) = plan.scatter([value for _, value in trainer.specs])

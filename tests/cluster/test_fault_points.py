@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pslab.check.checker import check_run
-from pslab.display.progress import JsonLines
+from pslab.display.progress import JsonDisplay
 from pslab.experiment import Experiment
 from pslab.launch.engines.local import LocalLauncher
 from pslab.launch.experiments import FinishedRun, run_real
@@ -61,7 +61,7 @@ def run(folder: Path, points: tuple[str, ...]) -> FinishedRun:
     worker = (sys.executable, "-m", "tests.cluster.numpy_worker")
     # A worker that hears of the job's end before the last kill is started again, too.
     daemons = Daemons(server=server, script=worker, restarts=len(points) + 2)
-    return run_real(experiment, JsonLines(), LocalLauncher(), out=folder / "run", daemons=daemons)
+    return run_real(experiment, JsonDisplay(), LocalLauncher(), out=folder / "run", daemons=daemons)
 
 
 @promise("A server may be killed at any step of a checkpoint and of its own recovery.")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pslab.check.checker import check_run
-from pslab.display.progress import JsonLines
+from pslab.display.progress import JsonDisplay
 from pslab.experiment import Experiment
 from pslab.launch.engines.local import LocalLauncher
 from pslab.launch.experiments import FinishedRun, run_real
@@ -46,7 +46,12 @@ def run(folder: Path, moment: str, restarts: int, resume_from: str | None = None
     worker = (sys.executable, "-m", "tests.cluster.numpy_worker")
     daemons = Daemons(server=server, script=worker, restarts=restarts)
     return run_real(
-        experiment, JsonLines(), LocalLauncher(), out=folder / "run", daemons=daemons, resume_from=resume_from
+        experiment,
+        JsonDisplay(),
+        LocalLauncher(),
+        out=folder / "run",
+        daemons=daemons,
+        resume_from=resume_from,
     )
 
 

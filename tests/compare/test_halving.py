@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pslab.compare.groups import Goals
-from pslab.compare.halving import Budget, halving, result_of, score
+from pslab.compare.halving import RungBudget, halving, result_of, score
 from pslab.compare.sweep import SweepError
 from pswire.exits import ExitCode
 from tests.replay.command import ps_lab
@@ -61,7 +61,7 @@ def run(accuracy=math.nan, loss=math.nan, seconds=math.nan, success=True):
     ("start", "end", "rungs"), [(1, 8, [1, 2, 4, 8]), (3, 8, [3, 6, 8]), (7, 8, [7, 8]), (1, 2, [1, 2])]
 )
 def test_a_budget_doubles_up_to_its_end(start, end, rungs):
-    settings = Budget.parse(f"job.epochs={start}", experiment(end)).settings()
+    settings = RungBudget.parse(f"job.epochs={start}", experiment(end)).settings()
     assert settings == [f"job.epochs={value}" for value in rungs]
 
 
@@ -71,7 +71,7 @@ def test_a_budget_doubles_up_to_its_end(start, end, rungs):
 )
 def test_a_budget_that_cannot_grow_is_refused(text):
     with pytest.raises(SweepError):
-        Budget.parse(text, experiment(8))
+        RungBudget.parse(text, experiment(8))
 
 
 def test_the_better_half_is_rounded_up_and_ties_keep_their_order():

@@ -14,7 +14,7 @@ pytest.importorskip("pandas", reason="no pandas here (scripts/install examples)"
 from pslab.compare.charts import PLOTS, write_picture
 from pslab.compare.charts.measures import bounded, measure_chart
 from pslab.compare.group_table import columns_for, compare_table
-from pslab.compare.groups import MEASURES, Goals, Group, best_of_each, grouped, measured
+from pslab.compare.groups import MEASURES, Goals, RunGroup, best_of_each, grouped, measured
 from pslab.runs.folder import Run, RunError
 from pswire.exits import ExitCode
 from tests.replay.command import ps_lab
@@ -34,7 +34,7 @@ def test_every_measure_has_a_name(timed: Run) -> None:
 
 
 @pytest.fixture(scope="module")
-def k_sync_groups(tmp_path_factory: pytest.TempPathFactory) -> list[Group]:
+def k_sync_groups(tmp_path_factory: pytest.TempPathFactory) -> list[RunGroup]:
     """Three settings that learn, simulated once for all plots."""
     folder = tmp_path_factory.mktemp("k-sync")
     runs = [
@@ -45,12 +45,12 @@ def k_sync_groups(tmp_path_factory: pytest.TempPathFactory) -> list[Group]:
 
 
 @pytest.mark.parametrize("plot", PLOTS)
-def test_every_plot_is_drawn(k_sync_groups: list[Group], plot: str, tmp_path: Path) -> None:
+def test_every_plot_is_drawn(k_sync_groups: list[RunGroup], plot: str, tmp_path: Path) -> None:
     write_picture(k_sync_groups, plot, tmp_path / "a.svg")
     ET.fromstring((tmp_path / "a.svg").read_text(encoding="utf-8"))
 
 
-def test_a_plot_may_be_a_picture_in_a_new_folder(k_sync_groups: list[Group], tmp_path: Path) -> None:
+def test_a_plot_may_be_a_picture_in_a_new_folder(k_sync_groups: list[RunGroup], tmp_path: Path) -> None:
     write_picture(k_sync_groups, "training_loss", tmp_path / "new" / "b.png")
     assert (tmp_path / "new" / "b.png").read_bytes().startswith(b"\x89PNG")
 

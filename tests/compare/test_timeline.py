@@ -15,7 +15,7 @@ pytest.importorskip("pandas", reason="no pandas here (scripts/install examples)"
 
 from pslab.compare.charts import plotter as charts
 from pslab.compare.charts.timeline import ROWS, Timeline, timeline, timeline_chart
-from pslab.compare.groups import Group, grouped
+from pslab.compare.groups import RunGroup, grouped
 from pslab.runs.folder import Run
 from pslab.runs.work import COMPUTING, KINDS, RECEIVING, SENDING, TURN, UNREPORTED, WAITING, WASTED
 from tests.lab.logs import Record, write_run
@@ -93,7 +93,7 @@ def by_kind(run: Run) -> Counter[str]:
     return found
 
 
-def group(run: Run) -> list[Group]:
+def group(run: Run) -> list[RunGroup]:
     return grouped([run])
 
 

@@ -5,7 +5,7 @@ import pytest
 from pslab.verify.harness import CoordinatorHarness, notices
 from psserver.coordinator.units import WorkTerms
 from psserver.decisions import entries
-from psserver.service.job.reports import Progress
+from psserver.service.job.reports import ProgressReports
 from pswire import protocol
 from tests.promises import promise
 from tests.sentences import Recorder
@@ -76,7 +76,7 @@ def test_the_rest_of_the_data_that_makes_no_update_is_named_and_the_job_succeeds
             if not harness.stopped and harness.holds(f"w{number}") is not None:
                 harness.commits(f"w{number}")
     assert cause(harness) == "done" and harness.verdict().ok
-    left = Progress().missing(harness.coordinator)["parts"]
+    left = ProgressReports().missing(harness.coordinator)["parts"]
     assert len(parts(harness)) == 62 - left and left == (2 if apart else 62 % 5)
     sentences.check(harness.stopped)
 

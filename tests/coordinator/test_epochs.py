@@ -11,8 +11,8 @@ from psserver.coordinator.epochs import (
     MAX_ROUNDS,
     MAX_SUMS,
     EpochError,
+    EpochReport,
     EpochSums,
-    Report,
     Totals,
 )
 from tests.promises import promise
@@ -43,7 +43,7 @@ class Epochs:
         **values: float,
     ) -> Totals:
         roster = self.harness.coordinator.state.roster
-        told = Report(number, layout, sums or (1.0, 2.0), values, yields)
+        told = EpochReport(number, layout, sums or (1.0, 2.0), values, yields)
         return self.sums.add(roster.present[worker], told, roster, self.harness.now, over=over)
 
 

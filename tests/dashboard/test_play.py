@@ -11,7 +11,7 @@ import pytest
 from pslab.dashboard.playground.play import Budget, play
 from pslab.dashboard.playground.settings import (
     Play,
-    SettingsError,
+    PlaygroundError,
     choices,
     experiment_of,
     lessons,
@@ -95,7 +95,7 @@ def test_the_experiment_file_plays_the_same(tmp_path: Path) -> None:
     ],
 )
 def test_settings_that_go_too_far_are_refused(key: str, value: object, sentence: str) -> None:
-    with pytest.raises(SettingsError, match=sentence):
+    with pytest.raises(PlaygroundError, match=sentence):
         experiment_of({**SETTINGS, key: value})
 
 
@@ -111,7 +111,7 @@ def test_settings_that_go_too_far_are_refused(key: str, value: object, sentence:
     ],
 )
 def test_what_is_no_play_is_refused(text: str) -> None:
-    with pytest.raises(SettingsError):
+    with pytest.raises(PlaygroundError):
         read_play(text)
 
 

@@ -11,7 +11,7 @@ import pytest
 from pslab.dashboard.playground import pool as pool_module
 from pslab.dashboard.playground.play import Budget
 from pslab.dashboard.playground.pool import Busy, Pool
-from pslab.dashboard.playground.settings import SettingsError
+from pslab.dashboard.playground.settings import PlaygroundError
 from tests.patience import PATIENCE
 
 
@@ -61,7 +61,7 @@ def test_more_than_may_wait_are_told_to_come_again(monkeypatch: pytest.MonkeyPat
 def test_what_is_no_play_reaches_no_process() -> None:
     async def wrong() -> None:
         pool = Pool(1)
-        with pytest.raises(SettingsError):
+        with pytest.raises(PlaygroundError):
             await pool.play("{")
         assert pool.simulated == 0
 
@@ -124,7 +124,7 @@ def test_one_step_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(pool_module, "played", endless)
     before = signal.getsignal(signal.SIGPROF)
     try:
-        with pytest.raises(SettingsError, match="takes too long"):
+        with pytest.raises(PlaygroundError, match="takes too long"):
             pool_module.played_in_time("", Budget(seconds=0.05))
     finally:
         signal.signal(signal.SIGPROF, before)

@@ -58,11 +58,11 @@ def test_a_policy_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_job_of_your_own(page: str, options: dict[str, object], samples: int, tmp_path: Path) -> None:
     from pswire.model.plan import make_plan
     from psworker.job import load_job
-    from psworker.keras.jobs.trainer import Trainer
+    from psworker.keras.jobs.trainer import JobTrainer
 
     path = tmp_path / "my_job.py"
     path.write_text(named(page, "my_job.py"), encoding="utf-8")
-    trainer = Trainer(load_job(f"{path}:MyJob", options), device="cpu", deterministic=False)
+    trainer = JobTrainer(load_job(f"{path}:MyJob", options), device="cpu", deterministic=False)
     plan = make_plan([spec for spec, _ in trainer.specs], 2)
     trainer.attach(plan)
     flats = plan.scatter([values for _, values in trainer.specs])

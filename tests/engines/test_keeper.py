@@ -52,7 +52,7 @@ class Kept:
 
     def start(self, code: str, *words: str, wait: float = PATIENCE, **request: Any) -> "Kept":
         command = [sys.executable, "-c", code, *words]
-        asked = protocol.Request(**{"command": command, "grace": 0.5, **request})
+        asked = protocol.SpawnRequest(**{"command": command, "grace": 0.5, **request})
         task = Task("it", command, {}, folder=Path(request["folder"]) if "folder" in request else None)
 
         def open(log: int) -> CommandPipe:

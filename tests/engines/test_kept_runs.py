@@ -17,7 +17,7 @@ import pytest
 from pslab.check.checker import check_run
 from pslab.experiment import Experiment
 from pslab.launch.engines.launcher import EngineError
-from pslab.launch.engines.registry import Options, launcher_for
+from pslab.launch.engines.registry import EngineOptions, launcher_for
 from pslab.launch.tasks import Daemons
 from pslab.runs.folder import Run
 from pswire.exits import ExitCode
@@ -180,19 +180,23 @@ def test_a_real_job_leaves_a_whole_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("document", "options", "words"),
     [
-        ({"run": {"engine": "sllurm"}}, Options(), 'engine "sllurm" is unknown; did you mean "slurm"'),
-        ({"run": {"engine": "ssh"}}, Options(), "expected --hosts h0,h1:4 or cluster.hosts"),
+        ({"run": {"engine": "sllurm"}}, EngineOptions(), 'engine "sllurm" is unknown; did you mean "slurm"'),
+        ({"run": {"engine": "ssh"}}, EngineOptions(), "expected --hosts h0,h1:4 or cluster.hosts"),
         (
             {"run": {"engine": "slurm"}},
-            Options(hosts=("h0",)),
+            EngineOptions(hosts=("h0",)),
             "--hosts: expected engine ssh, got engine slurm",
         ),
-        ({"run": {"engine": "slurm"}}, Options(), "engine slurm needs Slurm's command srun"),
-        ({"run": {"engine": "ssh"}}, Options(hosts=("h0", "h0:2")), "h0 is named twice: expected h0:N"),
+        ({"run": {"engine": "slurm"}}, EngineOptions(), "engine slurm needs Slurm's command srun"),
+        ({"run": {"engine": "ssh"}}, EngineOptions(hosts=("h0", "h0:2")), "h0 is named twice: expected h0:N"),
     ],
 )
 def test_an_engine_that_cannot_be_had_says_what_is_missing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, document: dict[str, object], options: Options, words: str
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    document: dict[str, object],
+    options: EngineOptions,
+    words: str,
 ) -> None:
     (tmp_path / "ssh").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -214,4 +218,4 @@ def test_an_engine_refuses_what_it_cannot_promise(engine: str, place: dict[str, 
     with pytest.raises(
         EngineError, match=f"cluster.place.{key}: engine {engine} cannot guarantee.*slurm can"
     ):
-        launcher_for(Experiment.parse(document, "test"), Options(hosts=("h",)), ROOT)
+        launcher_for(Experiment.parse(document, "test"), EngineOptions(hosts=("h",)), ROOT)

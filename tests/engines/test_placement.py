@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pslab.launch.engines.launcher import EngineError, PlaceError, Resources, Task, Wanted
+from pslab.launch.engines.launcher import EngineError, PlaceError, Resources, Task, WantedPlace
 from pslab.launch.engines.slurm import SlurmLauncher, addresses, counts
 from pslab.launch.engines.ssh import parse
 from pslab.launch.remote.places import Node, Places
@@ -13,18 +13,18 @@ from pslab.launch.remote.places import Node, Places
 
 def wanted(
     servers: int, workers: int, *, spread: bool = False, apart: bool = False, cpus: int = 0
-) -> list[Wanted]:
+) -> list[WantedPlace]:
     resources = Resources(cpus=cpus)
     return [
         *(
-            Wanted(f"server-{n}", "server", resources, spread, apart, f"server-{n ^ 1}")
+            WantedPlace(f"server-{n}", "server", resources, spread, apart, f"server-{n ^ 1}")
             for n in range(servers)
         ),
-        *(Wanted(f"worker-{n}", "worker", resources) for n in range(workers)),
+        *(WantedPlace(f"worker-{n}", "worker", resources) for n in range(workers)),
     ]
 
 
-def on(nodes: list[Node], wishes: list[Wanted]) -> dict[str, str]:
+def on(nodes: list[Node], wishes: list[WantedPlace]) -> dict[str, str]:
     return {name: node.name for name, node in Places(nodes, wishes).node.items()}
 
 

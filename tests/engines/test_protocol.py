@@ -35,10 +35,10 @@ def test_who_never_says_the_first_words_is_quoted() -> None:
 
 
 def test_a_request_reads_back_equal() -> None:
-    request = protocol.Request(
+    request = protocol.SpawnRequest(
         ["a", spawn.PARENT], {"K": "\0own;"}, ["TF_CONFIG"], "/x", files={"key": b"\0\xff"}, mirror=True
     )
-    assert protocol.Request.decode(request.encode()) == request
+    assert protocol.SpawnRequest.decode(request.encode()) == request
     assert request.encode().count(b"\n") == 1
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pslab.launch.engines.launcher import EngineError, Resources, Wanted
+from pslab.launch.engines.launcher import EngineError, Resources, WantedPlace
 from pslab.launch.engines.ray import launcher
 from pslab.launch.engines.ray.launcher import bundle, chosen_cluster, shortage, total
 from pswire.extras import how_to_install
@@ -16,10 +16,10 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "find_spec", lambda name: object())
 
 
-def wanted(servers: int = 2, workers: int = 2, spread: bool = False, **worker: int) -> list[Wanted]:
+def wanted(servers: int = 2, workers: int = 2, spread: bool = False, **worker: int) -> list[WantedPlace]:
     return [
-        *(Wanted(f"server-{n}", "server", Resources(), spread) for n in range(servers)),
-        *(Wanted(f"worker-{n}", "worker", Resources(**worker)) for n in range(workers)),
+        *(WantedPlace(f"server-{n}", "server", Resources(), spread) for n in range(servers)),
+        *(WantedPlace(f"worker-{n}", "worker", Resources(**worker)) for n in range(workers)),
     ]
 
 
@@ -87,7 +87,7 @@ def test_a_process_that_says_nothing_has_a_cpu() -> None:
             "2 nodes: no node has room for worker-0, which wants 5 CPU",
         ),
         (
-            [Wanted("server-0", "server", Resources(1, 3 << 30))],
+            [WantedPlace("server-0", "server", Resources(1, 3 << 30))],
             [{"CPU": 4.0, "memory": 2.0**30}],
             {"CPU": 4.0, "memory": 2.0**30},
             "1 nodes: 3.0 GiB of memory wanted, 1.0 GiB of memory there, 1.0 GiB of memory free",
@@ -95,6 +95,6 @@ def test_a_process_that_says_nothing_has_a_cpu() -> None:
     ],
 )
 def test_what_is_missing_is_said(
-    asked: list[Wanted], nodes: list[dict[str, float]], free: dict[str, float], words: str
+    asked: list[WantedPlace], nodes: list[dict[str, float]], free: dict[str, float], words: str
 ) -> None:
     assert shortage(asked, nodes, free) == words

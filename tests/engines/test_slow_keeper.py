@@ -46,7 +46,7 @@ def test_its_first_line_is_the_request(tmp_path: Path, monkeypatch: pytest.Monke
     """Words that the launcher is still there come behind it."""
     monkeypatch.setattr(protocol, "HERE_EVERY", 0.01)
     pipe, events = SlowPipe(), EventQueue()
-    request = protocol.Request(["true"])
+    request = protocol.SpawnRequest(["true"])
     RemoteProcess(
         *(Task("w", ["true"], {}), "h", lambda _: request, lambda _: pipe),
         *(tmp_path / "log", events, PATIENCE, threading.Semaphore()),
@@ -99,7 +99,7 @@ def test_what_cannot_be_taken_ends_connection_and_process(tmp_path: Path, said: 
         *(
             Task("w", ["true"], {}, folder=tmp_path),
             "h",
-            lambda _: protocol.Request(["true"]),
+            lambda _: protocol.SpawnRequest(["true"]),
             lambda _: pipe,
         ),
         *(tmp_path / "log", events, PATIENCE, threading.Semaphore()),
@@ -112,7 +112,7 @@ def test_what_cannot_be_taken_ends_connection_and_process(tmp_path: Path, said: 
 def test_a_disk_that_takes_no_log_loses_neither_words_nor_end() -> None:
     pipe, events = BadPipe(protocol.frame(protocol.STDOUT, b'{"event": "ready"}\n')), EventQueue()
     made = RemoteProcess(
-        *(Task("w", ["true"], {}), "h", lambda _: protocol.Request(["true"]), lambda _: pipe),
+        *(Task("w", ["true"], {}), "h", lambda _: protocol.SpawnRequest(["true"]), lambda _: pipe),
         *(Path("/dev/full"), events, PATIENCE, threading.Semaphore()),
     )
     assert events.get(timeout=PATIENCE) == Printed("w", {"event": "ready"})

@@ -58,12 +58,12 @@ class Bare(Plain):
 def main(out: str) -> None:
     from pswire.model.plan import make_plan
     from psworker.job import JobError
-    from psworker.keras.jobs.trainer import Trainer
+    from psworker.keras.jobs.trainer import JobTrainer
 
     found: dict[str, np.ndarray] = {}
     for kind in (Plain, Compiled, Bare):
         try:
-            trainer = Trainer(kind(), device="cpu", seed=3)
+            trainer = JobTrainer(kind(), device="cpu", seed=3)
         except JobError as error:
             print(error)
             continue

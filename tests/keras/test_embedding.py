@@ -8,7 +8,7 @@ import tensorflow as tf
 import psworker.keras
 from pswire.model.tables import TableSpec, initial_rows, mix, unique
 from psworker.backends import ModelError
-from psworker.backends.tensorflow.rows import Tables
+from psworker.backends.tensorflow.rows import LayerTables
 from psworker.keras import RemoteEmbedding
 from tests.keras.in_process import in_threads, servers
 from tests.promises import promise
@@ -159,7 +159,7 @@ def test_rows_of_batches_that_are_dealt_are_pulled_for_each():
 
 
 def found_by(layers, objective, batch):
-    return Tables(layers).finder(objective)(batch)()
+    return LayerTables(layers).finder(objective)(batch)()
 
 
 def of_model(made):
@@ -350,7 +350,7 @@ def sparse_ids():
 
 
 def two_shapes_of_one_table():
-    Tables([RemoteEmbedding("t", 2), RemoteEmbedding("other", 3, table="t")])
+    LayerTables([RemoteEmbedding("t", 2), RemoteEmbedding("other", 3, table="t")])
 
 
 def compiled(callbacks=(), **how):
@@ -406,7 +406,7 @@ def accumulating():
 def partly_frozen():
     frozen = RemoteEmbedding("t", 2)
     frozen.trainable = False
-    Tables([frozen, RemoteEmbedding("other", 2, table="t")])
+    LayerTables([frozen, RemoteEmbedding("other", 2, table="t")])
 
 
 @pytest.mark.parametrize(

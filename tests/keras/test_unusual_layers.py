@@ -12,7 +12,7 @@ import psworker.keras as pk
 from pswire.model.plan import make_plan
 from psworker import Job, JobError
 from psworker.backends import ModelError
-from psworker.keras.jobs.trainer import Trainer
+from psworker.keras.jobs.trainer import JobTrainer
 from tests.keras.in_process import in_threads, servers
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600), pytest.mark.usefixtures("jobs_end")]
@@ -192,13 +192,13 @@ class MaskedJob(Job):
 
 
 def test_a_constant_of_a_job() -> None:
-    trainer = Trainer(MaskedJob(), device="cpu")
+    trainer = JobTrainer(MaskedJob(), device="cpu")
     plan = make_plan([spec for spec, _ in trainer.specs], 1)
     trainer.attach(plan)
     flats = plan.scatter([values for _, values in trainer.specs])
     ((_, batch),) = trainer.batches(0, 1, 0, 1)
     assert np.isfinite(trainer.step(flats, batch).norm) and np.isfinite(flats[0]).all()
-    moving = Trainer(MaskedJob(moves=True), device="cpu")
+    moving = JobTrainer(MaskedJob(moves=True), device="cpu")
     moving.attach(plan)
     with pytest.raises(JobError, match="training changes it"):
         next(moving.batches(0, 1, 0, 1))

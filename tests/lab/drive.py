@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from pslab.display.outcome import outcome_json
-from pslab.display.progress import Display, JsonLines
+from pslab.display.progress import Display, JsonDisplay
 from pslab.experiment import Experiment
 from pslab.launch.engines.local import LocalLauncher
 from pslab.launch.experiments import FinishedRun, run_real
@@ -50,7 +50,7 @@ def run_fakes(
         **{**defaults, **times},
     )
     chosen = experiment(every=every, replicas=replicas)
-    return run_real(chosen, display or JsonLines(), LocalLauncher(), out=folder, daemons=daemons)
+    return run_real(chosen, display or JsonDisplay(), LocalLauncher(), out=folder, daemons=daemons)
 
 
 if __name__ == "__main__":

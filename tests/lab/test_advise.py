@@ -10,7 +10,7 @@ import pytest
 
 from pslab.advise.shelf import Candidate, candidates, first_choice, settings
 from pslab.advise.source import LEAST_STEPS, AdviceError, check_times, load_source, pace_factors
-from pslab.compare.halving import Result
+from pslab.compare.halving import RungResult
 from pslab.experiment import Experiment
 from pslab.predict.steps import StepTimes
 from pslab.runs.folder import Run
@@ -57,8 +57,8 @@ def experiment(tmp_path: Path) -> Path:
 # Choosing
 
 
-def results(*seconds: float) -> list[Result]:
-    return [Result(each, -0.9) for each in seconds]
+def results(*seconds: float) -> list[RungResult]:
+    return [RungResult(each, -0.9) for each in seconds]
 
 
 def test_who_is_surely_faster_is_first_and_alone():

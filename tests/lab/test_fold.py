@@ -3,7 +3,7 @@
 import io
 from collections import Counter
 
-from pslab.runs.fold import APPLIED, DROPPED, INSTALLED, Fold
+from pslab.runs.fold import APPLIED, DROPPED, INSTALLED, LogState
 from pslab.runs.log import Line, read_log
 from pslab.runs.work import WAITING, WorkFold
 from psserver.decisions import entries as e
@@ -15,7 +15,7 @@ def lines() -> list[Line]:
 
 
 def test_it_counts_members_versions_contributions_and_times() -> None:
-    log = Fold.of((line.fact, line.t) for line in lines())
+    log = LogState.of((line.fact, line.t) for line in lines())
     facts = [line.fact for line in lines()]
     stop = next(line for line in lines() if isinstance(line.fact, e.Stop))
     assert log.entries == len(facts) and log.stop == stop.fact
@@ -31,7 +31,7 @@ def test_it_counts_members_versions_contributions_and_times() -> None:
 
 
 def test_only_one_that_remembers_keeps_tickets_that_are_over() -> None:
-    brief, whole = Fold(), Fold(remember=True)
+    brief, whole = LogState(), LogState(remember=True)
     for line in lines():
         brief.see(line.fact, line.t)
         whole.see(line.fact, line.t)

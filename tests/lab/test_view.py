@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from pslab.display.progress import Lines
-from pslab.display.progress import Table as LiveTable
+from pslab.display.progress import TableDisplay as LiveTable
 from pslab.display.status import (
     SampleRate,
     duration,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pslab.compare.groups import Goals, Group, grouped
+from pslab.compare.groups import Goals, RunGroup, grouped
 from pslab.runs.folder import Run
 from tests.replay.command import ps_lab
 
@@ -37,18 +37,18 @@ class Lesson:
     def run(self, path: str) -> Run:
         return Run(self.folder / path)
 
-    def groups(self, patterns: str) -> list[Group]:
+    def groups(self, patterns: str) -> list[RunGroup]:
         """Of run folders, or folders of run folders: ``runs/a runs/b/workers=4* --training-loss 1``."""
         return _groups(self.folder, patterns)
 
-    def group(self, patterns: str, label: str) -> Group:
+    def group(self, patterns: str, label: str) -> RunGroup:
         groups = {group.label: group for group in self.groups(patterns)}
         assert label in groups, sorted(groups)
         return groups[label]
 
 
 @cache
-def _groups(folder: Path, patterns: str) -> list[Group]:
+def _groups(folder: Path, patterns: str) -> list[RunGroup]:
     words = patterns.split()
     goals = {word: float(words[n + 1]) for n, word in enumerate(words) if word.startswith("--")}
     globs = words[: len(words) - 2 * len(goals)]

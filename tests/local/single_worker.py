@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psworker.local import Gradient, LocalWork, build, by_ticket
-from psworker.local.rule import Contribution
+from psworker.local.rule import RuleResult
 
 Floats = NDArray[np.float32]
 ADAMW = {"weight_decay": 0.1, "beta_1": 0.9, "beta_2": 0.99, "epsilon": 1e-8}
@@ -21,14 +21,14 @@ def descending(compute: Callable[[Floats], Any], state: int = 0) -> Gradient:
     """The gradient of a function of all servers' payloads in a row; the last `state` elements of the last
     payload are state, to which every batch adds its number. The loss is the batch's number too."""
 
-    def gradient(weights: list[Floats], batch: int) -> Contribution:
+    def gradient(weights: list[Floats], batch: int) -> RuleResult:
         whole = np.concatenate(weights)
         g = np.asarray(compute(whole), np.float32)
         if state:
             g[-state:] = batch
         parts = np.split(g, np.cumsum([flat.size for flat in weights])[:-1])
         norm = float(np.linalg.norm(g[: g.size - state].astype(np.float64)))
-        return Contribution(parts, float(batch), norm, samples=3)
+        return RuleResult(parts, float(batch), norm, samples=3)
 
     return gradient
 

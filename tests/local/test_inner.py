@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from psworker.local.inner import AdamW, Inner, Sgd, fresh
+from psworker.local.inner import Inner, InnerAdamW, Sgd, fresh
 from tests.local import plain
 
 STEPS = 30
 CASES = {
     "sgd": (Sgd(0.1), {"learning_rate": 0.1}),
     "adamw": (
-        AdamW(0.01, weight_decay=0.1, beta_1=0.9, beta_2=0.99, epsilon=1e-6),
+        InnerAdamW(0.01, weight_decay=0.1, beta_1=0.9, beta_2=0.99, epsilon=1e-6),
         {"learning_rate": 0.01, "weight_decay": 0.1, "beta_1": 0.9, "beta_2": 0.99, "epsilon": 1e-6},
     ),
 }

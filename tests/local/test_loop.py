@@ -16,7 +16,7 @@ from psworker.errors import Diverged, PayloadRefused, Refused, Voided
 from psworker.evaluating import Evaluations, Plateau, Watched
 from psworker.link import Link
 from psworker.local import LocalWork, build
-from psworker.local.rule import Contribution
+from psworker.local.rule import RuleResult
 from psworker.loop import Outcome, no_pause, train
 from tests.local.fake_session import FakeSession
 from tests.patience import PATIENCE
@@ -39,12 +39,12 @@ class Trainer:
     def batches(self, *_: Any) -> Iterator[tuple[int, int]]:
         return ((number, number) for number in range(_[-1], self.count))
 
-    def step(self, flats: list[Any], batch: int) -> Contribution:
+    def step(self, flats: list[Any], batch: int) -> RuleResult:
         self.seen.append(batch)
         self.hooks.pop(batch, lambda: None)()
         bad = math.nan if batch in self.poisoned else 1.0
         g = flats[0] * np.float32(bad)
-        return Contribution([g], 1.0, float(np.linalg.norm(g)), samples=10)
+        return RuleResult([g], 1.0, float(np.linalg.norm(g)), samples=10)
 
     def evaluate(self, flats: list[Any]) -> dict[str, float]:
         return {}

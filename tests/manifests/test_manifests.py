@@ -13,7 +13,7 @@ import yaml
 
 from pslab.cli import main
 from pslab.experiment import Experiment
-from pslab.manifests.request import KINDS, ManifestError, Request
+from pslab.manifests.request import KINDS, ManifestError, ManifestRequest
 from pswire.exits import ExitCode
 from tests.docs.markdown import named
 
@@ -40,7 +40,7 @@ def experiment(servers: int = 2, workers: int = 3, **sections: Any) -> Experimen
 
 
 def manifest(kind: str, servers: int = 2, workers: int = 3, sections: Any = None, **given: Any) -> Documents:
-    request = Request(experiment(servers, workers, **(sections or {})), IMAGE, kind, **given)
+    request = ManifestRequest(experiment(servers, workers, **(sections or {})), IMAGE, kind, **given)
     return [*yaml.safe_load_all(request.text())]
 
 
@@ -295,13 +295,13 @@ def test_text_stays_text() -> None:
 )
 def test_wrong_names_are_refused(given: dict[str, str], words: str) -> None:
     with pytest.raises(ManifestError, match=words):
-        Request(experiment(), **({"image": IMAGE} | given))
+        ManifestRequest(experiment(), **({"image": IMAGE} | given))
 
 
 @pytest.mark.parametrize("name", ["Digits", "9digits", "my_run", "d" * 60])
 def test_a_run_needs_a_name_that_kubernetes_takes(name: str) -> None:
     with pytest.raises(ManifestError, match=r"run\.name: expected .*--set run\.name="):
-        Request(experiment(run={"name": name}), IMAGE)
+        ManifestRequest(experiment(run={"name": name}), IMAGE)
 
 
 def test_replicas_that_kubernetes_cannot_have_are_refused() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pslab.observe.follow import Follower, LineTail, Point, evaluation
+from pslab.observe.follow import LineTail, Point, RunFollower, evaluation
 from pslab.runs.folder import Run
 from psserver.checkpoint import Store
 from tests.checkpoint.test_simulated import EVERY, cut_off, play
@@ -84,7 +84,7 @@ def test_points_are_those_of_the_log_that_is_left(whole: Run, tmp_path: Path, se
     """Where the followers look at the log while it is cut; once it has grown beyond what it was; and not before."""
     folder = cut_off(whole, tmp_path / "run", 0.5 if seen == "grown" else 0.9)
     before = (folder / "decisions.jsonl").stat().st_size
-    followers = [(every, shown := Shown(), Follower(folder, every, shown.back)) for every in (1, 3)]
+    followers = [(every, shown := Shown(), RunFollower(folder, every, shown.back)) for every in (1, 3)]
 
     def look() -> None:
         for _, shown, follower in followers:
@@ -116,7 +116,7 @@ def test_points_are_those_of_the_log_that_is_left(whole: Run, tmp_path: Path, se
 def test_a_run_that_is_begun_anew_in_its_folder_is_another_one(whole: Run, tmp_path: Path) -> None:
     folder, other = cut_off(whole, tmp_path / "run", 0.9), play(tmp_path / "other", "sync", **SECTIONS)
     shown = Shown()
-    follower = Follower(folder, 1, shown.back)
+    follower = RunFollower(folder, 1, shown.back)
     shown.take(follower.points())
     for name in ("decisions.jsonl", "metrics.jsonl"):
         shutil.copy(other.path / name, folder / name)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pslab.observe.follow import Follower, LineTail, Point, Points, evaluation
+from pslab.observe.follow import LineTail, Point, Points, RunFollower, evaluation
 from pslab.runs.folder import Run, RunError
 from tests.compare.test_timeline import three_commits
 from tests.replay.simulated import simulate
@@ -71,7 +71,7 @@ def test_a_run_in_pieces_gives_the_points_of_the_whole(tmp_path: Path) -> None:
     run = simulate(tmp_path / "run", "async", simulation={"evaluate": 10})
     grown = tmp_path / "grown"
     grown.mkdir()
-    follower, found = Follower(grown, every=3), list[Point]()
+    follower, found = RunFollower(grown, every=3), list[Point]()
     for name in ("decisions.jsonl", "metrics.jsonl"):
         data = (run.path / name).read_bytes()
         with (grown / name).open("wb") as file:
@@ -90,7 +90,7 @@ def test_a_line_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     """Once one that can be read follows on it, or the job has come to its end; a kill may leave it as the last one."""
     log, summary = tmp_path / "decisions.jsonl", tmp_path / "summary.json"
     log.write_text("{}\n", encoding="utf-8")
-    follower = Follower(tmp_path)
+    follower = RunFollower(tmp_path)
     assert list(follower.rest()) == []
     for behind, stopped in (('{"i":1,"t":0.0,"kind":"start","workers":1}\n', False), ("", True)):
         with log.open("a", encoding="utf-8") as file:
@@ -98,4 +98,4 @@ def test_a_line_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         if stopped:
             summary.touch()
         with pytest.raises(RunError, match="decisions.jsonl: a line entry has no 'i'"):
-            list((Follower(tmp_path) if stopped else follower).rest())
+            list((RunFollower(tmp_path) if stopped else follower).rest())

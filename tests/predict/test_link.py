@@ -10,7 +10,7 @@ from pslab.launch.simulated import model_plan, run_simulated
 from pslab.predict.link import BATCH, DOWN, UP, link_laws
 from pslab.predict.prediction import forecast
 from pslab.runs.folder import Run
-from pslab.theory.measured import Claim
+from pslab.theory.measured import LawClaim
 from psserver.policies import PolicyError
 from pswire.transport.wire import wire_named
 from tests.promises import promise
@@ -33,7 +33,7 @@ def made(policy: dict[str, Any], optimizer: dict[str, Any] | None = None, **clus
     return Experiment.parse(document | ({"optimizer": optimizer} if optimizer else {}), "test")
 
 
-def laws(experiment: Experiment) -> dict[str, Claim]:
+def laws(experiment: Experiment) -> dict[str, LawClaim]:
     return {claim.what: claim for claim in link_laws(experiment, model_plan(experiment))}
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pslab.compare.groups import grouped
 from pslab.experiment import Experiment
-from pslab.predict.prediction import Prediction, Row, relative_error
+from pslab.predict.prediction import Prediction, PredictionRow, relative_error
 from pslab.predict.prediction import predict as predict_group
 from pslab.predict.simulation import REPEAT
 from pslab.predict.steps import StepTimes, step_times_of
@@ -62,7 +62,7 @@ def predict(run: Run, pace: Experiment | StepTimes | None, repeat: int = REPEAT)
     return predict_group(group, pace, repeat)
 
 
-def by_name(prediction: Prediction) -> dict[str, Row]:
+def by_name(prediction: Prediction) -> dict[str, PredictionRow]:
     return {row.what: row for row in prediction.rows}
 
 
@@ -162,11 +162,11 @@ def test_the_own_seed_keeps_the_injected_delays(tmp_path: Path) -> None:
 
 
 def test_the_range_and_the_error_are_those_of_all_plays() -> None:
-    row = Row("dropped", (27.0,), (20.0, 26.0, 26.0))
+    row = PredictionRow("dropped", (27.0,), (20.0, 26.0, 26.0))
     assert (row.predicted.mean, row.predicted.count) == (24.0, 3)
     assert row.error == pytest.approx(-1 / 9)
     assert not row.within
-    assert Row("dropped", (20.0,), (20.0, 26.0)).within
+    assert PredictionRow("dropped", (20.0,), (20.0, 26.0)).within
 
 
 def test_a_single_play_has_no_spread(tmp_path: Path) -> None:

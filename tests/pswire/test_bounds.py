@@ -54,7 +54,7 @@ def test_a_field_without_a_bound_keeps_a_process_from_starting() -> None:
 
 
 @pytest.mark.parametrize("row", bounds.TABLE, ids=lambda row: f"{row.message}.{row.field}")
-def test_the_bound_is_one_of_the_fields_type(row: bounds.Row) -> None:
+def test_the_bound_is_one_of_the_fields_type(row: bounds.FieldBound) -> None:
     field = FIELDS[row.message, row.field]
     assert row.why
     if field.is_repeated:
@@ -137,7 +137,7 @@ def element_type(each: Bound) -> Any:
 
 @pytest.mark.parametrize(("row", "at", "beyond"), list(cases()))
 def test_what_is_at_the_bound_passes_and_what_is_beyond_is_refused(
-    row: bounds.Row, at: Any, beyond: list[Any]
+    row: bounds.FieldBound, at: Any, beyond: list[Any]
 ) -> None:
     kind = KINDS[row.message]
     if at is not None:

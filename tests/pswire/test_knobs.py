@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pswire.domains import Domain, Formula, named, to_single
+from pswire.domains import BoundFormula, Domain, named, to_single
 from pswire.knobs import (
     Knob,
     KnobError,
@@ -132,10 +132,10 @@ def test_lists(sentences: Recorder) -> None:
         (WORKERS // 2, "workers / 2", 3),
         (WORKERS - named("f") - 2, "workers - f - 2", 3),
         (WORKERS + named("f") + 1, "workers + f + 1", 10),
-        (Formula((("f", 2),), 1), "2 f + 1", 5),
+        (BoundFormula((("f", 2),), 1), "2 f + 1", 5),
     ],
 )
-def test_formulas_are_data(formula: Formula, text: str, value: int) -> None:
+def test_formulas_are_data(formula: BoundFormula, text: str, value: int) -> None:
     assert str(formula) == text
     assert formula.value({"workers": 7, "f": 2}) == value
 

@@ -19,7 +19,7 @@ from psserver.coordinator import JobState
 from psserver.decisions.records import MOST_SECONDS, FieldError, number, seconds, whole
 from psserver.policies import PolicyError
 from psserver.records import StateError, from_plain
-from psserver.service.job.job import Job
+from psserver.service.job.job import ServedJob
 from psserver.weights_file import WeightsFileError, load
 from pswire.domains import in_range
 from pswire.model.tables import TableSpec
@@ -121,7 +121,7 @@ def test_weights_of_impossible_shapes(shape: list[int], tmp_path: Path) -> None:
 @pytest.mark.parametrize("knobs", ["[" * 100_000, '{"a":' * 100_000, "1" * 5000, "[1]", "nonsense"])
 def test_knobs_of_a_change_that_are_no_object(knobs: str) -> None:
     with pytest.raises(PolicyError, match="JSON object"):
-        Job.change_policy(None, "async", knobs, "you", "", None)  # type: ignore[arg-type]
+        ServedJob.change_policy(None, "async", knobs, "you", "", None)  # type: ignore[arg-type]
 
 
 def test_a_secret_is_text() -> None:

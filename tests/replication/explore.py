@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from psserver.replication import Config, Member, ReplicationError, first_config
+from psserver.replication import Config, ReplicationError, SyncMember, first_config
 from psserver.replication.losing import lost
 from psserver.replication.messages import (
     Accepted,
@@ -388,7 +388,7 @@ def heeded(local: Local, sender: int, message: Message | Copy) -> bool:
         case Accepted(epoch):
             return epoch > disk.promised or (epoch == disk.promised and standing is not None)
         case Held(epoch, incarnation, end, executed):
-            member = Member(sender, incarnation)
+            member = SyncMember(sender, incarnation)
             if epoch == replica.synced and replica.leads:
                 return not any(
                     each.member == member and each.end >= end and each.executed >= executed

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from psserver.replication import Config, Disk, Member, Replica, begin, first_config, restart, take
+from psserver.replication import Config, Replica, StableMemory, SyncMember, begin, first_config, restart, take
 from psserver.replication.digests import Comparison
 from psserver.replication.losing import lost
 from psserver.replication.messages import (
@@ -30,7 +30,7 @@ from psserver.replication.messages import (
     Send,
     Stand,
 )
-from psserver.replication.watch import Watch
+from psserver.replication.watch import PeerWatch
 from tests.replication.model import Violation
 
 COORDINATOR = -1
@@ -61,8 +61,8 @@ class Seat:
     """A server's place in one log."""
 
     replica: Replica
-    disk: Disk
-    watch: Watch
+    disk: StableMemory
+    watch: PeerWatch
     job: Job = field(default_factory=Job)
     comparison: Comparison = field(default_factory=Comparison)
     # How far it may execute.
@@ -121,7 +121,7 @@ class World:
         for log, copies in self.copies.items():
             for server in range(servers):
                 replica = begin(server, servers, first_config(copies))
-                self.seats[server, log] = Seat(replica, replica.disk, Watch(server, 0.0))
+                self.seats[server, log] = Seat(replica, replica.disk, PeerWatch(server, 0.0))
         self.mail: list[Mail] = []
         self.down: set[int] = set()
         self.stalled: set[int] = set()
@@ -221,11 +221,11 @@ class World:
         seat = self.seats[server, log]
         old = seat.replica
         replica = restart(server, self.servers, old.incarnation + 1, old.holds, seat.disk)
-        self.seats[server, log] = Seat(replica, seat.disk, Watch(server, self.now))
+        self.seats[server, log] = Seat(replica, seat.disk, PeerWatch(server, self.now))
 
     # What is promised
 
-    def persisted(self, seat: Seat, log: int, disk: Disk) -> None:
+    def persisted(self, seat: Seat, log: int, disk: StableMemory) -> None:
         if disk.promised < seat.disk.promised:
             raise Violation(f"a promise fell from {seat.disk.promised} to {disk.promised}")
         if self.configs.setdefault((log, disk.config.epoch), disk.config) != disk.config:
@@ -337,7 +337,7 @@ class World:
                 self.broke(server, log, learner)
             case Digest(incarnation, at, digest):
                 if seat.replica.leads:
-                    found = seat.comparison.theirs(Member(mail.sender, incarnation), at, digest)
+                    found = seat.comparison.theirs(SyncMember(mail.sender, incarnation), at, digest)
                     self.differ(server, log, [found] if found else [])
             case _:
                 if seat.watch.withholds(seat.replica, mail.sender, content, self.now):

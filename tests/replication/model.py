@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from psserver.replication import Config, Disk, Replica, begin, restart, take
+from psserver.replication import Config, Replica, StableMemory, begin, restart, take
 from psserver.replication.messages import (
     Activate,
     Execute,
@@ -35,7 +35,7 @@ class Local(NamedTuple):
     """A server. `disk`: what a loss of power leaves. `done`: what it has executed, in order."""
 
     replica: Replica
-    disk: Disk
+    disk: StableMemory
     done: tuple[Item, ...] = ()
 
     @property
@@ -105,7 +105,7 @@ def step(local: Local, given: Input | Copy, *, forgets: bool = True) -> Done:
     return Done(local, tuple(sent), activated, tuple(torn))
 
 
-def unique_epochs(disks: Iterator[Disk]) -> None:
+def unique_epochs(disks: Iterator[StableMemory]) -> None:
     """At most one configuration of each epoch."""
     known: dict[int, Config] = {}
     for disk in disks:

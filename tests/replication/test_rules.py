@@ -4,10 +4,10 @@ import pytest
 
 from psserver.replication import (
     Config,
-    Disk,
-    Member,
     Replica,
     ReplicationError,
+    StableMemory,
+    SyncMember,
     begin,
     first_config,
     majority,
@@ -15,7 +15,7 @@ from psserver.replication import (
     take,
 )
 from psserver.replication.copying import CLOSE, WINDOW
-from psserver.replication.digests import MOST_WAITING, Comparison, Difference
+from psserver.replication.digests import MOST_WAITING, Comparison, CopyDifference
 from psserver.replication.messages import (
     BATCH,
     Activate,
@@ -40,8 +40,8 @@ from psserver.replication.messages import (
     Send,
     Stand,
 )
-from psserver.replication.pace import LONGEST_DELAY, SHARE, Pace, Rate
-from psserver.replication.watch import ATTEMPT, HEARTBEAT, LEARNER_SILENCE, SILENCE, Watch
+from psserver.replication.pace import LONGEST_DELAY, SHARE, CopyRate, LearnerPace
+from psserver.replication.watch import ATTEMPT, HEARTBEAT, LEARNER_SILENCE, SILENCE, PeerWatch
 
 CONFIG = first_config((0, 1))
 
@@ -56,7 +56,7 @@ def test_two_majorities_have_a_server_in_common() -> None:
 
 def test_what_is_sent_follows_what_is_on_the_disk() -> None:
     _, outputs = take(replica(2), Receive(1, Prepare(4)))
-    assert outputs == (Persist(Disk(4, CONFIG)), Send(1, Promise(4, CONFIG)))
+    assert outputs == (Persist(StableMemory(4, CONFIG)), Send(1, Promise(4, CONFIG)))
 
 
 def test_a_candidate_without_a_majority_disturbs_nobody() -> None:
@@ -69,7 +69,7 @@ def test_a_candidate_without_a_majority_disturbs_nobody() -> None:
 
 def test_an_operator_promotes_a_copy_in_sync_of_two_servers() -> None:
     state, outputs = take(replica(1, servers=2), Stand(operator=True))
-    assert state.leads and state.disk.config.members == (Member(1, 0),)
+    assert state.leads and state.disk.config.members == (SyncMember(1, 0),)
     kinds = [type(output) for output in outputs]
     assert kinds.index(Activate) > kinds.index(Persist)
 
@@ -78,7 +78,7 @@ def test_an_operator_promotes_nothing_else() -> None:
     with pytest.raises(ReplicationError, match="between two servers"):
         take(replica(1), Stand(operator=True))
     with pytest.raises(ReplicationError, match="not"):
-        take(restart(1, 2, 1, True, Disk(0, CONFIG)), Stand(operator=True))
+        take(restart(1, 2, 1, True, StableMemory(0, CONFIG)), Stand(operator=True))
 
 
 def test_a_full_log_takes_nothing_until_copies_have_executed() -> None:
@@ -90,7 +90,7 @@ def test_a_full_log_takes_nothing_until_copies_have_executed() -> None:
 
 
 def test_what_all_have_executed_is_forgotten() -> None:
-    alone = Config(0, 0, (Member(0, 0),))
+    alone = Config(0, 0, (SyncMember(0, 0),))
     state = begin(0, 3, alone)
     for item in range(10):
         state, _ = take(state, Offer(item))
@@ -98,14 +98,14 @@ def test_what_all_have_executed_is_forgotten() -> None:
     assert (state.log.first, state.log.tail, state.log.end) == (10, (), 10)
 
 
-def heard(server: int, now: float) -> Watch:
-    watch = Watch(server, 0.0)
+def heard(server: int, now: float) -> PeerWatch:
+    watch = PeerWatch(server, 0.0)
     watch.hear(0, Append(CONFIG, 0, (), 0), now)
     return watch
 
 
 def test_a_copy_that_differs_is_told_so_until_it_begins_again() -> None:
-    primary, outputs = take(replica(0), Differs(Member(1, 0)))
+    primary, outputs = take(replica(0), Differs(SyncMember(1, 0)))
     told = Send(1, Expel(0, 0))
     assert told in outputs
     # The message was lost, so the copy goes on as before.
@@ -158,20 +158,20 @@ def test_a_server_that_only_speaks_does_not_lead() -> None:
 
 
 def test_a_primary_leaves_out_a_silent_follower_and_names_a_learner() -> None:
-    watch, state = Watch(0, 0.0), replica(0)
+    watch, state = PeerWatch(0, 0.0), replica(0)
     watch.hear(1, Prepare(0), 5.0)
     assert watch.decide(state, 5.5) is None
     assert watch.decide(state, 7.0) == Stand(())
-    alone = Config(0, 0, (Member(0, 0),))
-    learner = state.progress[0]._replace(member=Member(1, 1))
-    led = state._replace(disk=Disk(0, alone), progress=(learner,))
+    alone = Config(0, 0, (SyncMember(0, 0),))
+    learner = state.progress[0]._replace(member=SyncMember(1, 1))
+    led = state._replace(disk=StableMemory(0, alone), progress=(learner,))
     watch.hear(1, Prepare(0), 9.0)
     assert watch.decide(led, 9.0) == Stand((1,))
 
 
 def test_a_primary_leaves_out_a_follower_that_has_started_again() -> None:
     """It speaks, so it is not silent; but what waits for its former self would wait for ever."""
-    watch, state = Watch(0, 0.0), replica(0)
+    watch, state = PeerWatch(0, 0.0), replica(0)
     state, _ = take(state, Offer("never acknowledged"))
     watch.hear(1, Prepare(0), 5.0)
     assert watch.decide(state, 5.0) is None
@@ -179,21 +179,21 @@ def test_a_primary_leaves_out_a_follower_that_has_started_again() -> None:
     assert watch.decide(state, 5.0) == Stand(())
 
 
-def _primary_and_learner(items: int) -> tuple[Replica, Member]:
+def _primary_and_learner(items: int) -> tuple[Replica, SyncMember]:
     """A primary that leads alone, has forgotten its first items, and hears of a server without a copy."""
-    alone = Config(0, 0, (Member(0, 0),))
-    state = replica(0)._replace(disk=Disk(0, alone), progress=())
+    alone = Config(0, 0, (SyncMember(0, 0),))
+    state = replica(0)._replace(disk=StableMemory(0, alone), progress=())
     for number in range(items):
         state, _ = take(state, Offer(number))
     state, _ = take(state, Executed(items))
     state, outputs = take(state, Receive(1, Held(0, 1, 0, 0)))
     assert GiveCopy(1, items) in outputs
-    return state, Member(1, 1)
+    return state, SyncMember(1, 1)
 
 
 def test_a_learner_is_not_named_while_a_copy_is_under_way_to_it() -> None:
     state, member = _primary_and_learner(3)
-    watch = Watch(0, 0.0)
+    watch = PeerWatch(0, 0.0)
     watch.hear(1, Prepare(0), 1.0)
     assert watch.decide(state, 1.0) is None
     # It says that it is still empty, and then that it has the copy.
@@ -266,8 +266,8 @@ def test_a_learner_that_is_close_gets_new_items_at_once(behind: int) -> None:
 
 
 def test_a_learner_says_when_it_can_take_more() -> None:
-    alone = Config(0, 0, (Member(0, 0),))
-    learner = restart(1, 3, 1, True, Disk(0, alone))._replace(synced=0)
+    alone = Config(0, 0, (SyncMember(0, 0),))
+    learner = restart(1, 3, 1, True, StableMemory(0, alone))._replace(synced=0)
     learner, outputs = take(learner, Installed(5))
     assert outputs == (Send(0, Held(0, 1, 5, 5)),)
     learner, _ = take(learner, Receive(0, Append(alone, 5, ("a", "b"), 7)))
@@ -284,7 +284,7 @@ def test_nothing_more_is_kept_for_a_silent_learner() -> None:
     state, _ = take(state, Offer(1))
     state, _ = take(state, Executed(2))
     assert state.log.tail == (1,)
-    watch = Watch(0, 0.0)
+    watch = PeerWatch(0, 0.0)
     watch.hear(1, Prepare(0), 5.0)
     assert watch.silent_learners(state, 5.5) == []
     assert watch.silent_learners(state, 5.1 + LEARNER_SILENCE) == [1]
@@ -294,9 +294,9 @@ def test_nothing_more_is_kept_for_a_silent_learner() -> None:
 
 def test_a_copy_named_by_a_candidate_that_died_takes_over() -> None:
     """Only the candidate's disk has the configuration; the copy was made equal and was not told."""
-    alone, named = Config(0, 0, (Member(0, 0),)), Config(3, 0, (Member(0, 0), Member(1, 1)))
-    state = restart(1, 3, 1, True, Disk(3, alone))._replace(synced=3)
-    watch = Watch(1, 0.0)
+    alone, named = Config(0, 0, (SyncMember(0, 0),)), Config(3, 0, (SyncMember(0, 0), SyncMember(1, 1)))
+    state = restart(1, 3, 1, True, StableMemory(3, alone))._replace(synced=3)
+    watch = PeerWatch(1, 0.0)
     watch.hear(0, Append(alone, 0, (), 0), 1.0)
     order = watch.decide(state, 1.1 + SILENCE)
     assert order == Stand(())
@@ -305,7 +305,7 @@ def test_a_copy_named_by_a_candidate_that_died_takes_over() -> None:
     epoch = state.standing.epoch
     # The candidate is back, and has no copy.
     state, outputs = take(state, Receive(0, Promise(epoch, named)))
-    assert Send(0, Propose(Config(epoch, 1, (Member(1, 1),)))) in outputs
+    assert Send(0, Propose(Config(epoch, 1, (SyncMember(1, 1),)))) in outputs
 
 
 def test_a_heartbeat_goes_to_every_server() -> None:
@@ -314,39 +314,39 @@ def test_a_heartbeat_goes_to_every_server() -> None:
 
 
 def test_digests_are_compared_whichever_comes_first() -> None:
-    follower, comparison = Member(1, 0), Comparison()
+    follower, comparison = SyncMember(1, 0), Comparison()
     assert comparison.own(1, b"a") == []
     assert comparison.theirs(follower, 1, b"a") is None
-    assert comparison.theirs(follower, 1, b"b") == Difference(follower, 1, b"a", b"b")
+    assert comparison.theirs(follower, 1, b"b") == CopyDifference(follower, 1, b"a", b"b")
     assert comparison.theirs(follower, 2, b"c") is None
-    assert comparison.own(2, b"d") == [Difference(follower, 2, b"d", b"c")]
+    assert comparison.own(2, b"d") == [CopyDifference(follower, 2, b"d", b"c")]
     assert comparison.theirs(follower, 3, b"x") is None
-    comparison.keep((Member(1, 1),))
+    comparison.keep((SyncMember(1, 1),))
     assert comparison.own(3, b"y") == []
 
 
 def test_digests_that_wait_are_bounded() -> None:
-    follower, comparison = Member(1, 0), Comparison()
+    follower, comparison = SyncMember(1, 0), Comparison()
     for at in range(2 * MOST_WAITING):
         comparison.theirs(follower, at, b"a")
     # The oldest are forgotten: nothing to compare with.
     assert comparison.own(0, b"b") == []
     assert comparison.own(2 * MOST_WAITING - 1, b"b") == [
-        Difference(follower, 2 * MOST_WAITING - 1, b"b", b"a")
+        CopyDifference(follower, 2 * MOST_WAITING - 1, b"b", b"a")
     ]
 
 
 def test_a_copy_is_sent_at_a_bounded_rate() -> None:
-    rate = Rate(100.0, 0.0)
+    rate = CopyRate(100.0, 0.0)
     assert rate.send(50, 0.0) == 0.5
     assert rate.send(50, 0.25) == 0.75
     assert rate.send(100, 10.0) == 1.0
     with pytest.raises(ValueError, match="rate"):
-        Rate(0.0, 0.0)
+        CopyRate(0.0, 0.0)
 
 
 def test_the_log_slows_down_only_for_a_learner_that_falls_behind() -> None:
-    pace = Pace()
+    pace = LearnerPace()
     assert pace.caught(1000, 0, 2, 0.0) == 0.0
     # 10 executed while the log grew by 5: it comes nearer.
     assert pace.caught(1005, 10, 2, 1.0) == 0.0

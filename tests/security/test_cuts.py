@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 import pytest
 
 from psserver.service.net import sockets
-from psserver.service.net.streams import Stream
+from psserver.service.net.streams import ServerStream
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import FramedSocket, SocketError
 from pswire.transport.frames import Message
@@ -39,7 +39,7 @@ class Payloads:
         self.wrong: list[int] = []
         self.taken = 0
 
-    async def serve(self, stream: Stream) -> None:
+    async def serve(self, stream: ServerStream) -> None:
         wanted = await stream.receive()
         if wanted == b"pull":
             left = iter([(b"", memoryview(frame)) for frame in FRAMES])

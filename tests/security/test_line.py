@@ -16,7 +16,7 @@ from psserver.service.guard import calls
 from psserver.service.guard.authorization import Authorizer
 from psserver.service.net import sockets
 from psserver.service.net.sockets import Serve
-from psserver.service.net.streams import Stream
+from psserver.service.net.streams import ServerStream
 from pswire import running
 from pswire.security.credentials import Credentials, LiveIdentity
 from pswire.security.files import TlsFiles
@@ -92,7 +92,7 @@ def test_what_comes_together_is_given_piece_by_piece() -> None:
 def test_many_frames_are_taken_and_sent_in_bulk() -> None:
     frames = [bytes([number]) * (2 << 20) for number in range(16)]
 
-    async def bulk(stream: Stream) -> None:
+    async def bulk(stream: ServerStream) -> None:
         """Keeps what comes, by threads where it can, and sends it back so."""
         kept: list[bytes] = []
 
@@ -124,7 +124,7 @@ def test_both_ends_may_be_much_slower_than_the_other() -> None:
     """A send that the system takes in pieces goes on where it stopped."""
     big = os.urandom(FRAME_BYTES)
 
-    async def slow(stream: Stream) -> None:
+    async def slow(stream: ServerStream) -> None:
         for _ in range(4):
             await stream.send([big[:100], big[100:]])
         while (message := await stream.receive()) is not None:
@@ -256,7 +256,7 @@ def test_a_refusal_reaches_a_peer_that_is_still_sending(
     # However long it takes to send the rest.
     monkeypatch.setattr(sockets, "REFUSED_CLOSES", PATIENCE)
 
-    async def picky(stream: Stream) -> None:
+    async def picky(stream: ServerStream) -> None:
         await stream.receive()
         raise precondition("expected another word")
 

@@ -9,9 +9,9 @@ import grpc
 import pytest
 
 from pslab.authority import Authority
-from psserver.service.errors import Refused
+from psserver.service.errors import RequestRefused
 from psserver.service.guard.authorization import ROLES, Authorizer
-from psserver.service.net.registration import Registration
+from psserver.service.net.registration import MethodHandlers
 from pswire.security.names import Role
 from pswire.transport.connecting import open_channel
 from tests.promises import promise
@@ -30,13 +30,13 @@ def registered() -> list[str]:
 
 @pytest.fixture(scope="module")
 def cluster(identities: Identities, registered: list[str]) -> Iterator[Cluster]:
-    method = Registration.method
+    method = MethodHandlers.method
 
     def listed(self, path, function):  # type: ignore[no-untyped-def]
         registered.append(path)
         return method(self, path, function)
 
-    with mock.patch.object(Registration, "method", listed):
+    with mock.patch.object(MethodHandlers, "method", listed):
         servers = serving(
             servers=2,
             security=lambda index: identities.options(Role.SERVER, f"s{index}"),
@@ -146,7 +146,7 @@ def test_a_flood_of_refused_calls_is_counted_and_leaves_one_line(
 
     async def flood() -> None:
         for number in range(40):
-            with pytest.raises(Refused):
+            with pytest.raises(RequestRefused):
                 authorizer.admit("/pswire.v1.Shard/Push", Shown(subjects[number % len(subjects)]))
 
     asyncio.run(flood())

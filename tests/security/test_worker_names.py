@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import psworker
-from psserver.service.errors import Refused
+from psserver.service.errors import RequestRefused
 from psserver.service.guard.authorization import Names, Peer
 from pswire.security.credentials import Credentials
 from pswire.security.names import Role
@@ -26,7 +26,7 @@ def join(cluster: Cluster, credentials: Credentials, name: str | None = None) ->
 def test_a_named_credential_is_good_for_its_name_only(sentences: Recorder) -> None:
     names = Names()
     assert names.name_for(W0, "") == names.name_for(W0, "w0") == "w0"
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         names.name_for(W0, "w1")
     sentences.check(refused)
 
@@ -41,7 +41,7 @@ def test_a_shared_credential_does_not_take_the_name_of_another() -> None:
         (W1, "w1", "the name 'w1' is that of ps://c/worker,"),
         (OTHER, "w1", "the name 'w1' is that of"),
     ):
-        with pytest.raises(Refused, match=words):
+        with pytest.raises(RequestRefused, match=words):
             names.name_for(peer, name)
     # It comes back under its own.
     assert names.name_for(ANY, "w1") == "w1" and names.name_for(W0, "w0") == "w0"

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from psserver.service.errors import denied
 from psserver.service.guard.authorization import Authorizer
 from psserver.service.guard.calls import Watch
-from psserver.service.net.connection import Connection
+from psserver.service.net.connection import SocketConnection
 from psserver.service.net.sockets import Guest, Serve, SocketListener
 from psserver.service.runtime import RunningLoop, Runtime
 from tests.service.serving import PATIENCE
@@ -81,12 +81,12 @@ class Opened:
         # First frames whose membership has ended.
         self._ended: set[bytes] = set()
 
-        async def admit(first: bytes, connection: Connection) -> Guest:
+        async def admit(first: bytes, connection: SocketConnection) -> Guest:
             if not first.startswith(CLAIM):
                 raise denied("expected a member")
             return Guest(accepted, lambda: first in self._ended)
 
-        async def accepted(connection: Connection) -> None:
+        async def accepted(connection: SocketConnection) -> None:
             await connection.send((b"",))
             await serve(connection)
 

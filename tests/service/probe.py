@@ -16,11 +16,11 @@ import pytest
 from psserver.coordinator import Coordinator
 from psserver.coordinator.outputs import Record
 from psserver.replication.messages import Stand
-from psserver.service.errors import Refused
-from psserver.service.job.job import Job
+from psserver.service.errors import RequestRefused
+from psserver.service.job.job import ServedJob
 from psserver.service.life import results
 from psserver.service.net import registration
-from psserver.service.net.registration import Call, Registration
+from psserver.service.net.registration import Call, MethodHandlers
 from psserver.service.server import Server
 from psserver.service.store.host import ShardHost
 from psserver.shard import Shard
@@ -112,7 +112,7 @@ class Probe:
     # The job, on server 0
 
     @property
-    def job(self) -> Job:
+    def job(self) -> ServedJob:
         assert self.server.job is not None, "expected server 0"
         return self.server.job
 
@@ -184,19 +184,19 @@ class Probe:
 def late_status(monkeypatch: pytest.MonkeyPatch) -> None:
     """A schedule: the status of a call, of whatever kind, comes long after what the call has caused. A server that ends
     without waiting for it cuts it."""
-    refuse, serve = registration.abort, Registration._served
+    refuse, serve = registration.abort, MethodHandlers._served
 
     async def refused(*arguments: Any) -> None:
         await _turns()
         await refuse(*arguments)
 
-    async def served(*arguments: Any) -> Refused | None:
-        refusal: Refused | None = await serve(*arguments)
+    async def served(*arguments: Any) -> RequestRefused | None:
+        refusal: RequestRefused | None = await serve(*arguments)
         await _turns()
         return refusal
 
     monkeypatch.setattr(registration, "abort", refused)
-    monkeypatch.setattr(Registration, "_served", served)
+    monkeypatch.setattr(MethodHandlers, "_served", served)
 
 
 def hold_final_weights(monkeypatch: pytest.MonkeyPatch, goes_on: threading.Event) -> None:

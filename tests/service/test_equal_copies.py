@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from psserver.optimizers import names
-from psserver.replication import Member
-from psserver.replication.digests import Comparison, Difference
+from psserver.replication import SyncMember
+from psserver.replication.digests import Comparison, CopyDifference
 from psserver.service.replicas import comparing
 from tests.promises import promise
 from tests.repetitions import FIRST_SEED, repetitions, usually
@@ -30,11 +30,11 @@ def test_all_versions_of_both_copies_have_one_digest(
     theirs: dict[int, bytes] = {}
 
     class Noted(Comparison):
-        def own(self, at: int, digest: bytes) -> list[Difference]:
+        def own(self, at: int, digest: bytes) -> list[CopyDifference]:
             own[at] = digest
             return super().own(at, digest)
 
-        def theirs(self, member: Member, at: int, digest: bytes) -> Difference | None:
+        def theirs(self, member: SyncMember, at: int, digest: bytes) -> CopyDifference | None:
             theirs[at] = digest
             return super().theirs(member, at, digest)
 

@@ -9,7 +9,7 @@ import pytest
 from psserver.coordinator import inputs
 from psserver.facts import VersionFacts, from_wire, to_wire
 from psserver.service.job.decider import Decider
-from psserver.shard import Made
+from psserver.shard import VersionMade
 from pswire.model.plan import VariableSpec, make_plan
 
 PLAN = make_plan([VariableSpec("a", (4, 2)), VariableSpec("b", (3,))], 2)
@@ -17,13 +17,13 @@ PLAN = make_plan([VariableSpec("a", (4, 2)), VariableSpec("b", (3,))], 2)
 
 def test_all_servers_are_waited_for_and_nothing_counts_twice() -> None:
     facts = VersionFacts(2)
-    facts.take(0, Made(0))
-    facts.take(0, Made(1, {"a": 1}, 8, 2.0))
+    facts.take(0, VersionMade(0))
+    facts.take(0, VersionMade(1, {"a": 1}, 8, 2.0))
     assert facts.next(-1, PLAN) is None
-    facts.take(1, Made(0))
+    facts.take(1, VersionMade(0))
     assert facts.next(-1, PLAN) == inputs.Executed(0)
-    facts.take(1, Made(1, {"a": 2, "b": 3}, 3, 1.0))
-    facts.take(1, Made(1, {"a": 8}, 3, 1.0))
+    facts.take(1, VersionMade(1, {"a": 2, "b": 3}, 3, 1.0))
+    facts.take(1, VersionMade(1, {"a": 8}, 3, 1.0))
     # Of two variables with as many the first by name; all of `b` is kept back, wherever it lies.
     assert facts.next(0, PLAN) == inputs.Executed(1, 6, 11, "a", whole=True, square=3.0)
     assert facts.next(1, PLAN) is None
@@ -32,19 +32,19 @@ def test_all_servers_are_waited_for_and_nothing_counts_twice() -> None:
 def test_a_variable_is_whole_if_all_servers_together_keep_it_back() -> None:
     facts = VersionFacts(2)
     for server, kept in enumerate((3, 4)):
-        facts.take(server, Made(0, {"a": kept}, 8))
+        facts.take(server, VersionMade(0, {"a": kept}, 8))
     found = facts.next(-1, PLAN)
     assert found is not None and found.kept == 7 and not found.whole
     for server, kept in enumerate((4, 4)):
-        facts.take(server, Made(1, {"a": kept}, 8))
+        facts.take(server, VersionMade(1, {"a": kept}, 8))
     found = facts.next(0, PLAN)
     assert found is not None and found.whole
 
 
 def test_a_server_that_was_restored_has_nothing_to_tell_of_before() -> None:
     facts = VersionFacts(2)
-    facts.take(0, Made(4, {"a": 1}, 8, 1.0))
-    facts.take(1, Made(5))
+    facts.take(0, VersionMade(4, {"a": 1}, 8, 1.0))
+    facts.take(1, VersionMade(5))
     assert facts.next(3, PLAN) == inputs.Executed(4, 1, 8, "a")
 
 
@@ -54,13 +54,13 @@ def test_a_square_is_the_same_on_any_number_of_servers() -> None:
     for squares in ([parts[0] + parts[1] + parts[2], parts[3]], [parts[2] + parts[3] + parts[1], parts[0]]):
         facts = VersionFacts(2)
         for server, square in enumerate(squares):
-            facts.take(server, Made(0, square=square))
+            facts.take(server, VersionMade(0, square=square))
         found.append(facts.next(-1, PLAN))
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("fact", [Made(3), Made(4, {"a": 2, "b": 1}, 9, 0.5)])
-def test_a_fact_comes_back_from_its_form_on_the_wire(fact: Made) -> None:
+@pytest.mark.parametrize("fact", [VersionMade(3), VersionMade(4, {"a": 2, "b": 1}, 9, 0.5)])
+def test_a_fact_comes_back_from_its_form_on_the_wire(fact: VersionMade) -> None:
     assert from_wire(to_wire(fact)) == fact
 
 

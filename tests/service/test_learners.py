@@ -13,8 +13,8 @@ import pytest
 import psworker
 from psserver.coordinator.inputs import Requested
 from psserver.options import Options
-from psserver.replication import Disk, begin, first_config
-from psserver.service.errors import Refused
+from psserver.replication import StableMemory, begin, first_config
+from psserver.service.errors import RequestRefused
 from psserver.service.guard.memory import Memory
 from psserver.service.life import replicating
 from psserver.service.life.replicating import LOG_SHARE
@@ -23,7 +23,7 @@ from psserver.service.replicas.disk import Promises, Remembered
 from psserver.service.replicas.learning import Arrival
 from psserver.service.replicas.lending import Lent
 from psserver.service.replicas.shell import Shell
-from psserver.service.replicas.transfer import CopyError, Whole
+from psserver.service.replicas.transfer import CopyError, WholeCopy
 from psserver.service.replicas.wire import PIECE
 from psserver.shard import ShardState, copied
 from psserver.shard.state import ShardFacts
@@ -38,7 +38,7 @@ ARRAYS = {
     "slot/m": np.ones((3, 4), np.float32),
     "slot/none": np.zeros(0, np.float32),
 }
-WHOLE = Whole(7, {"job": "j", "bounds": {"x": float("inf")}}, ARRAYS)
+WHOLE = WholeCopy(7, {"job": "j", "bounds": {"x": float("inf")}}, ARRAYS)
 
 
 def pieces() -> list[shard_pb2.CopyPiece]:
@@ -75,7 +75,7 @@ def test_a_piece_that_does_not_follow_is_refused(change: Callable[[Any], None]) 
     first, second, *_ = pieces()
     arriving.take(first)
     change(second)
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         arriving.take(second)
 
 
@@ -93,7 +93,7 @@ def test_arrays_that_are_lent_do_not_travel(monkeypatch: pytest.MonkeyPatch) -> 
     places, rest = lent.divided(copied(state, lent.room).arrays)
     assert list(places) == ["version/3"] and rest.keys() == ARRAYS.keys() - places.keys()
     arriving = arrival()
-    (piece,) = Whole(7, {"lent": places}, rest).pieces(4)
+    (piece,) = WholeCopy(7, {"lent": places}, rest).pieces(4)
     arriving.take(piece)
     found = arriving.read()
     assert found.about == {}
@@ -175,7 +175,7 @@ def test_a_server_that_hears_nobody_says_whom_it_waits_for(
 ) -> None:
     monkeypatch.setattr(replicating, "WARN_EVERY", 0.0)
     if comes_back:
-        Promises(tmp_path, 2).write(Remembered(0, 0, (Disk(0, first_config((0, 1))),)))
+        Promises(tmp_path, 2).write(Remembered(0, 0, (StableMemory(0, first_config((0, 1))),)))
     hosts, alone = ",".join(["127.0.0.1:0"] * 3), ("cluster.replicas=2",)
     served = Served(Options(ps_hosts=hosts, task_index=2, overrides=alone, out=tmp_path))
     words = "this server has heard none of them" if comes_back else "all servers must be here once"

@@ -9,17 +9,17 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from psserver.replication import Config, Member
+from psserver.replication import Config, SyncMember
 from psserver.replication import messages as m
 from psserver.replication.messages import Item, Message, merged
 from psserver.service.guard.authorization import Authorizer
 from psserver.service.guard.calls import Watch
-from psserver.service.net.registration import Call, Registration
+from psserver.service.net.registration import Call, MethodHandlers
 from psserver.service.net.sockets import SocketListener
-from psserver.service.net.streams import Stream
+from psserver.service.net.streams import ServerStream
 from psserver.service.replicas import link as sending
 from psserver.service.replicas.bodies import Bodies, Body
-from psserver.service.replicas.links import VERSION, Links, Listener
+from psserver.service.replicas.links import VERSION, Links, LogListener
 from psserver.service.runtime import Runtime
 from pswire.addresses import Address
 from pswire.exits import ExitCode
@@ -30,7 +30,7 @@ from pswire.v1 import shard_pb2
 from tests.patience import PATIENCE
 from tests.service import loops
 
-CONFIG = Config(4, 0, (Member(0, 0), Member(1, 0)), 0)
+CONFIG = Config(4, 0, (SyncMember(0, 0), SyncMember(1, 0)), 0)
 EMPTY = Address("127.0.0.1", 0)
 HOSTS = tuple(Address("127.0.0.1", port) for port in (1, 2, 3))
 
@@ -51,7 +51,7 @@ class End:
         # The other server's streams.
         self.calls: list[Call] = []
         self.own = Bodies()
-        listener = Listener(
+        listener = LogListener(
             self._receive,
             self._hold,
             self.broken.append,
@@ -85,7 +85,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def _serve(stream: Stream) -> None:
+async def _serve(stream: ServerStream) -> None:
     raise AssertionError("no worker is here")
 
 
@@ -105,7 +105,7 @@ async def two(
         watch.start(runtime.loop)
         listener = SocketListener(_serve, runtime, watch=watch)
         end = End(number, list(hosts), listener if sockets else None)
-        rpc = Registration(watch, lambda nbytes: PATIENCE, Authorizer(owned[number], number))
+        rpc = MethodHandlers(watch, lambda nbytes: PATIENCE, Authorizer(owned[number], number))
         path = "/pswire.v1.Shard/Replicate"
         server = grpc.aio.server()
         method = {"Replicate": rpc.method(path, end.replicate)}

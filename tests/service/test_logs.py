@@ -5,7 +5,7 @@ from unittest import mock
 
 import pytest
 
-from psserver.replication import Config, Member
+from psserver.replication import Config, SyncMember
 from psserver.replication import messages as m
 from psserver.service.job.log_file import LogError
 from psserver.service.replicas.bodies import Bodies
@@ -51,7 +51,7 @@ def test_from_a_checkpoint_only_server_0_has_the_coordinator_and_both_copies_of_
     tmp_path: Path,
 ) -> None:
     config = [shell.replica.disk.config for shell in made(tmp_path, 1, resume="latest").shells]
-    assert config == [Config(0, 0, (Member(0, 0),)), Config(0, 2, (Member(2, 0), Member(3, 0)))]
+    assert config == [Config(0, 0, (SyncMember(0, 0),)), Config(0, 2, (SyncMember(2, 0), SyncMember(3, 0)))]
     assert made(tmp_path, 1, resume="latest").generation == 1
 
 

@@ -16,7 +16,7 @@ import psworker
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psserver.options import Options
-from psserver.service.errors import Refused
+from psserver.service.errors import RequestRefused
 from psserver.service.job import next_job
 from psserver.service.job.agreement import NextJob
 from psserver.service.job.next_job import make_room, numbered
@@ -135,7 +135,7 @@ def test_what_was_trained_makes_room_for_nobody(tmp_path: Path, sentences: Recor
 
 def test_servers_with_replicas_serve_one_job(sentences: Recorder) -> None:
     decider: Any = SimpleNamespace(replicated=True)
-    with sentences.raises(Refused):
+    with sentences.raises(RequestRefused):
         make_room(decider, NextJob(), "nothing was trained", success=False)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from psserver.decisions.entries import Commit, Entry, Nonfinite
 from psserver.service.job.decider import Decider
-from psserver.shard import Made
+from psserver.shard import VersionMade
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
 from tests.promises import promise
@@ -113,9 +113,9 @@ def test_a_commit_is_decided_behind_the_facts_of_its_version(
 ) -> None:
     """Server 1 has made the version, and its word is still on the way. Where the job fails meanwhile, the commit is
     answered."""
-    late, executed = list[tuple[int, Made]](), Decider.executed
+    late, executed = list[tuple[int, VersionMade]](), Decider.executed
 
-    def held_up(decider: Decider, server: int, fact: Made) -> None:
+    def held_up(decider: Decider, server: int, fact: VersionMade) -> None:
         if server == 1 and fact.version > 0:
             late.append((server, fact))
         else:

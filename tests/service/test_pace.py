@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from psserver.service.guard.limits import JOIN
-from psserver.service.guard.pace import Pace
+from psserver.service.guard.pace import KeyedPace
 from psserver.service.net import coordinator
 from pswire.v1 import coordinator_pb2 as pb
 from tests.links import connect_link
@@ -26,7 +26,7 @@ def test_a_burst_then_so_many_per_second() -> None:
 
     async def spend() -> None:
         asyncio.get_running_loop().time = lambda: now[0]  # type: ignore[method-assign]
-        pace = Pace(rate=2.0, burst=3)
+        pace = KeyedPace(rate=2.0, burst=3)
         assert [pace.take("a") for _ in range(5)] == [True, True, True, False, False]
         assert pace.wait("a") == pytest.approx(0.5) and pace.wait("b") == 0
         now[0] += 0.5

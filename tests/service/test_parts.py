@@ -13,7 +13,7 @@ import pytest
 
 from psserver.options import Options
 from psserver.replication import begin, first_config
-from psserver.service.errors import Code, Refused
+from psserver.service.errors import Code, RequestRefused
 from psserver.service.guard.memory import Memory
 from psserver.service.replicas.part import PartCopy
 from psserver.service.replicas.same import mark_folder
@@ -150,7 +150,7 @@ def test_the_coordinator_of_the_latest_epoch_is_heard_alone(tmp_path: Path) -> N
         present, later = stream(7), stream(8)
         streams = [asyncio.ensure_future(part.follow_coordinator(present))]
         await turns()
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRefused) as refused:
             await part.follow_coordinator(stream(6))
         assert refused.value.code == Code.UNAVAILABLE
         assert not present.caller.cancel.called

@@ -8,7 +8,7 @@ from pslab.verify.harness import CoordinatorHarness
 from psserver.coordinator import inputs
 from psserver.coordinator.terms import Extent
 from psserver.coordinator.units import WorkTerms
-from psserver.service.job.reports import Progress
+from psserver.service.job.reports import ProgressReports
 from pswire.v1 import coordinator_pb2 as pb
 from tests.links import connect_link
 from tests.service.serving import serving, wait_until
@@ -19,7 +19,7 @@ def harness(workers: int, **terms: object) -> CoordinatorHarness:
 
 
 def test_nothing_is_said_while_one_worker_has_not_said_how_much_data_it_has() -> None:
-    job, progress = harness(2), Progress()
+    job, progress = harness(2), ProgressReports()
     assert progress.measure(job.coordinator, 0.0) is None
     job.coordinator.take(inputs.DataSized("w0", Extent(2, 10)), job.now)
     assert progress.measure(job.coordinator, 0.0) is None
@@ -30,7 +30,7 @@ def test_nothing_is_said_while_one_worker_has_not_said_how_much_data_it_has() ->
 
 
 def test_the_time_that_is_left_follows_from_the_pace() -> None:
-    job, progress = harness(1), Progress()
+    job, progress = harness(1), ProgressReports()
     job.coordinator.take(inputs.DataSized("w0", Extent(2, 10)), job.now)
     for second in range(4):
         progress.look(job.coordinator, float(second))
@@ -46,7 +46,7 @@ def test_the_time_that_is_left_follows_from_the_pace() -> None:
 
 
 def test_the_job_takes_as_long_as_its_slowest_worker() -> None:
-    job, progress = harness(2), Progress()
+    job, progress = harness(2), ProgressReports()
     for worker in ("w0", "w1"):
         job.coordinator.take(inputs.DataSized(worker, Extent(1, 20)), job.now)
     progress.look(job.coordinator, 0.0)
@@ -65,7 +65,7 @@ def test_the_job_takes_as_long_as_its_slowest_worker() -> None:
 
 
 def test_nobody_waits_for_the_data_of_one_that_is_lost() -> None:
-    job, progress = harness(2), Progress()
+    job, progress = harness(2), ProgressReports()
     for worker, batches in (("w0", 10), ("w1", 1000)):
         job.coordinator.take(inputs.DataSized(worker, Extent(1, batches)), job.now)
     for second in range(6):
@@ -80,7 +80,7 @@ def test_nobody_waits_for_the_data_of_one_that_is_lost() -> None:
 
 
 def test_a_limit_of_versions_counts_where_it_comes_first() -> None:
-    job, progress = harness(1, versions=4), Progress()
+    job, progress = harness(1, versions=4), ProgressReports()
     job.commits("w0", batch=0)
     found = progress.measure(job.coordinator, 1.0)
     assert found is not None and (found.done, found.total, found.unit, found.epochs) == (1, 4, "versions", 0)
@@ -94,7 +94,7 @@ def test_a_limit_of_versions_counts_where_it_comes_first() -> None:
 
 def test_work_units_are_known_to_the_coordinator() -> None:
     job = CoordinatorHarness(workers=1, work=WorkTerms(units=3, epochs=2, batches=2)).starts()
-    found = Progress().measure(job.coordinator, 0.0)
+    found = ProgressReports().measure(job.coordinator, 0.0)
     assert found is not None and (found.epoch, found.epochs, found.total, found.unit) == (1, 2, 12, "parts")
 
 

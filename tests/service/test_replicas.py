@@ -13,9 +13,9 @@ from pslab.experiment import Experiment
 from psserver.coordinator import Record
 from psserver.decisions.entries import Note
 from psserver.options import Options
-from psserver.replication import Config, Disk, Member, begin, first_config
+from psserver.replication import Config, StableMemory, SyncMember, begin, first_config
 from psserver.replication import messages as m
-from psserver.service.errors import Refused
+from psserver.service.errors import RequestRefused
 from psserver.service.job.log_file import LogError, TakenOverError
 from psserver.service.job.run_log import RunLog
 from psserver.service.life.settings import ServerSettings
@@ -36,7 +36,7 @@ from psserver.settings import SettingsError, resolve
 from pswire.config.experiment import ExperimentError
 from pswire.exits import ExitCode
 
-CONFIG = Config(4, 1, (Member(0, 2), Member(1, 0)), 7)
+CONFIG = Config(4, 1, (SyncMember(0, 2), SyncMember(1, 0)), 7)
 
 
 @pytest.mark.parametrize(
@@ -81,15 +81,17 @@ def test_messages_come_back_from_their_bytes(message: m.Message) -> None:
     ],
 )
 def test_other_bytes_are_refused(data: bytes) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         wire.decode(data)
 
 
 def test_a_promise_is_read_again(tmp_path: Path) -> None:
     promises = Promises(tmp_path, 1)
     assert promises.read() is None
-    promises.write(Remembered(1, 2, (Disk(9, CONFIG), Disk(0, first_config((2, 3))))))
-    assert promises.read() == Remembered(1, 2, (Disk(9, CONFIG), Disk(0, first_config((2, 3)))))
+    promises.write(Remembered(1, 2, (StableMemory(9, CONFIG), StableMemory(0, first_config((2, 3))))))
+    assert promises.read() == Remembered(
+        1, 2, (StableMemory(9, CONFIG), StableMemory(0, first_config((2, 3))))
+    )
     assert Promises(tmp_path, 0).read() is None
 
 
@@ -108,11 +110,11 @@ def test_one_process_at_a_time_promises_for_a_server(tmp_path: Path) -> None:
 def test_a_process_whose_lock_was_given_up_promises_nothing_more(tmp_path: Path) -> None:
     """As a file system may do with a node that it does not hear."""
     lost, later = Promises(tmp_path, 1), Promises(tmp_path, 1)
-    disk = Disk(4, CONFIG)
+    disk = StableMemory(4, CONFIG)
     lost.write(Remembered(1, 2, (disk,)))
     later.write(Remembered(1, 3, (disk,)))
     with pytest.raises(LogError, match="a newer process is server 1") as refused:
-        lost.write(Remembered(1, 2, (Disk(5, CONFIG),)))
+        lost.write(Remembered(1, 2, (StableMemory(5, CONFIG),)))
     assert later.read() == Remembered(1, 3, (disk,)) and refused.value.code == ExitCode.REFUSED
     lost.write(Remembered(2, 0, (disk,)))
 
@@ -121,21 +123,21 @@ def test_a_promise_of_a_process_that_ends_meanwhile_is_not_missed(tmp_path: Path
     first, second = Promises(tmp_path, 1), Promises(tmp_path, 1)
     first.hold()
     assert second.read() is None
-    first.write(Remembered(0, 0, (Disk(4, CONFIG),)))
+    first.write(Remembered(0, 0, (StableMemory(4, CONFIG),)))
     first.close()
     for _ in range(2):
         with pytest.raises(LogError, match="another process was server 1 a moment ago") as refused:
             second.hold()
         assert refused.value.code.restart
         second = Promises(tmp_path, 1)
-    assert second.read() == Remembered(0, 0, (Disk(4, CONFIG),))
+    assert second.read() == Remembered(0, 0, (StableMemory(4, CONFIG),))
     second.hold()
     second.close()
 
 
 def test_a_damaged_promise_is_no_promise(tmp_path: Path) -> None:
     promises = Promises(tmp_path, 0)
-    promises.write(Remembered(0, 0, (Disk(0, first_config((0, 1))),)))
+    promises.write(Remembered(0, 0, (StableMemory(0, first_config((0, 1))),)))
     path = tmp_path / "replication" / "server-0.json"
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(LogError):
@@ -145,7 +147,7 @@ def test_a_damaged_promise_is_no_promise(tmp_path: Path) -> None:
 def test_the_end_is_that_of_its_generation(tmp_path: Path) -> None:
     promises = Promises(tmp_path, 0)
     assert promises.read_end(3) is None
-    promises.write(Remembered(3, 0, (Disk(0, first_config((0, 1))),)))
+    promises.write(Remembered(3, 0, (StableMemory(0, first_config((0, 1))),)))
     promises.write_end(3, ExitCode.TERMINATED, "stopped by SIGTERM")
     other = Promises(tmp_path, 1)
     assert other.read_end(3) == (ExitCode.TERMINATED, "stopped by SIGTERM")
@@ -257,7 +259,7 @@ def test_a_log_with_a_gap_is_not_taken_over(tmp_path: Path) -> None:
 def test_without_its_promise_on_the_disk_a_server_takes_no_further_part() -> None:
     links = mock.create_autospec(Links, instance=True, links={0: None, 1: None}, met={0, 1})
 
-    def full(disk: Disk) -> None:
+    def full(disk: StableMemory) -> None:
         raise LogError("no space left")
 
     shell = Shell(begin(2, 3, first_config((0, 1))), links, full, formed=True)
@@ -296,7 +298,7 @@ def test_a_replaced_primary_gives_no_answer_for_anothers_item_and_only_votes() -
     shell.machine = copy = _Leading(host, shell, lambda: None, "")
     copy._lead()
     copy._offer(b"own", lambda: answered.append("own"))
-    config = Config(3, 1, (Member(1, 0),), 0)
+    config = Config(3, 1, (SyncMember(1, 0),), 0)
     shell.hold((3, 1), b"another's")
     shell.receive(1, m.Append(config, 0, ((3, 1),), 1))
     assert copy.deposed == 3 and answered == []

@@ -3,19 +3,19 @@
 from types import SimpleNamespace
 from typing import Any
 
-from psserver.replication import Config, Member
+from psserver.replication import Config, SyncMember
 from psserver.service.replicas.saving import GONE, Saving, named, saver_of
 from psserver.service.store.shard_part import Part
 from pswire.v1 import shard_pb2
 from tests.promises import promise
 
-OWN, OTHER = Member(0, 0), Member(1, 3)
+OWN, OTHER = SyncMember(0, 0), SyncMember(1, 3)
 
 
 class Server:
     """Server 0, which notes what it saves, and what it knows of parts that others save."""
 
-    def __init__(self, *members: Member) -> None:
+    def __init__(self, *members: SyncMember) -> None:
         self.saved: list[int] = []
         self.passed = 0
         self.known: list[Part] = []
@@ -65,7 +65,7 @@ def test_what_a_follower_was_to_save_has_failed_once_that_is_left_out() -> None:
     server.saving.lead(server.saving.choose(), [7])
     # Offered before the loss, and taken after it.
     saver = server.saving.choose()
-    server.shell.active = Config(3, 0, (OWN, Member(1, 4)))
+    server.shell.active = Config(3, 0, (OWN, SyncMember(1, 4)))
     server.saving.activated()
     server.saving.lead(saver, [9])
     assert server.known == [Part(7, error=GONE), Part(9, error=GONE)]

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from psserver.service.errors import Refused
+from psserver.service.errors import RequestRefused
 from psserver.service.guard.authorization import address_of
-from psserver.service.guard.calls import Caller, Watch
+from psserver.service.guard.calls import CallPeer, Watch
 from tests.promises import promise
 
 
@@ -19,9 +19,9 @@ def test_calls_that_have_spoken_are_not_cut() -> None:
     watch = Watch(most_unproven=1)
 
     async def call() -> None:
-        with watch.first_message(Caller(lambda: cut.append("spoken"))):
+        with watch.first_message(CallPeer(lambda: cut.append("spoken"))):
             pass
-        silent, next_one = (Caller(lambda name=name: cut.append(name)) for name in ("silent", "next"))  # type: ignore[misc]
+        silent, next_one = (CallPeer(lambda name=name: cut.append(name)) for name in ("silent", "next"))  # type: ignore[misc]
         with watch.first_message(silent), watch.unproven(next_one):
             assert cut == ["silent"]
 
@@ -54,13 +54,13 @@ class Calls:
         self.cut: list[int] = []
         self._ends: dict[int, ExitStack] = {}
 
-    def begin(self, number: int, *, ends: bool = True) -> Caller:
+    def begin(self, number: int, *, ends: bool = True) -> CallPeer:
         def cut() -> None:
             self.cut.append(number)
             if ends:
                 self.end(number)
 
-        caller = Caller(cut)
+        caller = CallPeer(cut)
         self._ends[number] = self._stack.enter_context(ExitStack())
         self._ends[number].enter_context(self.watch.watching(caller))
         return caller
@@ -104,7 +104,7 @@ def test_a_member_that_does_not_read_gets_no_more_calls(calls: Calls) -> None:
             caller.writing = asyncio.get_running_loop().create_future()
             writing.append(caller.writing)
             caller.cancel()
-        with pytest.raises(Refused, match="2 calls with answers that it does not read"):
+        with pytest.raises(RequestRefused, match="2 calls with answers that it does not read"):
             watch.claim("mute", calls.begin(2))
         watch.claim("other", calls.begin(3))
         # Its peer has gone.

@@ -8,7 +8,7 @@ import pytest
 
 from psserver.replication.messages import Accepted, Message
 from psserver.service.life import replicating
-from psserver.service.replicas.link import Link
+from psserver.service.replicas.link import ServerLink
 from pswire.exits import ExitCode
 from tests.promises import promise
 from tests.service.replicated import copies, train
@@ -23,15 +23,15 @@ def test_a_server_that_is_replaced_stays_until_the_other_one_leads(
 ) -> None:
     """The streams of both break when they go on after a pause."""
     lost: list[Message] = []
-    send: Callable[..., None] = Link.send
+    send: Callable[..., None] = ServerLink.send
 
-    def loses(link: Link, message: Message, items: Iterable[Any], part: int) -> None:
+    def loses(link: ServerLink, message: Message, items: Iterable[Any], part: int) -> None:
         if isinstance(message, Accepted) and not lost:
             lost.append(message)
         else:
             send(link, message, items, part)
 
-    monkeypatch.setattr(Link, "send", loses)
+    monkeypatch.setattr(ServerLink, "send", loses)
     # What this test waits for is waited for.
     monkeypatch.setattr(replicating, "LEAST_PATIENCE", PATIENCE)
     with copies(2, tmp_path / "run") as (cluster, session):

@@ -11,7 +11,15 @@ from scipy import stats
 
 from psserver.policies import TensorParts
 from psserver.shard import Apply, Fold, Hold, Seal, Shard, ShardError
-from psserver.shard.aggregators import BLOCK, NETWORK, SORTED, Aggregator, Krum, Median, TrimmedMean
+from psserver.shard.aggregators import (
+    BLOCK,
+    NETWORK,
+    SORTED,
+    Aggregator,
+    KrumAggregator,
+    MedianAggregator,
+    TrimmedMeanAggregator,
+)
 from pswire.model.plan import Plan
 from tests.repetitions import repetitions
 from tests.sentences import Recorder
@@ -45,7 +53,7 @@ def reduced(aggregator: Aggregator, gradients: Sequence[np.ndarray]) -> np.ndarr
 
 @given(rows(1))
 def test_the_median_is_numpys(gradients: np.ndarray) -> None:
-    np.testing.assert_array_equal(reduced(Median(), gradients), np.median(gradients, axis=0))
+    np.testing.assert_array_equal(reduced(MedianAggregator(), gradients), np.median(gradients, axis=0))
 
 
 @given(rows(1), st.integers(0, 4))
@@ -53,10 +61,10 @@ def test_the_median_is_numpys(gradients: np.ndarray) -> None:
 def test_the_trimmed_mean_is_that_of_the_sorted_rest(gradients: np.ndarray, trim: int) -> None:
     if 2 * trim >= len(gradients):
         with pytest.raises(ValueError, match=f"more than {2 * trim} gradients, got {len(gradients)}"):
-            reduced(TrimmedMean(trim), gradients)
+            reduced(TrimmedMeanAggregator(trim), gradients)
         return
     rest = np.sort(gradients.astype(np.float64), axis=0)[trim : len(gradients) - trim]
-    ours = reduced(TrimmedMean(trim), gradients)
+    ours = reduced(TrimmedMeanAggregator(trim), gradients)
     # The last step rounds: to the nearest subnormal number where the mean is one.
     atol = 1e-6 * np.abs(rest).max() + np.finfo(np.float32).smallest_subnormal
     np.testing.assert_allclose(ours, rest.mean(axis=0), rtol=1e-5, atol=atol)
@@ -66,22 +74,24 @@ def test_the_trimmed_mean_is_that_of_the_sorted_rest(gradients: np.ndarray, trim
 def test_the_trimmed_mean_is_scipys(trim: int) -> None:
     gradients = np.random.default_rng(trim).standard_normal((8, 1000)).astype(np.float32)
     theirs = stats.trim_mean(gradients.astype(np.float64), trim / 8, axis=0)
-    np.testing.assert_allclose(reduced(TrimmedMean(trim), gradients), theirs, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(reduced(TrimmedMeanAggregator(trim), gradients), theirs, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, NETWORK - 1, NETWORK, NETWORK + 1, 40])
 def test_any_number_of_workers(count: int) -> None:
     """Few rows are put in order by comparing neighbours, many by sorting."""
     gradients = np.random.default_rng(count).integers(-9, 9, (count, 500)).astype(np.float32)
-    np.testing.assert_array_equal(reduced(Median(), gradients), np.median(gradients, axis=0))
+    np.testing.assert_array_equal(reduced(MedianAggregator(), gradients), np.median(gradients, axis=0))
     trim = (count - 1) // 3
     kept = np.sort(gradients, axis=0)[trim : count - trim]
-    np.testing.assert_allclose(reduced(TrimmedMean(trim), gradients), kept.mean(axis=0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        reduced(TrimmedMeanAggregator(trim), gradients), kept.mean(axis=0), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_a_trim_of_all_but_the_middle_is_the_median() -> None:
     gradients = np.random.default_rng(3).standard_normal((7, 1000)).astype(np.float32)
-    assert same_bits(reduced(TrimmedMean(3), gradients), reduced(Median(), gradients))
+    assert same_bits(reduced(TrimmedMeanAggregator(3), gradients), reduced(MedianAggregator(), gradients))
 
 
 @given(rows(1), st.randoms(use_true_random=False))
@@ -90,11 +100,13 @@ def test_the_order_of_workers_does_not_change_a_bit(gradients: np.ndarray, dice)
     shuffled = list(gradients)
     dice.shuffle(shuffled)
     trim = (len(gradients) - 1) // 2
-    for aggregator in (Median(), TrimmedMean(trim)):
+    for aggregator in (MedianAggregator(), TrimmedMeanAggregator(trim)):
         assert same_bits(reduced(aggregator, gradients), reduced(aggregator, shuffled))
 
 
-@pytest.mark.parametrize("aggregator", [Median(), TrimmedMean(1)], ids=["median", "trimmed-mean"])
+@pytest.mark.parametrize(
+    "aggregator", [MedianAggregator(), TrimmedMeanAggregator(1)], ids=["median", "trimmed-mean"]
+)
 @pytest.mark.parametrize("size", [0, 1, SORTED // 5, SORTED // 5 + 1, 100_003])
 def test_blocks_do_not_change_a_bit(aggregator: Aggregator, size: int) -> None:
     gradients = np.random.default_rng(size).standard_normal((5, size)).astype(np.float32)
@@ -104,7 +116,9 @@ def test_blocks_do_not_change_a_bit(aggregator: Aggregator, size: int) -> None:
     assert same_bits(whole, np.concatenate(pieces))
 
 
-@pytest.mark.parametrize("aggregator", [Median(), TrimmedMean(1)], ids=["median", "trimmed-mean"])
+@pytest.mark.parametrize(
+    "aggregator", [MedianAggregator(), TrimmedMeanAggregator(1)], ids=["median", "trimmed-mean"]
+)
 def test_one_of_any_size_moves_nothing_beyond_the_honest(aggregator: Aggregator) -> None:
     honest = np.random.default_rng(1).standard_normal((4, 500)).astype(np.float32)
     for bad in (3.4e38, -3.4e38):
@@ -133,9 +147,9 @@ def test_krum_is_its_dumb_twin(gradients: np.ndarray, f: int, select: int) -> No
     n = len(gradients)
     if n < 2 * f + 3:
         with pytest.raises(ValueError, match=f"at least {2 * f + 3} gradients, got {n}"):
-            reduced(Krum(f, select), gradients)
+            reduced(KrumAggregator(f, select), gradients)
         return
-    chosen = Krum(f, select).choose(list(gradients))
+    chosen = KrumAggregator(f, select).choose(list(gradients))
     scores = dumb_scores(gradients, f)
     assert len(chosen) == len(set(chosen)) == min(select, n - f - 2) and chosen == sorted(chosen)
     worst, best_left = max(scores[i] for i in chosen), min(scores[i] for i in range(n) if i not in chosen)
@@ -143,16 +157,16 @@ def test_krum_is_its_dumb_twin(gradients: np.ndarray, f: int, select: int) -> No
     assert worst <= best_left * (1 + 1e-9)
     mean = np.mean(gradients[chosen].astype(np.float64), axis=0)
     atol = 1e-6 * np.abs(gradients[chosen]).max() + np.finfo(np.float32).smallest_subnormal
-    np.testing.assert_allclose(reduced(Krum(f, select), gradients), mean, rtol=1e-5, atol=atol)
+    np.testing.assert_allclose(reduced(KrumAggregator(f, select), gradients), mean, rtol=1e-5, atol=atol)
 
 
 def test_krum_of_one_is_that_gradient_to_the_bit_and_the_first_at_a_tie() -> None:
     gradients = np.random.default_rng(5).standard_normal((6, 40)).astype(np.float32)
-    (chosen,) = Krum(1, 1).choose(list(gradients))
-    assert same_bits(reduced(Krum(1, 1), gradients), gradients[chosen])
+    (chosen,) = KrumAggregator(1, 1).choose(list(gradients))
+    assert same_bits(reduced(KrumAggregator(1, 1), gradients), gradients[chosen])
     same = np.ones((5, 3), np.float32)
-    assert Krum(1, 1).choose(list(same)) == [0]
-    assert Krum(1, 2).choose(list(same)) == [0, 1]
+    assert KrumAggregator(1, 1).choose(list(same)) == [0]
+    assert KrumAggregator(1, 2).choose(list(same)) == [0, 1]
 
 
 def test_krum_over_blocks_sees_the_whole_vector() -> None:
@@ -161,7 +175,7 @@ def test_krum_over_blocks_sees_the_whole_vector() -> None:
     gradients[0][-1] = 100.0
     for number, gradient in enumerate(gradients):
         gradient[number] += 0.1 * number
-    assert 0 not in Krum(1, 2).choose(gradients)
+    assert 0 not in KrumAggregator(1, 2).choose(gradients)
 
 
 def test_krum_with_fourth_powers_chooses_otherwise() -> None:
@@ -170,7 +184,7 @@ def test_krum_with_fourth_powers_chooses_otherwise() -> None:
     differ = 0
     for _ in range(200):
         gradients = generator.standard_normal((7, 3)).astype(np.float32)
-        (ours,) = Krum(1, 1).choose(list(gradients))
+        (ours,) = KrumAggregator(1, 1).choose(list(gradients))
         assert ours == int(np.argmin(dumb_scores(gradients, 1)))
         differ += ours != int(np.argmin(dumb_scores(gradients, 1, power=4)))
     assert differ > 10

@@ -10,7 +10,7 @@ from psserver.optimizers import build
 from psserver.policies import TensorParts
 from psserver.policies import build as build_policy
 from psserver.shard import Apply, Fold, Hold, Shard
-from psserver.shard.compensators import AdaptiveTaylor, Compensator, Gap, GapAware, Memory, Taylor
+from psserver.shard.compensators import AdaptiveTaylor, Compensator, Gap, GapAwareCompensator, Memory, Taylor
 from pswire.model.plan import Plan
 from tests.promises import promise
 from tests.shard.reference import MOMENTUM, install, numbers, same_bits, shards_of, stage
@@ -20,7 +20,7 @@ PUSHES = 12
 KINDS: dict[str, Compensator] = {
     "taylor": Taylor(),
     "adaptive-taylor": AdaptiveTaylor(0.95, 1e-7),
-    "gap-aware": GapAware(0.999, 1e-8),
+    "gap-aware": GapAwareCompensator(0.999, 1e-8),
 }
 DECLARED = {name: build_policy(name, {}, 4).tensors for name in ("dc-asgd", "dc-asgd-a", "gap-aware")}
 
@@ -147,18 +147,18 @@ def test_without_a_gap_a_gradient_stays_as_it_is(backend: Backend, name: str) ->
 def test_a_gap_of_one_usual_step_halves_a_gradient() -> None:
     gradient, base = np.full(5, 0.5, np.float32), np.zeros(5, np.float32)
     now = np.float32([0.05, -0.05, 0.1, 0.15, 0])  # the usual step: 0.1 * 0.5
-    GapAware(0.999, 1e-8).correct(
-        gradient, Gap(now, base, np.float32(0.1)), np.float32(1), GapAware(0.999, 1e-8).init(5)
+    GapAwareCompensator(0.999, 1e-8).correct(
+        gradient, Gap(now, base, np.float32(0.1)), np.float32(1), GapAwareCompensator(0.999, 1e-8).init(5)
     )
     np.testing.assert_allclose(gradient, [0.25, 0.25, 0.5 / 3, 0.125, 0.5], rtol=1e-5)
 
 
 def test_the_first_gradients_count_in_full_in_the_mean() -> None:
     """Bias correction: a constant gradient gives its own size as the mean, from the first on."""
-    memory = GapAware(0.999, 1e-8).init(1)
+    memory = GapAwareCompensator(0.999, 1e-8).init(1)
     for _ in range(1000):
         gradient, x = np.full(1, 3.0, np.float32), np.zeros(1, np.float32)
-        GapAware(0.999, 1e-8).correct(gradient, Gap(x, x, np.float32(0.1)), np.float32(1), memory)
+        GapAwareCompensator(0.999, 1e-8).correct(gradient, Gap(x, x, np.float32(0.1)), np.float32(1), memory)
         assert abs(np.sqrt(memory["mean_square"][0] / memory["weight"][0]) - 3) < 1e-4
 
 

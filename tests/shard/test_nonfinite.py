@@ -6,7 +6,7 @@ import pytest
 from psserver.fast import Backend
 from psserver.optimizers import build, names
 from psserver.policies import TensorParts
-from psserver.shard import Apply, Fold, Hold, Install, Made, Seal, Shard
+from psserver.shard import Apply, Fold, Hold, Install, Seal, Shard, VersionMade
 from pswire.model.plan import VariableSpec, make_plan
 from tests.promises import promise
 
@@ -46,7 +46,7 @@ def test_state_of_layers_is_kept_back_by_itself() -> None:
     shard.execute(Apply(1, 0.5, 1.0, (Fold(7, 1.0), Fold(8, 1.0))))
     assert values(shard)[:-1] == [0, 1, 1, 1, 1, 1, 2]
     assert values(shard)[-1] == pytest.approx(HUGE / 2)
-    assert shard.fact == Made(1, {"mean": 1}, 8, 1.0)
+    assert shard.fact == VersionMade(1, {"mean": 1}, 8, 1.0)
 
 
 def test_a_payload_that_was_changed_behind_its_check() -> None:
@@ -118,7 +118,7 @@ def test_what_is_kept_back_is_told_by_variable() -> None:
     push(shard, 8, *[0.0] * 2, *[HUGE] * 6)
     shard.execute(Apply(1, 1.0, 1.0, (Fold(7, 1.0), Fold(8, 1.0))))
     assert values(shard) == [1.0] * 8
-    assert shard.fact == Made(1, {"w": 3, "mean": 3}, 8)
+    assert shard.fact == VersionMade(1, {"w": 3, "mean": 3}, 8)
 
 
 def test_krum_chooses_nothing_that_is_not_finite() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from psserver.service.errors import precondition, unavailable
 from psserver.service.net import exchange, sockets
-from psserver.service.net.streams import Stream
+from psserver.service.net.streams import ServerStream
 from pswire.model.plan import VariableSpec
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.codecs import FLOAT32
@@ -37,7 +37,7 @@ def test_a_refusal_reaches_a_peer_that_is_still_sending(
     # However long it takes to send the rest.
     monkeypatch.setattr(sockets, "REFUSED_CLOSES", PATIENCE)
 
-    async def picky(stream: Stream) -> None:
+    async def picky(stream: ServerStream) -> None:
         await stream.receive()
         raise precondition("expected another word")
 

@@ -15,7 +15,7 @@ from psserver.service.errors import precondition
 from psserver.service.net import bulk
 from psserver.service.net import sockets as served
 from psserver.service.net.sockets import Serve
-from psserver.service.net.streams import Stream
+from psserver.service.net.streams import ServerStream
 from pswire.transport import framed_socket
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import FRAME_BYTES, FramedSocket, SocketError
@@ -30,7 +30,7 @@ from tests.service.serving import PATIENCE, serving, wait_until
 from tests.shm.sessions import connect, granted, step
 
 
-async def echo(stream: Stream) -> None:
+async def echo(stream: ServerStream) -> None:
     while (message := await stream.receive()) is not None:
         if message == b"refuse":
             raise precondition("expected another word")
@@ -125,7 +125,7 @@ def test_a_refusal_ends_the_connection_with_its_code_and_reason(sentences: Recor
 def test_a_server_that_answers_nothing_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     """A stopped server closes no socket, and its system acknowledges all that comes."""
 
-    async def stuck(stream: Stream) -> None:
+    async def stuck(stream: ServerStream) -> None:
         await stream.receive()
         await asyncio.Event().wait()
 
@@ -153,7 +153,7 @@ def test_the_server_knows_that_its_caller_is_gone() -> None:
     """Also while it waits for something else."""
     asked, over = threading.Event(), threading.Event()
 
-    async def busy(stream: Stream) -> None:
+    async def busy(stream: ServerStream) -> None:
         await stream.receive()
         asked.set()
         try:
@@ -253,7 +253,7 @@ def test_a_frame_that_comes_while_nobody_waits_for_it_is_kept(
         monkeypatch.setattr(bulk, "REST", usual)
         return begun.wait(PATIENCE)
 
-    async def busy(stream: Stream) -> None:
+    async def busy(stream: ServerStream) -> None:
         await stream.receive()
         await stream.receive_many(take)
         rests.set()

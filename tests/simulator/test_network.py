@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from pslab.simulator.network import Channel, EventQueue, Link, LinkFaults, Network
+from pslab.simulator.network import Channel, EventQueue, LinkFaults, Network, SimulatedLink
 from tests.simulator.lab import experiment, simulate
 
 
@@ -26,7 +26,7 @@ def test_equal_times_keep_the_order_in_which_they_were_put_down() -> None:
 def test_flows_share_a_card() -> None:
     """100 bytes/s: a alone for a second, then half each until b's 50 bytes are through."""
     queue = EventQueue()
-    link, ended = Link(queue, 100.0), {}
+    link, ended = SimulatedLink(queue, 100.0), {}
 
     def send(name: str, nbytes: int) -> None:
         link.send(nbytes, lambda: ended.setdefault(name, queue.now))
@@ -39,7 +39,7 @@ def test_flows_share_a_card() -> None:
 
 def test_equal_flows_end_together_and_nothing_costs_nothing() -> None:
     queue = EventQueue()
-    link, ended = Link(queue, 10.0), []
+    link, ended = SimulatedLink(queue, 10.0), []
     for _ in range(5):
         link.send(20, lambda: ended.append(queue.now))
     link.send(0, lambda: ended.append(queue.now))

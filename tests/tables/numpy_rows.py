@@ -11,10 +11,10 @@ from psserver.fast.rows import (
     BUCKET_BITS,
     SPREAD,
     Floats,
+    IndexPlaces,
     JoinedPlaces,
     Keys,
-    Memory,
-    Places,
+    RowMemory,
     Slots,
     Words,
     parts_of,
@@ -24,7 +24,7 @@ from psserver.fast.rows import (
 _BLOCK = 1 << 15
 
 
-def find(places: Places, keys: Keys, out: Slots) -> None:
+def find(places: IndexPlaces, keys: Keys, out: Slots) -> None:
     out[:] = -1
     for part, here in _by_part(places, keys):
         waiting, at = here, _first(part, keys[here])
@@ -41,7 +41,7 @@ def find_all(joined: JoinedPlaces, keys: Keys, ends: NDArray[np.int64], out: Slo
         find(places, keys[start:stop], out[start:stop])
 
 
-def insert(places: Places, keys: Keys, new: Slots) -> None:
+def insert(places: IndexPlaces, keys: Keys, new: Slots) -> None:
     for part, here in _by_part(places, keys):
         _insert(part, keys[here], new[here])
 
@@ -65,19 +65,19 @@ def _insert(part: Words, keys: Keys, new: Slots) -> None:
         waiting, at = waiting[on], (at[on] + 1) & (len(part) - 1)
 
 
-def gather(memory: Memory, first: int, slots: Slots, out: Words) -> None:
+def gather(memory: RowMemory, first: int, slots: Slots, out: Words) -> None:
     for chunk, here, rows in _by_chunk(memory, slots):
         out[here] = chunk[rows, first : first + out.shape[1]]
 
 
-def gather_parts(memory: Memory, slots: Slots, out: Words) -> None:
+def gather_parts(memory: RowMemory, slots: Slots, out: Words) -> None:
     first = 0
     for part in parts_of(out, memory.ends):
         gather(memory, first, slots, part)
         first += part.shape[1]
 
 
-def scatter_parts(memory: Memory, slots: Slots, values: Words, rows: Words) -> None:
+def scatter_parts(memory: RowMemory, slots: Slots, values: Words, rows: Words) -> None:
     first = 0
     for part in (values, *parts_of(rows, memory.ends)[1:]):
         for chunk, here, at in _by_chunk(memory, slots):
@@ -94,7 +94,9 @@ def spread(keys: Keys, own: Keys, rows: Floats, out: Floats) -> None:
     out[np.searchsorted(keys, own)] = rows
 
 
-def _by_chunk(memory: Memory, slots: Slots) -> Iterator[tuple[Words, NDArray[np.int64], NDArray[np.int32]]]:
+def _by_chunk(
+    memory: RowMemory, slots: Slots
+) -> Iterator[tuple[Words, NDArray[np.int64], NDArray[np.int32]]]:
     """Yield chunks, the places in `slots` of those that lie in it, and their rows there."""
     number = slots >> memory.bits
     for k in np.unique(number[slots >= 0]):
@@ -102,7 +104,7 @@ def _by_chunk(memory: Memory, slots: Slots) -> Iterator[tuple[Words, NDArray[np.
         yield memory.chunks[k], here, slots[here] & ((1 << memory.bits) - 1)
 
 
-def _by_part(places: Places, keys: Keys) -> Iterator[tuple[Words, NDArray[np.int64]]]:
+def _by_part(places: IndexPlaces, keys: Keys) -> Iterator[tuple[Words, NDArray[np.int64]]]:
     """Yield parts, and which of the keys belong to each."""
     if len(places.parts) == 1:
         yield places.parts[0], np.arange(keys.size)

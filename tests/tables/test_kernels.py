@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psserver.fast import rows as compiled
-from psserver.fast.rows import SINGLE, Memory, parts_of
+from psserver.fast.rows import SINGLE, RowMemory, parts_of
 from psserver.shard.tables import TableState
 from psserver.shard.tables.index import FULLEST, Index
 from pswire.model.tables import BUCKETS, bucket, mix, sums, unique, uniques, unmix
@@ -120,7 +120,7 @@ def test_rows_come_and_go_alike(widths: list[int], present: int, absent: int, se
     others = random.integers(0, 2**32, kept.size * ends[-1], np.uint32)
     for kernels in BOTH:
         chunks = tuple(chunk.copy() for chunk in fill)
-        memory = Memory(chunks, np.array([chunk.ctypes.data for chunk in chunks]), ends, bits)
+        memory = RowMemory(chunks, np.array([chunk.ctypes.data for chunk in chunks]), ends, bits)
         kernels.scatter_parts(memory, kept, values, others)
         whole = np.zeros(slots.size * ends[-1], np.uint32)
         kernels.gather_parts(memory, slots, whole)

@@ -8,7 +8,7 @@ import pytest
 import pslab.runs
 from pslab.runs.folder import RunError
 from psserver.checkpoint import Store
-from psworker.backends.lookups import Remote
+from psworker.backends.lookups import LayerLookups
 from tests.promises import promise
 from tests.service.serving import granted, serving, wait_until
 from tests.tables.test_sessions import ALL, DIM, ITEMS, connect, gradient, saved, step
@@ -35,7 +35,7 @@ def test_rows_of_a_checkpoint_are_those_that_servers_had(tmp_path: Path, servers
         read = pslab.runs.rows(folder)
         rows, found = read("items", ASKED)
         assert found == version and np.array_equal(rows, expected[version][0])
-        layer = Remote(ITEMS, reader=read)
+        layer = LayerLookups(ITEMS, reader=read)
         assert np.array_equal(layer.read(ASKED), rows)
         assert layer.read(np.zeros((0, 2), np.int64)).shape == (0, 2, DIM)
         with pytest.raises(ValueError, match="no table is named 'item'.*items"):

@@ -9,7 +9,7 @@ import pytest
 from pslab.experiment import Experiment
 from pslab.launch.simulated import run_simulated
 from pslab.runs.folder import Run
-from pslab.theory.measured import BoundedCurve, Claim, NoTheoryError, bounded_curve, claims, claims_of
+from pslab.theory.measured import BoundedCurve, LawClaim, NoTheoryError, bounded_curve, claims, claims_of
 
 WORKERS = 6
 # Of a mean over 400 exponential times, whose own deviation is 5 %.
@@ -32,7 +32,7 @@ def simulate(folder: Path, policy: str, **sections: Any) -> Run:
     return Run(finished.folder)
 
 
-def by_name(found: list[Claim]) -> dict[str, Claim]:
+def by_name(found: list[LawClaim]) -> dict[str, LawClaim]:
     return {claim.what: claim for claim in found}
 
 

@@ -9,7 +9,7 @@ import pytest
 from pswire.protocol import Event, Grant, received
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.control import stream
-from psworker.control.joining import Joined
+from psworker.control.joining import JoinedMember
 from psworker.engine import ClientEngine
 from psworker.errors import SessionError
 from tests.links import connect_link
@@ -67,7 +67,7 @@ def test_a_fault_in_it_ends_the_session(
 )
 def test_why_a_worker_goes_back_in_its_data(job: str, reason: str) -> None:
     """Where there is no checkpoint nobody is told of one."""
-    joined = Joined(pb.JoinReply(job="job", worker="w0"), "session", numbered=True)
+    joined = JoinedMember(pb.JoinReply(job="job", worker="w0"), "session", numbered=True)
     joined.goes_back = True
     joined.renew(ClientEngine(), pb.JoinReply(job=job, worker="w0", incarnation=1))
     assert joined.reason == reason

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from pswire.v1 import coordinator_pb2 as pb
-from psworker.control.joining import Joined
+from psworker.control.joining import JoinedMember
 from psworker.control.stream import SessionStream
 from psworker.engine import ClientEngine, Disposition, Grant
 from psworker.turn import Turns
@@ -19,7 +19,7 @@ class Recording:
     """A link that keeps the rates that contributions set."""
 
     def __init__(self) -> None:
-        self.info = Joined(joined(learning_rate=0.1), "session", numbered=True).info
+        self.info = JoinedMember(joined(learning_rate=0.1), "session", numbered=True).info
         self.rates: list[float | None] = []
 
     def ready(self) -> Grant:
@@ -68,7 +68,7 @@ def test_a_loop_that_goes_back_wakes_when_it_can_know_the_batch() -> None:
     stream: Any = SessionStream.__new__(SessionStream)
     stream._lock = threading.RLock()
     stream._engine = ClientEngine()
-    stream.joined = Joined(joined(next_batch=0), "session", numbered=True)
+    stream.joined = JoinedMember(joined(next_batch=0), "session", numbered=True)
     stream.joined.goes_back = True
     stream._registration = type("Registration", (), {"join": lambda self, used: joined(1, next_batch=7)})()
     stream._admit = lambda reply: None

@@ -8,7 +8,7 @@ import tensorflow as tf
 from pswire.model.plan import make_plan
 from psworker import Job
 from psworker.backends.keras.variables import native
-from psworker.keras.jobs.trainer import Trainer
+from psworker.keras.jobs.trainer import JobTrainer
 from tests.probes import variables_of
 
 
@@ -33,7 +33,7 @@ def trained():
     """trained(build, batches, loss, servers) -> (attached trainer, plan, initial payloads)."""
 
     def make(build, batches=(), loss=None, servers=1):
-        trainer = Trainer(_Made(build, batches, loss), device="cpu", seed=3, deterministic=False)
+        trainer = JobTrainer(_Made(build, batches, loss), device="cpu", seed=3, deterministic=False)
         plan = make_plan([spec for spec, _ in trainer.specs], servers)
         trainer.attach(plan)
         return trainer, plan, plan.scatter([value for _, value in trainer.specs])

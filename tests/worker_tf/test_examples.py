@@ -10,7 +10,7 @@ import pytest
 from pslab.experiment import Experiment
 from pswire.model.plan import make_plan
 from psworker.job import load_job
-from psworker.keras.jobs.trainer import Trainer
+from psworker.keras.jobs.trainer import JobTrainer
 
 pytestmark = pytest.mark.tensorflow
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -28,7 +28,7 @@ def data(monkeypatch):
 def trained_alone(target, options, epochs, rate):
     """(metrics before, after) plain gradient descent in this process, as one worker on two servers."""
     job = load_job(str(EXAMPLES / target), options)
-    trainer = Trainer(job, device="cpu", seed=1, deterministic=False)
+    trainer = JobTrainer(job, device="cpu", seed=1, deterministic=False)
     plan = make_plan([spec for spec, _ in trainer.specs], 2)
     trainer.attach(plan)
     flats = plan.scatter([value for _, value in trainer.specs])

@@ -19,7 +19,7 @@ from pswire.exits import ExitCode
 from psworker.cli import main
 from psworker.job import JobError, load_job
 from psworker.keras import named_variables
-from psworker.keras.jobs.trainer import Trainer
+from psworker.keras.jobs.trainer import JobTrainer
 from tests.replay.command import ps_lab
 from tests.service.serving import serving
 
@@ -32,11 +32,11 @@ pytestmark = [
 DIGITS = "examples/digits.py:Digits"
 
 
-def trainer(seed: int) -> Trainer:
-    return Trainer(load_job(DIGITS, {"hidden": 8}), seed=seed)
+def trainer(seed: int) -> JobTrainer:
+    return JobTrainer(load_job(DIGITS, {"hidden": 8}), seed=seed)
 
 
-def values(made: Trainer) -> dict[str, np.ndarray]:
+def values(made: JobTrainer) -> dict[str, np.ndarray]:
     return {spec.name: array for spec, array in made.specs}
 
 

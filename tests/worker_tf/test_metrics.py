@@ -6,7 +6,7 @@ import pytest
 
 from pswire.model.plan import make_plan
 from psworker import Job
-from psworker.keras.jobs.trainer import Trainer
+from psworker.keras.jobs.trainer import JobTrainer
 from tests.repetitions import usually
 from tests.worker_tf.metric_kinds import GROUPS, KINDS, UPDATED_BY_HAND, X, build, made, names
 
@@ -19,7 +19,7 @@ pytestmark = [
 
 def trainer_of(build, **attributes):
     attributes = {"model": lambda self: build(), "dataset": lambda self, *_: [], **attributes}
-    return Trainer(type("Measured", (Job,), attributes)(), device="cpu", seed=3)
+    return JobTrainer(type("Measured", (Job,), attributes)(), device="cpu", seed=3)
 
 
 def weights(trainer, number):

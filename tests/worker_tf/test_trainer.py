@@ -16,7 +16,7 @@ from psworker.job.errors import JobError
 from psworker.keras.jobs.batches import numbered_batches
 from psworker.keras.jobs.compiling import compiled
 from psworker.keras.jobs.evaluation import evaluate
-from psworker.keras.jobs.trainer import Trainer
+from psworker.keras.jobs.trainer import JobTrainer
 from tests.probes import traces_of
 
 pytestmark = pytest.mark.tensorflow
@@ -137,7 +137,7 @@ def test_a_model_that_raises():
     with pytest.raises(
         JobError, match=r"model\(\) of job Broken raised RuntimeError: no data here"
     ) as caught:
-        Trainer(Broken(), device="cpu", deterministic=False)
+        JobTrainer(Broken(), device="cpu", deterministic=False)
     assert "in model" in caught.value.details
 
 
@@ -162,7 +162,7 @@ class Measured(Job):
 
 
 def test_evaluation_by_heldout_data_and_metrics():
-    trainer = Trainer(Measured(), device="cpu", deterministic=False)
+    trainer = JobTrainer(Measured(), device="cpu", deterministic=False)
     plan = make_plan([spec for spec, _ in trainer.specs], 2)
     trainer.attach(plan)
     weights = [np.array([[1], [0], [0]], np.float32), np.array([0.5], np.float32)]
@@ -237,7 +237,7 @@ def test_mixed_precision_is_the_models_own_affair(trained):
 def test_a_device_that_is_not_there(wanted):
     words = "no 'gpu:99': TensorFlow sees cpu" if wanted == "gpu:99" else "'auto', 'cpu' or 'gpu:N'"
     with pytest.raises(DeviceError, match=words):
-        Trainer(Measured(), device=wanted, deterministic=False)
+        JobTrainer(Measured(), device=wanted, deterministic=False)
 
 
 def test_chatter_is_dropped_and_everything_else_comes_through(capfd):
@@ -283,7 +283,7 @@ class Noisy(Job):
 
 def test_what_a_step_draws_depends_on_the_batch_alone():
     """Whether the worker began there or came to it, and however often it computed before."""
-    trainer = Trainer(Noisy(), device="cpu", seed=1)
+    trainer = JobTrainer(Noisy(), device="cpu", seed=1)
     plan = make_plan([spec for spec, _ in trainer.specs], 1)
     trainer.attach(plan)
     flats = plan.scatter([value for _, value in trainer.specs])

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from pswire.model.plan import make_plan
 from psworker import Job, JobError
-from psworker.keras.jobs.trainer import Trainer
+from psworker.keras.jobs.trainer import JobTrainer
 from psworker.loop import train
 from psworker.trainers import requested_optimizer
 from tests.links import connect_link
@@ -71,7 +71,7 @@ def job_of(build, batches=(), **attributes):
 
 def stepped(job, *batches):
     """(trainer, result, gradient by variable) of one contribution."""
-    trainer = Trainer(job, device="cpu", seed=3)
+    trainer = JobTrainer(job, device="cpu", seed=3)
     plan = make_plan([spec for spec, _ in trainer.specs], 2)
     trainer.attach(plan)
     flats = plan.scatter([value for _, value in trainer.specs])
@@ -319,7 +319,7 @@ def test_the_servers_run_the_optimizer_that_the_model_was_compiled_with():
         model.compile(optimizer, "mse", jit_compile=False)
         return model
 
-    trainer = Trainer(job_of(build, batches), device="cpu", seed=3)
+    trainer = JobTrainer(job_of(build, batches), device="cpu", seed=3)
     wanted = requested_optimizer(trainer)
     with serving(overrides=["optimizer={name='from-job'}"]) as cluster:
         with connect_link(cluster.hosts, trainer.specs, optimizer=wanted) as session:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pslab.compare.groups import MEASURES, Group
+from pslab.compare.groups import MEASURES, RunGroup
 from pslab.runs.folder import RunError
 
 # Beside these, every measure is a chart of its own.
@@ -28,7 +28,7 @@ def check_target(path: Path) -> None:
         raise RunError(f"{path}: is a folder; expected the name of a file")
 
 
-def write_picture(groups: Sequence[Group], plot: str, path: Path) -> None:
+def write_picture(groups: Sequence[RunGroup], plot: str, path: Path) -> None:
     """Write the chart `plot`, one of PLOTS, in the format of the path's suffix, .svg or .png.
 
     Raises RunError for another suffix, if a run cannot be read, matplotlib is missing, the file cannot be written, or
@@ -46,7 +46,7 @@ def write_picture(groups: Sequence[Group], plot: str, path: Path) -> None:
         raise RunError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def _figure(groups: Sequence[Group], plot: str) -> Any:
+def _figure(groups: Sequence[RunGroup], plot: str) -> Any:
     from pslab.compare.charts import measures, runs, timeline
 
     charts = {

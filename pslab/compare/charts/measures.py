@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from pslab.compare.charts.plotter import colour, dress, figure_of, lines, theory
-from pslab.compare.groups import Group, varied_settings
+from pslab.compare.groups import RunGroup, varied_settings
 from pslab.runs.folder import RunError
 from pslab.theory.measured import BoundedCurve, NoTheoryError, bounded_curve, claims_of
 
@@ -21,7 +21,7 @@ CLAIMED = {"seconds_per_version": "seconds per version", "mean_staleness": "mean
 WIDE, STEEP = 16, 100
 
 
-def bound_chart(groups: Sequence[Group]) -> Any:
+def bound_chart(groups: Sequence[RunGroup]) -> Any:
     """Draw one panel per kind of bound, with formula and source in the legend. Raises RunError if there is none."""
     curves, missing = bounded(groups)
     if not curves:
@@ -40,7 +40,7 @@ def bound_chart(groups: Sequence[Group]) -> Any:
     return figure
 
 
-def bounded(groups: Sequence[Group]) -> tuple[list[tuple[str, BoundedCurve]], list[str]]:
+def bounded(groups: Sequence[RunGroup]) -> tuple[list[tuple[str, BoundedCurve]], list[str]]:
     """Return (label, curve) of the groups that have a bound, and a sentence for each that has none."""
     found, missing = [], []
     for group in groups:
@@ -51,7 +51,7 @@ def bounded(groups: Sequence[Group]) -> tuple[list[tuple[str, BoundedCurve]], li
     return found, missing
 
 
-def measure_chart(groups: Sequence[Group], measure: str) -> Any:
+def measure_chart(groups: Sequence[RunGroup], measure: str) -> Any:
     """Draw one measure against the numeric setting that varies most, or as bars if none does.
 
     Error bars are ± one standard deviation over the seeds.
@@ -71,7 +71,7 @@ def measure_chart(groups: Sequence[Group], measure: str) -> Any:
     return figure
 
 
-def _measured(groups: Sequence[Group], measure: str) -> pd.DataFrame:
+def _measured(groups: Sequence[RunGroup], measure: str) -> pd.DataFrame:
     """Return a row for each group: settings, `label`, `mean`, `deviation`; `law` by `formula`, where theory has one."""
     rows = []
     for group in groups:
@@ -81,7 +81,7 @@ def _measured(groups: Sequence[Group], measure: str) -> pd.DataFrame:
     return pd.DataFrame(rows).fillna({"deviation": 0.0})
 
 
-def _numeric(groups: Sequence[Group]) -> list[str]:
+def _numeric(groups: Sequence[RunGroup]) -> list[str]:
     """Return the settings that vary and whose values are all numbers."""
     return [
         key
@@ -90,7 +90,7 @@ def _numeric(groups: Sequence[Group]) -> list[str]:
     ]
 
 
-def _knob(groups: Sequence[Group]) -> str | None:
+def _knob(groups: Sequence[RunGroup]) -> str | None:
     """Return the numeric setting with the most values; None where no two groups lie on one line."""
     varied = varied_settings(groups)
     key = max(_numeric(groups), key=lambda name: len(varied[name]), default=None)
@@ -98,7 +98,7 @@ def _knob(groups: Sequence[Group]) -> str | None:
     return None if alone else key
 
 
-def _others(groups: Sequence[Group], key: str) -> list[str]:
+def _others(groups: Sequence[RunGroup], key: str) -> list[str]:
     """Return a label for each group, of the settings beside `key` in which they differ."""
     # A knob that only one policy has adds nothing to the policy's name.
     others = [name for name, values in varied_settings(groups).items() if name != key and len(values) > 1]
@@ -110,7 +110,7 @@ def _setting(key: str, value: object) -> str:
     return str(value) if key == "policy.name" else f"{key.rpartition('.')[2]}={value}"
 
 
-def _law(group: Group, measure: str) -> tuple[float, str]:
+def _law(group: RunGroup, measure: str) -> tuple[float, str]:
     """Return the value that theory expects, and its formula; NaN if there is no law."""
     for claim in claims_of([run.run for run in group.runs]) if measure in CLAIMED else []:
         if claim.what == CLAIMED[measure]:

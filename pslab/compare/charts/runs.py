@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from pslab.compare.charts.plotter import bars, colour, dress, figure_of, heat, legend, lines
-from pslab.compare.groups import Group
+from pslab.compare.groups import RunGroup
 from pslab.runs.folder import Run
 from pslab.runs.labels import policy_label, worker_order
 from psserver.decisions.entries import Note, Policy
@@ -40,7 +40,7 @@ def smoothed(values: pd.Series) -> pd.Series:
     return values.ewm(alpha=min(1.0, 30 / max(1, len(values)))).mean()
 
 
-def loss_chart(groups: Sequence[Group]) -> Any:
+def loss_chart(groups: Sequence[RunGroup]) -> Any:
     """Training loss against time, versions and samples: the mean over a group's runs, ± one standard deviation.
 
     Notes and changes of policy in each group's first run stand beside its time.
@@ -92,7 +92,7 @@ def _notes(axes: Any, run: Run, paint: str) -> None:
             axes.annotate(text, (at, 0.02), rotation=90, fontsize=7, color=paint, **place)
 
 
-def share_chart(groups: Sequence[Group]) -> Any:
+def share_chart(groups: Sequence[RunGroup]) -> Any:
     """Draw each worker's part of the applied contributions; the line is an equal part."""
     figure, ((axes,),) = figure_of(1, 1, width=12, height=3.2)
     columns = [pd.Series({worker: each.mean for worker, each in g.shares().items()}) for g in groups]
@@ -105,7 +105,7 @@ def share_chart(groups: Sequence[Group]) -> Any:
     return figure
 
 
-def staleness_chart(groups: Sequence[Group]) -> Any:
+def staleness_chart(groups: Sequence[RunGroup]) -> Any:
     """Draw a map of staleness: a panel per group, of its first run; a row per worker.
 
     The darker a field, the larger its part of the worker's contributions. Raises RunError without matplotlib.

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pandas as pd
 
 from pslab.compare.charts.plotter import dress, figure_of, legend
-from pslab.compare.groups import Group
+from pslab.compare.groups import RunGroup
 from pslab.runs import work
 from pslab.runs.folder import Run
 from pslab.runs.frames import LogRows
@@ -75,7 +75,7 @@ def timeline(run: Run) -> Timeline:
     return Timeline(waits, contributions, kept, run.summary.wall_seconds if cut else kept)
 
 
-def timeline_chart(groups: Sequence[Group]) -> Any:
+def timeline_chart(groups: Sequence[RunGroup]) -> Any:
     """Draw the beginning of each group's first run, one panel per group, on a common time axis.
 
     Raises RunError for an unreadable log, and without matplotlib.

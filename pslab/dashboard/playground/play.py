@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pslab.dashboard.playground.settings import Play, SettingsError, experiment_of
+from pslab.dashboard.playground.settings import Play, PlaygroundError, experiment_of
 from pslab.dashboard.recording import Recorder
 from pslab.experiment import Experiment
 from pslab.runs.folder import Metric
@@ -26,7 +26,7 @@ class Budget:
     seconds: float = 4.0
 
 
-class Listener(Folder):
+class PlayListener(Folder):
     """A run folder in memory."""
 
     def __init__(self) -> None:
@@ -52,8 +52,8 @@ def play(asked: Play, budget: Budget) -> str:
     try:
         cluster = build(_ending(experiment))
     except ValueError as error:
-        raise SettingsError(str(error)) from error
-    listener = Listener()
+        raise PlaygroundError(str(error)) from error
+    listener = PlayListener()
     cluster.folder = listener
     limited = _run(cluster, listener, budget)
     return json.dumps(_document(experiment, listener, limited), allow_nan=False)
@@ -67,7 +67,7 @@ def _ending(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"simulation": simulation.model_copy(update={"seconds": 60.0})})
 
 
-def _run(cluster: Cluster, listener: Listener, budget: Budget) -> str:
+def _run(cluster: Cluster, listener: PlayListener, budget: Budget) -> str:
     limited, began = "", time.process_time()
 
     def watch(cluster: Cluster) -> None:
@@ -86,7 +86,7 @@ def _run(cluster: Cluster, listener: Listener, budget: Budget) -> str:
     return limited
 
 
-def _document(experiment: Experiment, listener: Listener, limited: str) -> dict[str, Any]:
+def _document(experiment: Experiment, listener: PlayListener, limited: str) -> dict[str, Any]:
     recorder = Recorder()
     for entry in read_log(json.dumps(_line(record)) for record in listener.records):
         assert isinstance(entry, Line), entry.problem
@@ -126,7 +126,7 @@ def played(text: str, budget: Budget) -> str:
 
     try:
         return play(read_play(text), budget)
-    except (SettingsError, ExperimentError, JobError) as error:
+    except (PlaygroundError, ExperimentError, JobError) as error:
         return json.dumps({"error": str(error)})
     except MemoryError:
         raise

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from pslab.dashboard.playground.play import Budget, played
-from pslab.dashboard.playground.settings import SettingsError, read_play
+from pslab.dashboard.playground.settings import PlaygroundError, read_play
 from psserver.fast import prepare
 from psserver.shard.arithmetic import LOOPS
 from pswire.command.process import die_with
@@ -130,7 +130,7 @@ def _begin(parent: int) -> None:
 
 
 def _too_long(number: int, frame: FrameType | None) -> None:
-    raise SettingsError("the simulation takes too long to build, or one step of it does; make it smaller")
+    raise PlaygroundError("the simulation takes too long to build, or one step of it does; make it smaller")
 
 
 def played_in_time(text: str, budget: Budget) -> str:

@@ -59,7 +59,7 @@ MOST_TEXT = 8000
 FORBIDDEN = ("job",)
 
 
-class SettingsError(ValueError):
+class PlaygroundError(ValueError):
     """Settings that cannot be simulated; the message says which and why."""
 
 
@@ -78,13 +78,13 @@ class Play:
 def read_play(text: str) -> Play:
     """Parse JSON such as {"settings": {...}}. Raises SettingsError."""
     if len(text) > MOST_TEXT:
-        raise SettingsError(f"the settings have {len(text)} characters; expected at most {MOST_TEXT}")
+        raise PlaygroundError(f"the settings have {len(text)} characters; expected at most {MOST_TEXT}")
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise SettingsError(f"the settings are not JSON: {error}") from error
+        raise PlaygroundError(f"the settings are not JSON: {error}") from error
     if not isinstance(document, dict) or not isinstance(document.get("settings"), dict):
-        raise SettingsError('expected {"settings": {...}}, got something else')
+        raise PlaygroundError('expected {"settings": {...}}, got something else')
     return Play(document["settings"])
 
 
@@ -93,7 +93,7 @@ def experiment_of(flat: Mapping[str, Any]) -> Experiment:
     try:
         experiment = Experiment.parse(_nested(flat), "settings")
     except ExperimentError as error:
-        raise SettingsError(str(error)) from error
+        raise PlaygroundError(str(error)) from error
     _check_closed(experiment)
     _check_size(experiment)
     return experiment
@@ -104,33 +104,35 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in flat.items():
         *path, last = key.split(".")
         if not all(path) or not path or not last or len(path) > 3:
-            raise SettingsError(f"expected a key such as policy.name, got {key!r}")
+            raise PlaygroundError(f"expected a key such as policy.name, got {key!r}")
         table = document
         for part in path:
             table = table.setdefault(part, {})
             if not isinstance(table, dict):
-                raise SettingsError(f"{key!r}: {part} is a value, not a table")
+                raise PlaygroundError(f"{key!r}: {part} is a value, not a table")
         table[last] = value
     for section in FORBIDDEN:
         if section in document:
-            raise SettingsError(f"{section}: the playground runs no foreign code; remove this section")
+            raise PlaygroundError(f"{section}: the playground runs no foreign code; remove this section")
     return document
 
 
 def _check_closed(experiment: Experiment) -> None:
     """Raise SettingsError if the experiment names files or code."""
     if ":" in experiment.policy.name:
-        raise SettingsError(
+        raise PlaygroundError(
             f"policy {experiment.policy.name}: expected a built-in policy: the playground runs no foreign code"
         )
     if experiment.simulation.problem not in ("auto", "none", *PROBLEMS):
-        raise SettingsError(
+        raise PlaygroundError(
             f"simulation.problem: expected none, {', '.join(PROBLEMS)}, got {experiment.simulation.problem}"
         )
     delays = [experiment.simulation.compute, *(worker.delay for worker in experiment.workers.values())]
     for text in delays:
         if parse(text).name not in DISTRIBUTIONS:
-            raise SettingsError(f"{text}: expected {', '.join(DISTRIBUTIONS)}: the playground reads no files")
+            raise PlaygroundError(
+                f"{text}: expected {', '.join(DISTRIBUTIONS)}: the playground reads no files"
+            )
 
 
 def _check_size(experiment: Experiment) -> None:
@@ -148,7 +150,7 @@ def _check_size(experiment: Experiment) -> None:
     )
     for key, value, limit in given:
         if isinstance(value, int | float) and value > limit:
-            raise SettingsError(f"{key}: expected at most {limit} in the playground, got {value}")
+            raise PlaygroundError(f"{key}: expected at most {limit} in the playground, got {value}")
     events = len([*faults.crashes, *faults.leaves, *faults.joins, *faults.disconnects])
     if events > 200:
-        raise SettingsError(f"faults: expected at most 200 in the playground, got {events}")
+        raise PlaygroundError(f"faults: expected at most 200 in the playground, got {events}")

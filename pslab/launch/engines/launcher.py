@@ -44,7 +44,7 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedPlace:
     """A place that a run needs. `spread`: no other process of the same role may be on its node; `apart`: none should,
     if there are nodes enough, and least of all `partner`."""
 
@@ -167,7 +167,7 @@ class Launcher:
     remote = True
     wait: float
 
-    def reserve(self, wanted: Sequence[Wanted]) -> None:
+    def reserve(self, wanted: Sequence[WantedPlace]) -> None:
         """Find places for all processes of the run. Called in its own thread. Raises PlaceError within `wait` s."""
 
     def start(self, task: Task, log: Path, events: EventQueue) -> Process:

@@ -16,7 +16,7 @@ from pswire.nearest import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class EngineOptions:
     """Command-line options for one engine; empty values mean that the option was not given.
 
     `hosts`: machines for ssh, as in cluster.hosts. `address`: of a Ray cluster.
@@ -31,25 +31,25 @@ class Engine:
     """One engine. `make` raises EngineError when something is missing; None for a virtual clock without processes.
 
     The path is the working directory of the processes, against which job paths are resolved. `honours`: keys of
-    [cluster.place] that the engine can guarantee. `takes`: fields of `Options` that it accepts.
+    [cluster.place] that the engine can guarantee. `takes`: fields of `EngineOptions` that it accepts.
     """
 
     name: str
     summary: str
-    make: Callable[[Experiment, Options, Path], Launcher] | None
+    make: Callable[[Experiment, EngineOptions, Path], Launcher] | None
     honours: frozenset[str] = frozenset()
     takes: frozenset[str] = frozenset()
 
 
-def _slurm(experiment: Experiment, options: Options, cwd: Path) -> Launcher:
+def _slurm(experiment: Experiment, options: EngineOptions, cwd: Path) -> Launcher:
     return SlurmLauncher(cwd, experiment.cluster.place.place_timeout, os.environ)
 
 
-def _ray(experiment: Experiment, options: Options, cwd: Path) -> Launcher:
+def _ray(experiment: Experiment, options: EngineOptions, cwd: Path) -> Launcher:
     return RayLauncher(chosen_cluster(options.address), cwd, experiment.cluster.place.place_timeout)
 
 
-def _ssh(experiment: Experiment, options: Options, cwd: Path) -> Launcher:
+def _ssh(experiment: Experiment, options: EngineOptions, cwd: Path) -> Launcher:
     cluster = experiment.cluster
     return SshLauncher(cwd, cluster.place.place_timeout, options.hosts or cluster.hosts)
 
@@ -85,7 +85,7 @@ def engine_named(name: str) -> Engine:
     return ENGINES[name]
 
 
-def check(engine: Engine, experiment: Experiment, options: Options) -> None:
+def check(engine: Engine, experiment: Experiment, options: EngineOptions) -> None:
     """Refuse demands and options that the engine does not honour. Raises EngineError."""
     for key in experiment.cluster.place.demands:
         if key not in engine.honours:
@@ -100,7 +100,7 @@ def check(engine: Engine, experiment: Experiment, options: Options) -> None:
             raise EngineError(f"--{name}: expected engine {', '.join(able)}, got engine {engine.name}")
 
 
-def launcher_for(experiment: Experiment, options: Options, cwd: Path) -> Launcher:
+def launcher_for(experiment: Experiment, options: EngineOptions, cwd: Path) -> Launcher:
     """Return a launcher of the experiment's engine. Raises EngineError, also for an engine without processes."""
     engine = engine_named(experiment.run.engine)
     check(engine, experiment, options)

@@ -51,7 +51,7 @@ class Sender:
 class KeptProcess:
     """The process on this node, from its start to its end."""
 
-    def __init__(self, request: protocol.Request, sender: Sender, stack: ExitStack) -> None:
+    def __init__(self, request: protocol.SpawnRequest, sender: Sender, stack: ExitStack) -> None:
         """Start it. `stack` removes its temporary folder, if it needs one. Raises OSError when it cannot start."""
         self._request, self._sender = request, sender
         shared = not request.folder or (Path(request.folder) / request.marker).is_file()
@@ -133,7 +133,7 @@ def keep(line: bytes, sender: Sender) -> None:
     """Serve one request to its end."""
     with ExitStack() as stack:
         try:
-            kept = KeptProcess(protocol.Request.decode(line), sender, stack)
+            kept = KeptProcess(protocol.SpawnRequest.decode(line), sender, stack)
         except (OSError, ValueError, TypeError) as error:
             problem = str(error)
             if isinstance(error, FileNotFoundError | NotADirectoryError):

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from pslab.launch.engines.launcher import Launcher, Task, Wanted
+from pslab.launch.engines.launcher import Launcher, Task, WantedPlace
 from pslab.launch.engines.local import NOT_PASSED_ON
 from pslab.launch.events import EventQueue
 from pslab.launch.remote import protocol
@@ -50,7 +50,7 @@ class RemoteLauncher(Launcher):
         """Return the available nodes, where it is this launcher that chooses among them. Raises PlaceError."""
         raise NotImplementedError
 
-    def reserve(self, wanted: Sequence[Wanted]) -> None:
+    def reserve(self, wanted: Sequence[WantedPlace]) -> None:
         """Implement `Launcher.reserve`."""
         self._plan = Places(self.nodes(), wanted)
         self._places = self._plan.node
@@ -69,7 +69,7 @@ class RemoteLauncher(Launcher):
         if task.folder is not None and self._marker_path is None:
             self._mark(task.folder)
 
-        def request(reached: str) -> protocol.Request:
+        def request(reached: str) -> protocol.SpawnRequest:
             return self._request(task, self._places[task.name].address or reached)
 
         def connect(log: int) -> Pipe:
@@ -81,8 +81,8 @@ class RemoteLauncher(Launcher):
         self._processes.append(process)
         return process
 
-    def _request(self, task: Task, address: str) -> protocol.Request:
-        return protocol.Request(
+    def _request(self, task: Task, address: str) -> protocol.SpawnRequest:
+        return protocol.SpawnRequest(
             command=task.command,
             environment=passed_on() | dict(task.environment),
             drop=NOT_PASSED_ON,

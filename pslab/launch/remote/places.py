@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pslab.launch.engines.launcher import PlaceError, Resources, Wanted
+from pslab.launch.engines.launcher import PlaceError, Resources, WantedPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class _Room:
     """A node with the processes that have a place there."""
 
     node: Node
-    held: Sequence[Wanted]
+    held: Sequence[WantedPlace]
 
     @property
     def cpus(self) -> int:
@@ -44,7 +44,7 @@ class _Room:
     def workers(self) -> int:
         return len(self.held) - self.servers
 
-    def fits(self, wanted: Wanted) -> bool:
+    def fits(self, wanted: WantedPlace) -> bool:
         if wanted.spread and self.servers:
             return False
         full = self.node.workers is not None and self.workers >= self.node.workers
@@ -75,7 +75,7 @@ class Places:
     load, preferring nodes without servers.
     """
 
-    def __init__(self, nodes: Sequence[Node], wanted: Sequence[Wanted]) -> None:
+    def __init__(self, nodes: Sequence[Node], wanted: Sequence[WantedPlace]) -> None:
         """Give each process a node. Raises PlaceError."""
         self._nodes, self._wanted = nodes, {each.name: each for each in wanted}
         self.node: dict[str, Node] = {}
@@ -102,7 +102,7 @@ class Places:
         self.moved.add(name)
         return True
 
-    def _best(self, wanted: Wanted) -> Node | None:
+    def _best(self, wanted: WantedPlace) -> Node | None:
         free = [room for room in self._rooms() if room.fits(wanted)]
         if not free:
             return None
@@ -115,12 +115,12 @@ class Places:
 
     def _rooms(self) -> list[_Room]:
         """Return the nodes that are not lost."""
-        held: defaultdict[str, list[Wanted]] = defaultdict(list)
+        held: defaultdict[str, list[WantedPlace]] = defaultdict(list)
         for name, node in self.node.items():
             held[node.name].append(self._wanted[name])
         return [_Room(node, held[node.name]) for node in self._nodes if node.name not in self._lost]
 
-    def _refusal(self, each: Wanted) -> str:
+    def _refusal(self, each: WantedPlace) -> str:
         number = cpus_of(each.resources)
         wish = f"{number} {'cpu' if number == 1 else 'cpus'}"
         if each.spread:

@@ -96,7 +96,7 @@ class RemoteProcess(Process):
         self,
         task: Task,
         host: str,
-        request: Callable[[str], protocol.Request],
+        request: Callable[[str], protocol.SpawnRequest],
         connect: Callable[[int], Pipe],
         log: Path,
         events: EventQueue,

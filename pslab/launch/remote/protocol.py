@@ -1,7 +1,7 @@
 """Messages between a launcher and a keeper, over the keeper's standard input and output. Standard library only.
 
-Launcher to keeper, after the keeper's HELLO: one line with a `Request` as JSON, then control lines. End of file means
-that the launcher is gone.
+Launcher to keeper, after the keeper's HELLO: one line with a `SpawnRequest` as JSON, then control lines. End of file
+means that the launcher is gone.
 Keeper to launcher: `MAGIC`, before which a login may have printed anything, then frames of kind, size and payload.
 """
 
@@ -46,7 +46,7 @@ def signal_line(number: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SpawnRequest:
     """A process to start. Command words and environment values may contain placeholders (`spawn`).
 
     `drop`: variables of the node's environment that the process does not get. `host`: the node's address. `folder`:
@@ -76,7 +76,7 @@ class Request:
         return json.dumps(document).encode() + b"\n"
 
     @classmethod
-    def decode(cls, line: bytes) -> "Request":
+    def decode(cls, line: bytes) -> "SpawnRequest":
         """Invert `encode`. Raises ValueError or TypeError for anything else."""
         document: dict[str, Any] = json.loads(line)
         files = {name: base64.b64decode(content) for name, content in document.pop("files").items()}

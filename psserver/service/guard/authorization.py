@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from psserver.service.errors import Code, Refused, denied, precondition
-from psserver.service.guard.pace import Pace
+from psserver.service.errors import Code, RequestRefused, denied, precondition
+from psserver.service.guard.pace import KeyedPace
 from pswire.logs.events import event
 from pswire.logs.lines import escaped
 from pswire.security.credentials import NO_TLS, Credentials
@@ -118,7 +118,7 @@ class Authorizer:
             self._cluster = credentials.identity.facts.subject.cluster
         self.refused: Counter[str] = Counter()
         # Log lines about refusals, by who is refused: a flood of calls must not fill the log.
-        self._lines = Pace(1 / MINUTE, 1)
+        self._lines = KeyedPace(1 / MINUTE, 1)
 
     def admit(self, method: str, context: Context) -> Peer:
         """Return the peer. Raises Refused if it may not call `method`."""
@@ -126,7 +126,7 @@ class Authorizer:
             return ANYBODY
         try:
             peer = self._by_certificate(context)
-        except Refused as refused:
+        except RequestRefused as refused:
             address = address_of(context.peer()) or "this machine"
             self._refuse("unknown", "", method, f"a call from {address}: {refused.message}")
             raise
@@ -192,7 +192,7 @@ def address_of(peer: str) -> str:
     return place.rpartition(":")[0] if kind in ("ipv4", "ipv6") else ""
 
 
-def unproven(method: str) -> Refused:
+def unproven(method: str) -> RequestRefused:
     """Return the refusal of a caller that does not prove the job's secret."""
     name = method.rpartition("/")[2]
     if ROLES[method] == _ADMINS:
@@ -206,8 +206,8 @@ def unproven(method: str) -> Refused:
     )
 
 
-def _unknown(message: str) -> Refused:
-    return Refused(Code.UNAUTHENTICATED, message)
+def _unknown(message: str) -> RequestRefused:
+    return RequestRefused(Code.UNAUTHENTICATED, message)
 
 
 def _listed(roles: Iterable[Role]) -> str:

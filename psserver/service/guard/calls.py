@@ -47,7 +47,7 @@ class SendingPace:
             self.piece = min(frames.CHUNK_BYTES, self.piece * 2)
 
 
-class Caller:
+class CallPeer:
     """The peer of one call, and the deadline by which it must have acted. `deadline`: None while nothing is
     expected of it.
 
@@ -96,13 +96,13 @@ class Watch:
 
     def __init__(self, most_unproven: int = UNPROVEN, most_of_member: int = MEMBER_CALLS) -> None:
         """`most_unproven`: of `strangers`, at most. `most_of_member`: payload calls of one member."""
-        self._calls: set[Caller] = set()
+        self._calls: set[CallPeer] = set()
         # Calls and connections that have proven nothing, the oldest first.
-        self.strangers: dict[Caller, None] = {}
+        self.strangers: dict[CallPeer, None] = {}
         self.most_unproven = most_unproven
         self._most = most_of_member
         # Payload calls by member, the oldest first, until the transport holds nothing of them.
-        self._members: dict[str, list[Caller]] = {}
+        self._members: dict[str, list[CallPeer]] = {}
         self._next: asyncio.TimerHandle | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -113,7 +113,7 @@ class Watch:
             self._next.cancel()
 
     @contextmanager
-    def unproven(self, caller: Caller) -> Iterator[None]:
+    def unproven(self, caller: CallPeer) -> Iterator[None]:
         """Count the call inside the block among those that have proven nothing. Beyond the limit the oldest is cut;
         other calls are not affected."""
         self.strangers[caller] = None
@@ -126,18 +126,18 @@ class Watch:
         finally:
             self.proven(caller)
 
-    def proven(self, caller: Caller) -> None:
+    def proven(self, caller: CallPeer) -> None:
         """Count the caller no longer among those that have proven nothing."""
         self.strangers.pop(caller, None)
 
     @contextmanager
-    def first_message(self, caller: Caller) -> Iterator[None]:
+    def first_message(self, caller: CallPeer) -> Iterator[None]:
         """Await the call's first message inside the block, within a time limit."""
         with self.unproven(caller), caller.within(FIRST_MESSAGE):
             yield
 
     @contextmanager
-    def watching(self, caller: Caller) -> Iterator[Caller]:
+    def watching(self, caller: CallPeer) -> Iterator[CallPeer]:
         """Enforce the caller's deadlines inside the block, which is the whole call."""
         self._calls.add(caller)
         try:
@@ -151,13 +151,13 @@ class Watch:
                 # gRPC holds the answer until the peer reads or goes.
                 caller.writing.add_done_callback(lambda done: self._unread_gone(caller, done))
 
-    def _unread_gone(self, caller: Caller, done: "asyncio.Future[None]") -> None:
+    def _unread_gone(self, caller: CallPeer, done: "asyncio.Future[None]") -> None:
         self._forget(caller)
         if not done.cancelled():
             # Retrieved so that asyncio does not log it: the wait was for the peer to go.
             done.exception()
 
-    def claim(self, worker: str, caller: Caller) -> None:
+    def claim(self, worker: str, caller: CallPeer) -> None:
         """Count the call as that of a member. Beyond its limit the oldest are cut: a restarted worker leaves broken
         calls behind.
 
@@ -179,7 +179,7 @@ class Watch:
         for oldest in going[: max(0, len(going) + unread - self._most)]:
             oldest.cancel()
 
-    def _forget(self, caller: Caller) -> None:
+    def _forget(self, caller: CallPeer) -> None:
         if caller.worker:
             mine = self._members[caller.worker]
             mine.remove(caller)

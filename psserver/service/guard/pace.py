@@ -3,7 +3,7 @@
 from psserver.service.net.loop import loop_time
 
 
-class Pace:
+class KeyedPace:
     """A pace for each key, a member or another: `burst` at once, then `rate` per second. The loop's thread owns it."""
 
     def __init__(self, rate: float, burst: int) -> None:

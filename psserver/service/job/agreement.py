@@ -28,7 +28,7 @@ from pswire.transport.codecs import Codec
 __all__ = [
     "FROM_JOB",
     "Agreement",
-    "Model",
+    "AgreedModel",
     "Named",
     "NextJob",
     "agree_on_codec",
@@ -43,14 +43,14 @@ __all__ = [
 log = logging.getLogger("ps-server")
 
 
-class Model(NamedTuple):
+class AgreedModel(NamedTuple):
     """The variables and sparse tables of a model."""
 
     variables: tuple[VariableSpec, ...]
     tables: tuple[TableSpec, ...] = ()
 
 
-Named = Callable[[], Model]
+Named = Callable[[], AgreedModel]
 """Reads the model that a worker names, which takes time; raises PlanError."""
 
 

@@ -24,7 +24,7 @@ from psserver.service.job.run_log import Flushing, RunLog
 from psserver.service.net.loop import settle
 from psserver.service.store.checkpoints import Checkpoints
 from psserver.service.store.host import ShardHost
-from psserver.shard import Made
+from psserver.shard import VersionMade
 from pswire import protocol
 from pswire.exits import ExitCode
 from pswire.logs.events import event
@@ -44,7 +44,7 @@ class _Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class JobFailure:
     """Why a job can decide nothing more, and the exit code for it."""
 
     reason: str
@@ -82,7 +82,7 @@ class Decider:
         self.flushing = Flushing(run_log, log_to_disk, host.runtime, self._lost_log)
         self.over = False
         # Set at most once; nothing is decided or written afterwards.
-        self.failure: Failure | None = None
+        self.failure: JobFailure | None = None
         self.coordinator = Coordinator(terms, policy)
         self.facts = VersionFacts(terms.servers)
         # By worker: a commit whose ticket's version some server has not told about, and all requests behind it.
@@ -227,7 +227,7 @@ class Decider:
         """Execute the orders of this server's shard."""
         self.host.orders.execute_submitted()
 
-    def executed(self, server: int, fact: Made) -> None:
+    def executed(self, server: int, fact: VersionMade) -> None:
         """Take what a server tells about a version. Commits that waited for it follow."""
         self.facts.take(server, fact)
         self.tell()
@@ -304,7 +304,7 @@ class Decider:
     def fail(self, reason: str, code: ExitCode) -> None:
         """End a job that can decide nothing more. Every worker is sent a stop, and nothing else."""
         log.error("the job ends: %s", reason, extra=event("job_failed"))
-        self.failure = Failure(reason, code)
+        self.failure = JobFailure(reason, code)
         self.routes.outboxes.post_all(self.routes.stop_notice(reason))
         self._end()
 

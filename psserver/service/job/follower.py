@@ -12,11 +12,11 @@ from psserver.checkpoint import CheckpointError, FileFacts
 from psserver.facts import from_wire
 from psserver.order_messages import ORDERS
 from psserver.service.job.silence import NAMED_AFTER, Silence
-from psserver.service.net.loop import Changes
+from psserver.service.net.loop import Waiters
 from psserver.service.runtime import Runtime
 from psserver.service.store.shard_part import PassedOver, passed_over
 from psserver.service.store.slow import mib_of
-from psserver.shard import Made, Order
+from psserver.shard import Order, VersionMade
 from psserver.table_figures import TableFigures
 from psserver.table_messages import table_from_wire
 from pswire.addresses import Address
@@ -25,7 +25,7 @@ from pswire.exits import ExitCode
 from pswire.logs.events import event
 from pswire.patience import SERVER_AWAY, refused_limit
 from pswire.security.credentials import NO_TLS, Credentials
-from pswire.security.diagnosis import Problem, problem_of
+from pswire.security.diagnosis import ConnectionProblem, problem_of
 from pswire.security.proof import Caller, ProofError, server_named
 from pswire.transport.channels import CHANNEL_OPTIONS
 from pswire.transport.failures import CallEnding, may_pass, method_failed, reason
@@ -70,7 +70,7 @@ class Follower:
         worker_timeout: float,
         runtime: Runtime,
         on_lost: Callable[[int, str, str], None],
-        on_executed: Callable[[int, Made], None],
+        on_executed: Callable[[int, VersionMade], None],
         patience: float | None = None,
         credentials: Credentials = NO_TLS,
     ) -> None:
@@ -114,7 +114,7 @@ class Follower:
         self._outbox: list[shard_pb2.FollowRequest] = []
         self._orders: list[tuple[int, Order]] = []
         self._filled = asyncio.Event()
-        self._changes = Changes(runtime)
+        self._changes = Waiters(runtime)
         # Whether an attempt to reach it has failed, and whether another process was at its address.
         self._missed = self._foreign = False
         self._closing = asyncio.Event()
@@ -442,7 +442,7 @@ class Follower:
             ready.cancel()
             closing.cancel()
 
-    async def _problem(self) -> Problem | None:
+    async def _problem(self) -> ConnectionProblem | None:
         """Return what is wrong with the connection, by the failure of a call that does not wait for it."""
         try:
             await self.channel.unary_unary(HEALTH, bytes, bytes)(b"", timeout=FIRST_PAUSE)

@@ -19,7 +19,7 @@ from psserver.service.job.decider import Decider
 from psserver.service.job.joining import JobModel, Joining, resume
 from psserver.service.job.log_file import LogError
 from psserver.service.job.outbox import Outbox
-from psserver.service.job.reports import Epochs, Evaluations, Progress
+from psserver.service.job.reports import Epochs, EvaluationReports, ProgressReports
 from psserver.service.store.checkpoints import PATIENCE, limit
 from psserver.service.store.resume_point import ResumePoint
 from pswire import protocol
@@ -67,7 +67,7 @@ class SilentServers:
 Seen = TypeVar("Seen")
 
 
-class Job:
+class ServedJob:
     """The coordinator among its peers: sessions, members, time and status. `decider` takes its decisions.
 
     The loop's thread owns it and its parts; other threads may use `look` and `report` only. `announce` is called
@@ -79,11 +79,11 @@ class Job:
         self.security = security
         self.routes, self.flushing = decider.routes, decider.flushing
         self.servers = SilentServers(decider)
-        self.evaluations = Evaluations(decider)
+        self.evaluations = EvaluationReports(decider)
         self.epochs = Epochs(decider, self.evaluations)
         self._model = JobModel(decider, announce)
         self.joining = Joining(decider, self._model)
-        self.progress = Progress()
+        self.progress = ProgressReports()
         # Transports by worker, as last reported; for people, no decision depends on them.
         self.carriers: dict[str, Sequence[str]] = {}
         self._first: inputs.Opened | inputs.Resumed = inputs.Opened()

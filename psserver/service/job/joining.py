@@ -14,12 +14,12 @@ from psserver.optimizers import Optimizer, OptimizerError, build
 from psserver.policies import PolicyError
 from psserver.policy_plan import check_measures
 from psserver.records import StateError, to_plain
-from psserver.service.errors import Code, Refused, exhausted, precondition, unavailable
+from psserver.service.errors import Code, RequestRefused, exhausted, precondition, unavailable
 from psserver.service.guard.limits import NAMES
 from psserver.service.guard.machine import DESCRIPTORS, most_workers
 from psserver.service.guard.memory import MIB
 from psserver.service.job.agreement import (
-    Model,
+    AgreedModel,
     Named,
     NextJob,
     agree_on_codec,
@@ -107,7 +107,7 @@ def resume(decider: Decider, model: JobModel, checkpoint: Checkpoint, found: Res
         state = shards_of(checkpoint, plan)[0]
         model.hold(plan, optimizer, deltas_named(state.deltas))
         decider.host.take_up(state, about.entry + 1)
-    except (Refused, StateError, WireDtypeError) as error:
+    except (RequestRefused, StateError, WireDtypeError) as error:
         raise CheckpointError(
             f"the checkpoint of version {about.version} cannot be taken up: {error}"
         ) from error
@@ -185,7 +185,7 @@ class Joining:
             self._refuse(present, other, work, None)
 
     def _refuse(
-        self, present: Plan, other: Model, work: WorkTerms | None, deltas: BlockCodec | None
+        self, present: Plan, other: AgreedModel, work: WorkTerms | None, deltas: BlockCodec | None
     ) -> NoReturn:
         ours = self._decider.coordinator.state.work_terms
         if work != ours:
@@ -249,7 +249,7 @@ class Joining:
             make_room(self._decider, NextJob(known), reason, success=False)
             raise join_the_next()
         if state.initialised or state.roster.here():
-            self._refuse(present, Model(proposed.variables, proposed.tables), work, deltas)
+            self._refuse(present, AgreedModel(proposed.variables, proposed.tables), work, deltas)
 
     def _check_room(self, worker: str, plan: Plan, optimizer: Optimizer) -> None:
         """Raise Refused unless a new worker has descriptors, and memory of its own under some policies."""
@@ -330,7 +330,7 @@ class Joining:
         if decider.failure is not None:
             raise unavailable(f"the job is over: {decider.failure.reason}")
         if isinstance(answers[0], Declined):
-            raise Refused(_STATUS[answers[0].kind], answers[0].reason)
+            raise RequestRefused(_STATUS[answers[0].kind], answers[0].reason)
         return decider.coordinator.state.roster.present[answers[0].worker]
 
 

@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 
 from psserver.checkpoint.rewind import SUMMARY, UNREADABLE
 from psserver.coordinator import inputs
-from psserver.service.errors import Refused, precondition, unavailable
+from psserver.service.errors import RequestRefused, precondition, unavailable
 from psserver.service.job.agreement import NextJob, agreed
 from psserver.service.job.decider import Decider
 from pswire import protocol
@@ -27,7 +27,7 @@ from pswire import protocol
 REPLACED: Final = "replaced"
 
 
-def join_the_next() -> Refused:
+def join_the_next() -> RequestRefused:
     """Return the answer to a worker that comes while a job makes room."""
     return unavailable(
         "the job before has ended, and another one begins: join again in a moment",

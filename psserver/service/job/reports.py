@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from psserver.coordinator import Coordinator
-from psserver.coordinator.epochs import EpochSums, Report, Totals
+from psserver.coordinator.epochs import EpochReport, EpochSums, Totals
 from psserver.coordinator.progress import JobProgress, dealt, measured
 from psserver.coordinator.roster import named
 from psserver.service.errors import unavailable
@@ -20,7 +20,7 @@ log = logging.getLogger("ps-server")
 class Epochs:
     """Epoch sums of one job. The loop's thread owns it."""
 
-    def __init__(self, decider: Decider, evaluations: "Evaluations") -> None:
+    def __init__(self, decider: Decider, evaluations: "EvaluationReports") -> None:
         self._decider, self._evaluations = decider, evaluations
         # Worker, incarnation and number of the newest validation that is recorded.
         self._recorded: tuple[str, int, int] | None = None
@@ -28,7 +28,7 @@ class Epochs:
         # Whether a warning about different metrics was logged.
         self._warned = False
 
-    def gather(self, worker: str, incarnation: int, epoch: Report) -> Totals:
+    def gather(self, worker: str, incarnation: int, epoch: EpochReport) -> Totals:
         """Add a member's epoch and return the sums over all. Raises Refused for a worker that is no member,
         EpochError."""
         roster = self._decider.coordinator.state.roster
@@ -57,7 +57,7 @@ class Epochs:
             )
         return totals
 
-    def _record(self, worker: str, incarnation: int, epoch: Report) -> None:
+    def _record(self, worker: str, incarnation: int, epoch: EpochReport) -> None:
         """Record what the chief validated for all, once however often it is sent."""
         source = worker, incarnation, epoch.number
         if epoch.layout == "validation" and epoch.values and source != self._recorded:
@@ -96,7 +96,7 @@ class Epochs:
 EVALUATIONS = 100
 
 
-class Evaluations:
+class EvaluationReports:
     """Evaluations of versions, by workers. `final`: metrics of the final version, once known. The loop's thread
     owns it."""
 
@@ -156,7 +156,7 @@ class Evaluations:
 LOOK_EVERY, LOOKS = 1.0, 60
 
 
-class Progress:
+class ProgressReports:
     """Progress of one job: epochs, batches and the time left, for people.
 
     A worker's pace is kept by name, so there are no more of them than tallies.

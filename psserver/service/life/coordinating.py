@@ -17,7 +17,7 @@ from psserver.service.guard.machine import default_limit, most_workers
 from psserver.service.job.agreement import Agreement
 from psserver.service.job.decider import Decider
 from psserver.service.job.follower import LOST, Follower
-from psserver.service.job.job import Job
+from psserver.service.job.job import ServedJob
 from psserver.service.job.log_file import Check, Fence, LogError, always
 from psserver.service.job.next_job import free
 from psserver.service.job.run_log import DECISIONS, FolderError, RunLog, make_folder
@@ -32,7 +32,7 @@ from psserver.service.store.checkpoints import Checkpoints
 from psserver.service.store.host import ShardHost
 from psserver.service.store.resume_point import FOLDER as CHECKPOINTS
 from psserver.service.store.resume_point import ResumePoint, find, name_job, succeeded
-from psserver.shard import Made
+from psserver.shard import VersionMade
 from pswire.addresses import Address
 from pswire.exits import ExitCode
 from pswire.logs.events import event
@@ -50,7 +50,7 @@ def make_job(
     wake: Callable[[], object],
     begin_again: Callable[[str], object],
     folder: int,
-) -> Job:
+) -> ServedJob:
     """Make the job of server 0: its run folder, log, checkpoint and followers.
 
     `hosts`: of all servers, with this one's real port; `wake`: called when the job is over; `begin_again`: called
@@ -89,7 +89,7 @@ def make_job(
     )
     agreement = Agreement(settings.terms, settings.policy, settings.optimizer)
     decider = Decider(agreement, host, run_log, settings.log_to_disk, wake)
-    job = Job(decider, planned, settings.security)
+    job = ServedJob(decider, planned, settings.security)
     _warn_of_room(settings)
     secret = new_secret()
     host.open(settings.terms.job, secret)
@@ -136,7 +136,7 @@ def _followers(
     secret: bytes,
     folder: int,
     lost: Callable[[int, str, str], None],
-    executed: Callable[[int, Made], None],
+    executed: Callable[[int, VersionMade], None],
 ) -> Iterator[Follower]:
     """Yield the other servers."""
     timeout, patience = settings.terms.worker_timeout, settings.recover if settings.again else None

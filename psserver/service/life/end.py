@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from psserver.service.job.job import Job
+from psserver.service.job.job import ServedJob
 from psserver.service.job.log_file import LogError
 from psserver.service.life.job_loop import Continuation
 from psserver.service.life.settings import ServerSettings
-from psserver.service.replicas.copy import Copy
+from psserver.service.replicas.copy import LogCopy
 from psserver.service.replicas.disk import Promises
 from psserver.service.replicas.followers import PartFollower
 from psserver.service.replicas.links import Links
@@ -24,7 +24,7 @@ LOOK_FOR_LOSS: Final = 1.0
 LATELY: Final = 1.0
 
 
-class End:
+class JobEnd:
     """What this server knows of an end: its own, or that of the job. The loop's thread owns it.
 
     `told`: the exit code and reason of the job, from the server that led it. `lost`: the part of which no copy is left.
@@ -35,7 +35,7 @@ class End:
         settings: ServerSettings,
         host: ReplicatedHost,
         continuation: Continuation,
-        copy: Copy | PartCopy,
+        copy: LogCopy | PartCopy,
         logs: Logs,
         promises: Promises,
         links: Links,
@@ -126,7 +126,7 @@ class End:
             return "start all servers with --resume latest, to go on from the newest checkpoint"
         return "there is no checkpoint, so begin anew in another folder"
 
-    def look_for_loss(self, job: Job | None) -> None:
+    def look_for_loss(self, job: ServedJob | None) -> None:
         """Look whether a part that nobody serves is lost: what all servers have on their disks says so. `job`: if this
         server leads it."""
         now = self._host.runtime.now()

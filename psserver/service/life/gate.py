@@ -10,7 +10,7 @@ from pswire.transport.leader import NOT_LEADING
 from pswire.v1 import coordinator_pb2 as pb
 
 
-class Gate:
+class LeaderGate:
     """The methods of the coordinator if this server leads, else refusals. `stable`: waits until all copies hold what it
     has taken so far."""
 

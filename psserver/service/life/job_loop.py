@@ -9,7 +9,7 @@ from typing import Any
 from psserver.coordinator import Coordinator
 from psserver.coordinator.status import holdup, standstill
 from psserver.service.job.agreement import NextJob
-from psserver.service.job.job import Job
+from psserver.service.job.job import ServedJob
 from psserver.service.life.results import Results
 from pswire.addresses import Address
 from pswire.logs.events import event
@@ -30,7 +30,7 @@ class JobLoop:
 
     def __init__(
         self,
-        job: Job,
+        job: ServedJob,
         wait_warning: float,
         wake: asyncio.Event,
         signalled: Callable[[], str | None],
@@ -79,7 +79,7 @@ class JobLoop:
         while not self._job.decider.over and self._host.runtime.now() < deadline:
             await self._wait_for_wake(deadline - self._host.runtime.now())
 
-    def _warn(self, job: Job, warn_at: float) -> float:
+    def _warn(self, job: ServedJob, warn_at: float) -> float:
         """Log what a worker waits for, each time its wait has doubled."""
         held = holdup(job.coordinator, job.decider.now())
         if held is None or held[0] < self._wait_warning:

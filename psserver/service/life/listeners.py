@@ -11,7 +11,7 @@ import grpc
 
 from psserver.service.guard.authorization import Authorizer
 from psserver.service.guard.limits import CALLS
-from psserver.service.job.job import Job
+from psserver.service.job.job import ServedJob
 from psserver.service.life.settings import ServerSettings
 from psserver.service.net.sockets import Admit, SocketListener
 from psserver.service.runtime import BindError
@@ -78,7 +78,7 @@ class Listeners:
     def open_metrics(
         self,
         name: str,
-        job: Callable[[], Job | None],
+        job: Callable[[], ServedJob | None],
         copies: "Callable[[], ReplicaNumbers] | None",
         authorizer: Authorizer,
     ) -> None:

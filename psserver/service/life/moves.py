@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from psserver.service.errors import denied, invalid, precondition
-from psserver.service.job.job import Job
+from psserver.service.job.job import ServedJob
 from psserver.service.runtime import Runtime
 from pswire.addresses import Address, AddressError, parse_address
 from pswire.bounds import BoundError, check
@@ -47,7 +47,7 @@ class Moves:
 
     def __init__(
         self,
-        job: Job,
+        job: ServedJob,
         own: Address,
         proven: bool,
         recovers: bool,

@@ -9,11 +9,11 @@ from typing import Any, Final
 from psserver.replication.messages import Item, Message
 from psserver.service.errors import unavailable
 from psserver.service.guard.authorization import Names
-from psserver.service.job.job import Job
+from psserver.service.job.job import ServedJob
 from psserver.service.job.log_file import LogError
 from psserver.service.life.coordinating import lock_folder, resume_point, run_log_of
-from psserver.service.life.end import LEAST_PATIENCE, End
-from psserver.service.life.gate import Gate
+from psserver.service.life.end import LEAST_PATIENCE, JobEnd
+from psserver.service.life.gate import LeaderGate
 from psserver.service.life.job_loop import Continuation, JobLoop
 from psserver.service.life.moves import Moves
 from psserver.service.life.results import Results, say_how_to_go_on
@@ -22,9 +22,9 @@ from psserver.service.net.commits import Commits
 from psserver.service.net.coordinator import CoordinatorRpc
 from psserver.service.net.exchange import ExchangeRpc
 from psserver.service.replicas.bodies import Bodies, Body
-from psserver.service.replicas.copy import Copy
+from psserver.service.replicas.copy import LogCopy
 from psserver.service.replicas.disk import Promises
-from psserver.service.replicas.links import Links, Listener
+from psserver.service.replicas.links import Links, LogListener
 from psserver.service.replicas.log import fence
 from psserver.service.replicas.logs import Logs
 from psserver.service.replicas.overview import Overview
@@ -66,7 +66,7 @@ class Replicating:
         # Why this server ends; and whether it has ended the job.
         self._reason, self._concluded = "", False
         index, out = settings.task_index, settings.out
-        listener = Listener(
+        listener = LogListener(
             self._receive,
             self._hold,
             self._broke,
@@ -103,20 +103,20 @@ class Replicating:
         host.memory.take(room)
         given, wake = (settings, host, self._shell), continuation.wake.set
         # The copy here: of part 0, with the coordinator, or of another part.
-        self._copy: Copy | PartCopy
+        self._copy: LogCopy | PartCopy
         if self._shell.part:
             self._copy = PartCopy(*given, wake)
         else:
-            self._copy = Copy(*given, wake, self._planned, logs.generation, logs.serves)
+            self._copy = LogCopy(*given, wake, self._planned, logs.generation, logs.serves)
         self._shell.machine = self._copy
         self.follow = PartFollowRpc(self._copy if isinstance(self._copy, PartCopy) else None)
         logs.vote(self._copy.fail)
         if not self._waits:
             self._begin()
-        self._end = End(settings, host, continuation, self._copy, logs, promises, self.links)
+        self._end = JobEnd(settings, host, continuation, self._copy, logs, promises, self.links)
         self._overview = Overview(host, logs, self._copy)
         self.numbers = self._overview.numbers
-        self.rpc = Gate(self._overview, self._copy.stable)
+        self.rpc = LeaderGate(self._overview, self._copy.stable)
 
     def _begin(self) -> None:
         """Serve the part of which this server is the first primary; with part 0, make the job, from the checkpoint that
@@ -154,9 +154,9 @@ class Replicating:
         self._logs.alive(sender, self._host.runtime.now(), leads=leads)
 
     @property
-    def job(self) -> Job | None:
+    def job(self) -> ServedJob | None:
         """The job, if this server leads it."""
-        return self._copy.job if isinstance(self._copy, Copy) and self._copy.leads else None
+        return self._copy.job if isinstance(self._copy, LogCopy) and self._copy.leads else None
 
     async def run(self) -> ExitCode:
         """Run until the job is over, another server has taken this one's place, or a signal comes."""
@@ -264,7 +264,7 @@ class Replicating:
         self.rpc.close()
         self._exchange.commits = None
 
-    async def _led(self, job: Job, life: JobLoop, results: Results) -> ExitCode:
+    async def _led(self, job: ServedJob, life: JobLoop, results: Results) -> ExitCode:
         """Let time pass for the job, and end it or leave it to another server."""
         going = self._continuation
         await life.watch(results)
@@ -289,7 +289,7 @@ class Replicating:
             )
         return await self._conclude(job, results)
 
-    async def _conclude(self, job: Job, results: Results) -> ExitCode:
+    async def _conclude(self, job: ServedJob, results: Results) -> ExitCode:
         """Write what is kept of a job that is over; return its exit code."""
         job.decider.write_or_fail(job.routes.run_log.flush)
         if job.decider.failure is not None and job.decider.failure.code == ExitCode.REFUSED:
@@ -311,7 +311,7 @@ class Replicating:
         ended["kept_back"] = state.kept_back.sentence()
         return self._stopped(code, self._reason, ended)
 
-    def _coordinator_rpc(self, job: Job) -> CoordinatorRpc:
+    def _coordinator_rpc(self, job: ServedJob) -> CoordinatorRpc:
         settings, hosts = self._settings, self._continuation.hosts
         own = (hosts[settings.task_index],)
         moves = Moves(job, own[0], bool(settings.credentials.job_secret), False, lambda server, address: None)

@@ -16,7 +16,7 @@ from psserver.checkpoint import CheckpointError, Store
 from psserver.coordinator import JobTerms
 from psserver.receipts import membership_token
 from psserver.service.job.follower import Follower
-from psserver.service.job.job import Job
+from psserver.service.job.job import ServedJob
 from psserver.service.job.log_file import LogError
 from psserver.service.store.resume_point import FOLDER as CHECKPOINTS
 from psserver.summary import summarise
@@ -52,7 +52,7 @@ PATIENCE = 60.0
 FINAL_TABLES: Final = 3600.0
 
 
-def exit_code(job: Job) -> ExitCode:
+def exit_code(job: ServedJob) -> ExitCode:
     """Return the exit code of a job that is over."""
     if job.decider.failure is not None:
         return job.decider.failure.code
@@ -87,7 +87,7 @@ class Results:
     again with the evaluator's report.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: ServedJob) -> None:
         self._job = job
         self._sha256: str | None = None
         self._error: LogError | None = None
@@ -153,7 +153,7 @@ class Results:
                 log.warning("did not count: %s", found["uncounted"], extra=event("uncounted"))
 
 
-async def _write_weights(job: Job) -> str | None:
+async def _write_weights(job: ServedJob) -> str | None:
     """Write the last version; return its fingerprint, or None if there is none."""
     weights, plan = await _final_weights(job), job.agreement.plan
     if weights is None or plan is None:
@@ -171,7 +171,7 @@ async def _write_weights(job: Job) -> str | None:
     return await job.host.runtime.passes.run(nbytes, write)
 
 
-async def _final_tables(job: Job, plan: Plan) -> WholeTables | None:
+async def _final_tables(job: ServedJob, plan: Plan) -> WholeTables | None:
     """Return all rows of the last version by table, or None if a server cannot give them."""
     shard = job.host.state.shard
     assert shard is not None
@@ -199,7 +199,7 @@ async def _final_tables(job: Job, plan: Plan) -> WholeTables | None:
     return found
 
 
-def summary(job: Job, sha256: str | None) -> dict[str, Any]:
+def summary(job: ServedJob, sha256: str | None) -> dict[str, Any]:
     """Return the contents of summary.json. Only for a job that is over."""
     stopped = job.coordinator.state.stopped
     assert stopped is not None
@@ -215,7 +215,7 @@ def summary(job: Job, sha256: str | None) -> dict[str, Any]:
     return {**found, "missing": missing, "security": job.security}
 
 
-async def _final_weights(job: Job) -> list[Floats] | None:
+async def _final_weights(job: ServedJob) -> list[Floats] | None:
     """Return all variables of the last version, or None if a server cannot give them."""
     plan = job.agreement.plan
     if plan is None or not job.coordinator.state.initialised:
@@ -280,7 +280,7 @@ async def _read(
 
 
 async def _read_table(
-    follower: Follower, job: Job, plan: Plan, number: int, limit: float
+    follower: Follower, job: ServedJob, plan: Plan, number: int, limit: float
 ) -> NDArray[np.uint8]:
     """Read a server's part of a table."""
     found = bytearray()

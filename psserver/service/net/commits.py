@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from psserver.coordinator.tickets import Ticket
 from psserver.receipts import examine, missing_receipts
 from psserver.service.errors import invalid, precondition, unavailable
-from psserver.service.guard.calls import Caller
+from psserver.service.guard.calls import CallPeer
 from psserver.service.job.decider import Decider
 from psserver.service.net.registration import Call
 from psserver.service.store.host import ShardHost
@@ -57,7 +57,7 @@ class Commits:
             raise invalid("expected a hello of the worker that pushed")
 
     async def take(
-        self, request: pb.CommitRequest, caller: Caller, answer: Answer, norm: float | None = None
+        self, request: pb.CommitRequest, caller: CallPeer, answer: Answer, norm: float | None = None
     ) -> None:
         """Have a commit decided, and `answer` with its fate, and with the next grant if it asks for that and that comes
         soon; else the session brings it.

@@ -11,10 +11,10 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from psserver.service.guard.calls import Caller
+from psserver.service.guard.calls import CallPeer
 from psserver.service.net import bulk
 from psserver.service.net.bulk import Buffers, LargeFrame
-from psserver.service.net.loop import Steps, loop_time, paused
+from psserver.service.net.loop import LoopSteps, loop_time, paused
 from psserver.service.pools import Pool
 from pswire.transport.framed_socket import (
     FRAME_BYTES,
@@ -40,10 +40,10 @@ def _is_whole(ahead: bytearray) -> bool:
     return len(ahead) >= HEAD.size and len(ahead) >= HEAD.size + HEAD.unpack_from(ahead)[0]
 
 
-class Connection:
+class SocketConnection:
     """A connection, and the one task that calls `receive` and `send`. The socket closes when the task ends.
 
-    It is a `psserver.service.net.streams.Stream`. The loop's thread owns it.
+    It is a `psserver.service.net.streams.ServerStream`. The loop's thread owns it.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class Connection:
         self._loop, self._socket, self._buffers = loop, connected, buffers
         self._threads, self._patience = threads, patience
         self._descriptor = connected.fileno()
-        self.caller = Caller(self.cut, paced=False, address=address)
-        self._steps: Steps | None = None
+        self.caller = CallPeer(self.cut, paced=False, address=address)
+        self._steps: LoopSteps | None = None
         # What the task waits for: "frame", "room" (to send) or another event.
         self._waits_for = ""
         # Bytes that the task has not asked for yet: small frames, or the start of one.
@@ -89,7 +89,7 @@ class Connection:
             ended(error)
 
         self._listen()
-        self._steps = Steps(self._loop, coroutine, over)
+        self._steps = LoopSteps(self._loop, coroutine, over)
         self._loop.call_soon(self._steps.resume)
 
     @property
@@ -273,7 +273,7 @@ class Connection:
         if length > FRAME_BYTES:
             raise SocketError(f"expected a message of at most {FRAME_BYTES} bytes, got {length}")
         head = HEAD.pack(length, code)
-        # As `Caller.within`, which as a context manager costs more at every step.
+        # As `CallPeer.within`, which as a context manager costs more at every step.
         caller = self.caller
         caller.deadline = loop_time() + self._patience(length)
         try:

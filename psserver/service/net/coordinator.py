@@ -9,16 +9,16 @@ from typing import Final, cast
 
 from psserver import receipts
 from psserver.coordinator import inputs
-from psserver.coordinator.epochs import EpochError, Report
+from psserver.coordinator.epochs import EpochError, EpochReport
 from psserver.coordinator.units import MAX_DESCRIPTION, WorkError, WorkTerms
 from psserver.policies import LocalRule, PolicyError
 from psserver.records import to_plain
 from psserver.service.errors import denied, invalid, precondition, unavailable
 from psserver.service.guard.authorization import Names, Peer
 from psserver.service.guard.limits import BURST, JOIN, PER_SECOND
-from psserver.service.guard.pace import Pace
-from psserver.service.job.agreement import FROM_JOB, Model
-from psserver.service.job.job import Job
+from psserver.service.guard.pace import KeyedPace
+from psserver.service.job.agreement import FROM_JOB, AgreedModel
+from psserver.service.job.job import ServedJob
 from psserver.service.job.next_job import begin_next, join_the_next
 from psserver.service.job.routes import lines
 from psserver.service.life.moves import Located, Moves
@@ -70,7 +70,7 @@ class CoordinatorRpc:
 
     def __init__(
         self,
-        job: Job,
+        job: ServedJob,
         addresses: tuple[Address, ...],
         moves: Moves,
         moved: frozenset[int] = frozenset(),
@@ -91,7 +91,7 @@ class CoordinatorRpc:
         self._addresses = addresses
         self._moves = moves
         self._moved = [str(each) if n in moved else "" for n, each in enumerate(addresses)] if moved else []
-        self._pace = Pace(PER_SECOND, BURST)
+        self._pace = KeyedPace(PER_SECOND, BURST)
         self._known: pb.JoinRequest | None = None
         self.session = SessionRpc(job, self._pace).serve
         self.commits = Commits(job.decider, job.host)
@@ -158,8 +158,8 @@ class CoordinatorRpc:
                 if used is not None and used.scaled:
                     await self._job.host.runtime.passes.on_pool(used.prepare)
 
-            def model() -> Model:
-                return Model(specs_from_wire(request.variables), tables_from_text(request.tables))
+            def model() -> AgreedModel:
+                return AgreedModel(specs_from_wire(request.variables), tables_from_text(request.tables))
 
             member = self._job.joining.join(
                 model,
@@ -271,7 +271,7 @@ class CoordinatorRpc:
             raise denied(
                 "expected a member of this job with its membership token: join",
             )
-        report = Report(
+        report = EpochReport(
             request.number, request.layout, list(request.sums), dict(request.values), request.yields
         )
         try:

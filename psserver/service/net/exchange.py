@@ -6,16 +6,16 @@ With several servers each stages its part, and the first one then takes the comm
 import logging
 from functools import partial
 
-from psserver.service.errors import MembershipOver, Refused, invalid, precondition, unavailable
-from psserver.service.guard.calls import Caller
+from psserver.service.errors import MembershipOver, RequestRefused, invalid, precondition, unavailable
+from psserver.service.guard.calls import CallPeer
 from psserver.service.net.commits import Commits
-from psserver.service.net.connection import Connection
+from psserver.service.net.connection import SocketConnection
 from psserver.service.net.pulls import Wanted, base_of, find_version, message, pulled, reply, send_version
 from psserver.service.net.pushes import chunks_of, claim_of, pass_over, staged
 from psserver.service.net.registration import bounded, parsed
 from psserver.service.net.rows import read_rows
 from psserver.service.net.sockets import Guest, SocketListener
-from psserver.service.net.streams import Chunks, Stream, request_in
+from psserver.service.net.streams import RequestChunks, ServerStream, request_in
 from psserver.service.store.host import ShardHost
 from psserver.service.store.shared_memory import Attachment
 from psserver.shard.payload_checks import norm_of
@@ -44,7 +44,7 @@ class ExchangeRpc:
         self.elsewhere = precondition("expected no commit here: server 0 takes them")
         self.sockets: SocketListener | None = None
 
-    async def exchange(self, stream: Stream, attachment: Attachment | None = None) -> None:
+    async def exchange(self, stream: ServerStream, attachment: Attachment | None = None) -> None:
         """Answer each request in turn. A refusal ends the stream and changes nothing.
 
         `attachment`: the memory that the worker shares with this server on this stream.
@@ -66,7 +66,7 @@ class ExchangeRpc:
 
     # A connection beside gRPC
 
-    async def _offer(self, request: shard_pb2.Attach, stream: Stream) -> shard_pb2.Attached:
+    async def _offer(self, request: shard_pb2.Attach, stream: ServerStream) -> shard_pb2.Attached:
         """Say where this server takes connections, and why it shares no memory with the worker."""
         reason = await reason_against(self._host, request, stream.caller)
         offer = shard_pb2.Attached(refusal=reason or "")
@@ -75,7 +75,7 @@ class ExchangeRpc:
             offer.port, offer.socket = self.sockets.port, "" if reason else self.sockets.name
         return offer
 
-    async def admit(self, first: bytes, connection: Connection) -> Guest:
+    async def admit(self, first: bytes, connection: SocketConnection) -> Guest:
         """Admit the member that the first frame of a connection names and proves. Raises Refused."""
         request, host = bounded(parsed(shard_pb2.Attach, first)), self._host
         reason = await reason_against(host, request, connection.caller)
@@ -88,7 +88,9 @@ class ExchangeRpc:
 
         return Guest(partial(self._connected, request, reason), over)
 
-    async def _connected(self, request: shard_pb2.Attach, reason: str | None, connection: Connection) -> None:
+    async def _connected(
+        self, request: shard_pb2.Attach, reason: str | None, connection: SocketConnection
+    ) -> None:
         """Serve a member's connection. On a Unix socket it begins with memory that is shared until its end."""
         if not connection.local:
             await connection.send((shard_pb2.Attached().SerializeToString(),))
@@ -119,8 +121,8 @@ class ExchangeRpc:
     async def _push(
         self,
         request: shard_pb2.ExchangeRequest,
-        chunks: Chunks,
-        stream: Stream,
+        chunks: RequestChunks,
+        stream: ServerStream,
         attachment: Attachment | None,
     ) -> None:
         """Stage the payload, then commit it if the request says so; otherwise answer with its receipt."""
@@ -138,7 +140,7 @@ class ExchangeRpc:
                 await self._commit(request.commit, stream)
                 return
             slot, ahead = await staged(host, push, chunks, caller, attachment)
-        except Refused as refused:
+        except RequestRefused as refused:
             if isinstance(refused, MembershipOver) or commits.counted(request.commit):
                 # An earlier try may have counted: the answer to the next one tells, perhaps after another Join.
                 raise unavailable(f"{refused.message}: wait") from refused
@@ -149,7 +151,7 @@ class ExchangeRpc:
 
         await commits.take(request.commit, caller, answer, norm_of([slot.squares]))
 
-    async def _commit(self, request: pb.CommitRequest, stream: Stream) -> None:
+    async def _commit(self, request: pb.CommitRequest, stream: ServerStream) -> None:
         """Take a commit of what all servers hold, or of a settled ticket. Raises as `Commits.take`."""
 
         async def answer(notices: list[protocol.Event]) -> None:
@@ -169,7 +171,7 @@ class ExchangeRpc:
         notices: list[protocol.Event],
         ahead: WantedRows,
         attachment: Attachment | None,
-        stream: Stream,
+        stream: ServerStream,
     ) -> None:
         """Send the notices, with the granted version if there is a grant among them."""
         for notice in notices:
@@ -189,7 +191,7 @@ class ExchangeRpc:
                     asked = (ahead, grant.ticket, grant.version)
                     rows = await read_rows(host, shard, push.worker, codec, *asked)
                 found = await find_version(host, wanted, attachment, stream.caller)
-            except Refused as refused:
+            except RequestRefused as refused:
                 # The commit stands. The worker hears of its grant, and then pulls or is refused.
                 ticket = event("grant_without_version", ticket=grant.ticket)
                 log.info("no version with the grant of ticket %d: %s", grant.ticket, refused, extra=ticket)
@@ -201,7 +203,7 @@ class ExchangeRpc:
                 rows.end()
 
 
-async def reason_against(host: ShardHost, request: shard_pb2.Attach, caller: Caller) -> str | None:
+async def reason_against(host: ShardHost, request: shard_pb2.Attach, caller: CallPeer) -> str | None:
     """Return why no memory is shared with this worker, or None. Raises Refused for another job or worker."""
     shard = await host.claims.admit(claim_of(request), request.plan, request.after, caller)
     if host.sharing.refusal is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from psserver.checkpoint import Store
-from psserver.service.errors import Refused, invalid, precondition, unavailable
+from psserver.service.errors import RequestRefused, invalid, precondition, unavailable
 from psserver.service.job.next_job import numbered
 from psserver.service.net.orders import Execution
 from psserver.service.net.registration import Call, bounded, parsed
@@ -93,7 +93,7 @@ class FollowRpc:
             while self.ending is None and (request := await next_request(call)) is not None:
                 await self._take(request, call)
                 await call.reply(self._execution.progress())
-        except Refused:
+        except RequestRefused:
             # It cannot go on from orders with a hole.
             self._end(ExitCode.UNREACHABLE, "the coordinator (server 0) is gone", recover=self._recover)
             raise

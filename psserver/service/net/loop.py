@@ -18,11 +18,11 @@ def loop_time() -> float:
 
 @types.coroutine
 def paused() -> Generator[None, Any, Any]:
-    """Wait for `Steps.resume`, and return what that gives."""
+    """Wait for `LoopSteps.resume`, and return what that gives."""
     return (yield None)
 
 
-class Steps:
+class LoopSteps:
     """A coroutine that goes on within the callback that ends its wait.
 
     A task would take one more turn of the loop for each request. The coroutine awaits `paused` and futures of the
@@ -96,7 +96,7 @@ def settle(future: "asyncio.Future[None]") -> None:
         future.set_result(None)
 
 
-class Changes:
+class Waiters:
     """Waiters for a change of state that the loop's thread owns. Each checks its condition after every `notify`."""
 
     def __init__(self, runtime: "Runtime") -> None:

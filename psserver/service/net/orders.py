@@ -21,7 +21,7 @@ from psserver.service.net.status import memory_to_wire
 from psserver.service.store.host import ShardHost
 from psserver.service.store.shard_part import Part
 from psserver.service.store.slow import mib_of, said
-from psserver.shard import Made, Order, ShardState
+from psserver.shard import Order, ShardState, VersionMade
 from pswire.logs.events import event
 from pswire.messages import specs_from_wire
 from pswire.model.plan import Plan, PlanError, make_plan
@@ -51,7 +51,7 @@ class Execution:
         self._host, self._servers = host, servers
         self.next_entry = 0
         # The newest facts about versions, and the newest version that replies told about.
-        self._facts = deque[Made](maxlen=FACTS)
+        self._facts = deque[VersionMade](maxlen=FACTS)
         self._told = -1
         # How many bytes of its checkpoint it has read, of how many; 0 of 0: it reads none.
         self._reading: Callable[[], tuple[int, int]] = lambda: (0, 0)
@@ -185,7 +185,7 @@ class Execution:
         later = [each for each in decisions if each.index >= self.next_entry]
         return shard_pb2.FollowRequest(decisions=shard_pb2.Decisions(decisions=later))
 
-    def tell(self, fact: Made) -> None:
+    def tell(self, fact: VersionMade) -> None:
         """Have the next report tell about a version."""
         self._facts.append(fact)
 

@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psserver.service.errors import invalid
-from psserver.service.guard.calls import Caller, SendingPace
+from psserver.service.guard.calls import CallPeer, SendingPace
 from psserver.service.net.pushes import chunks_of, claim_of, known_codec
 from psserver.service.net.registration import Call
 from psserver.service.net.rows import RowsAhead, RowsBehind, read_rows
-from psserver.service.net.streams import Stream
+from psserver.service.net.streams import ServerStream
 from psserver.service.pools import LARGE_PASS
 from psserver.service.store.host import ShardHost
 from psserver.service.store.reading import Read, check_reader
@@ -51,7 +51,7 @@ class Outgoing:
         self._complete = False
 
     @classmethod
-    async def begin(cls, host: ShardHost, request: shard_pb2.PullRequest, caller: Caller) -> "Outgoing":
+    async def begin(cls, host: ShardHost, request: shard_pb2.PullRequest, caller: CallPeer) -> "Outgoing":
         """Start the read of a pull request. `caller` is cut if it holds too much. Raises Refused."""
         shard = await host.claims.admit(claim_of(request), request.plan, request.after, caller)
         if request.rows or request.rows_only:
@@ -67,7 +67,7 @@ class Outgoing:
         return await cls.of(host, wanted_by(shard, request)._replace(base=None), caller)
 
     @classmethod
-    async def of(cls, host: ShardHost, wanted: "Wanted", caller: Caller) -> "Outgoing":
+    async def of(cls, host: ShardHost, wanted: "Wanted", caller: CallPeer) -> "Outgoing":
         """Start the read of a worker that has been admitted. Raises Refused if the version is gone."""
         shard, ticket, version, worker, dtype, base = wanted
         codec = _weights_codec(dtype)
@@ -106,7 +106,7 @@ class Outgoing:
         self._host.reading.end(self._shard, self._ticket, self._read, complete=self._complete)
 
 
-def _pace(host: ShardHost, caller: Caller) -> SendingPace | None:
+def _pace(host: ShardHost, caller: CallPeer) -> SendingPace | None:
     if caller.paced and caller.pace is None:
         caller.pace = SendingPace(host.options.worker_timeout)
     if caller.pace is not None:
@@ -170,7 +170,7 @@ async def pulled(
     pull: shard_pb2.PullRequest,
     chunk: memoryview | None,
     attachment: Attachment | None,
-    stream: Stream,
+    stream: ServerStream,
 ) -> None:
     """Answer a pull: with a version, with rows of tables, or with the optimizer's state. Raises Refused if it is
     gone."""
@@ -200,7 +200,7 @@ async def pulled(
 
 
 async def find_version(
-    host: ShardHost, wanted: Wanted, attachment: Attachment | None, caller: Caller
+    host: ShardHost, wanted: Wanted, attachment: Attachment | None, caller: CallPeer
 ) -> "shard_pb2.Located | Outgoing":
     """Return the place of the version in shared memory, or a read that `send_version` must send.
 
@@ -217,7 +217,7 @@ async def find_version(
 async def send_version(
     found: "shard_pb2.Located | Outgoing",
     notices: list[protocol.Event],
-    stream: Stream,
+    stream: ServerStream,
     rows: RowsAhead | None = None,
 ) -> None:
     """Send what `find_version` found, with `notices` in the first message, and `rows` behind it."""
@@ -241,7 +241,7 @@ async def send_version(
         await _send_rows(rows, stream)
 
 
-async def _send_rows(rows: RowsAhead, stream: Stream) -> None:
+async def _send_rows(rows: RowsAhead, stream: ServerStream) -> None:
     for parts in rows.messages():
         await stream.send(parts)
 

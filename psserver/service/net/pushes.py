@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 
 from psserver.receipts import Claim
 from psserver.service.errors import aborted, invalid, precondition
-from psserver.service.guard.calls import Caller
+from psserver.service.guard.calls import CallPeer
 from psserver.service.net.registration import Call
 from psserver.service.net.rows import RowsBehind
-from psserver.service.net.streams import Chunks, Stream, request_in
+from psserver.service.net.streams import RequestChunks, ServerStream, request_in
 from psserver.service.pools import LARGE_PASS
 from psserver.service.store.host import ShardHost
 from psserver.service.store.shared_memory import Attachment
 from psserver.shard import Shard
 from psserver.shard.staging import Slot
-from pswire.model.groups import Part
+from pswire.model.groups import GroupPart
 from pswire.model.rows import WantedRows
 from pswire.patience import CHUNK_SECONDS
 from pswire.transport.codecs import BFLOAT16, FLOAT32, Codec, Elementwise, WireDtypeError
@@ -69,7 +69,7 @@ class _PlainDecoder:
 class _PartDecoder:
     """Decodes one group of rows, which lies in several places. The rest of the payload is zero."""
 
-    def __init__(self, shard: Shard, codec: Codec, slot: Slot, part: Part) -> None:
+    def __init__(self, shard: Shard, codec: Codec, slot: Slot, part: GroupPart) -> None:
         self._shard, self._slot, self._part = shard, slot, part
         self._values = np.empty(part.layout.elements, np.float32)
         self._decoder = codec.decoder(part.layout, self._values)
@@ -86,7 +86,7 @@ class _PartDecoder:
         return self._shard.checks.measure(self._slot, 0, self._slot.values.size)
 
 
-def _decoder(shard: Shard, codec: Codec, slot: Slot, part: Part) -> _Decoder:
+def _decoder(shard: Shard, codec: Codec, slot: Slot, part: GroupPart) -> _Decoder:
     if part.rows is not None:
         return _PartDecoder(shard, codec, slot, part)
     if isinstance(codec, Elementwise) and codec in _FUSED:
@@ -97,7 +97,7 @@ def _decoder(shard: Shard, codec: Codec, slot: Slot, part: Part) -> _Decoder:
 class _Incoming:
     """A payload on its way into its staging slot."""
 
-    def __init__(self, host: ShardHost, shard: Shard, codec: Codec, part: Part, slot: Slot) -> None:
+    def __init__(self, host: ShardHost, shard: Shard, codec: Codec, part: GroupPart, slot: Slot) -> None:
         """`part`: of the server's part of the model, which the payload is of."""
         self._host, self._shard, self._codec, self._part, self._slot = host, shard, codec, part, slot
         self._total, self._received = codec.size(part.layout), 0
@@ -105,7 +105,7 @@ class _Incoming:
         # thread once.
         self._pending: memoryview | None = None
 
-    async def receive(self, chunks: Chunks) -> None:
+    async def receive(self, chunks: RequestChunks) -> None:
         """Decode all of the payload. Raises Refused."""
         self._decoder = _decoder(self._shard, self._codec, self._slot, self._part)
         while self._received < self._total:
@@ -163,8 +163,8 @@ class _Incoming:
 async def staged(
     host: ShardHost,
     header: shard_pb2.PushHeader,
-    chunks: Chunks,
-    caller: Caller,
+    chunks: RequestChunks,
+    caller: CallPeer,
     attachment: Attachment | None = None,
 ) -> tuple[Slot, WantedRows]:
     """Receive a payload and the rows behind it; return its slot, and the rows wanted with the next grant.
@@ -210,7 +210,7 @@ async def staged(
 
 
 async def pass_over(
-    host: ShardHost, header: shard_pb2.PushHeader, chunks: Chunks, attachment: Attachment | None
+    host: ShardHost, header: shard_pb2.PushHeader, chunks: RequestChunks, attachment: Attachment | None
 ) -> None:
     """Receive what follows a push of a settled ticket, and forget it. The member was admitted. Raises Refused."""
     shard = host.state.shard
@@ -221,9 +221,9 @@ async def pass_over(
         left -= max(1, (await chunks.next()).nbytes)
 
 
-def chunks_of(host: ShardHost, stream: Stream, first: memoryview | None) -> Chunks:
+def chunks_of(host: ShardHost, stream: ServerStream, first: memoryview | None) -> RequestChunks:
     """Return the chunks of a request of Exchange."""
-    return Chunks(stream, shard_pb2.ExchangeRequest, first, _patience(host), alone=False)
+    return RequestChunks(stream, shard_pb2.ExchangeRequest, first, _patience(host), alone=False)
 
 
 def _patience(host: ShardHost) -> float:
@@ -245,7 +245,7 @@ class PushRpc:
         request, first = request_in(shard_pb2.PushRequest, received)
         if not request.HasField("header"):
             raise invalid("expected a PushRequest with a header first, got none")
-        chunks = Chunks(call, shard_pb2.PushRequest, first, _patience(self._host), alone=True)
+        chunks = RequestChunks(call, shard_pb2.PushRequest, first, _patience(self._host), alone=True)
         slot, _ = await staged(self._host, request.header, chunks, call.caller)
         await call.reply(shard_pb2.PushReply(receipt=await self._host.receipt(slot)))
 

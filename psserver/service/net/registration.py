@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from psserver.service.errors import Code, Refused, invalid
+from psserver.service.errors import Code, RequestRefused, invalid
 from psserver.service.guard.authorization import Authorizer, address_of, unproven
-from psserver.service.guard.calls import Caller, Watch
+from psserver.service.guard.calls import CallPeer, Watch
 from psserver.service.net.loop import loop_time
 from pswire.bounds import LARGEST, MESSAGE_BYTES, BoundError, check
 from pswire.security.proof import LENGTH, Challenge, ProofError
@@ -67,7 +67,7 @@ def bounded(message: Any) -> Any:
     return message
 
 
-async def abort(context: "Context", refused: Refused) -> None:
+async def abort(context: "Context", refused: RequestRefused) -> None:
     """End the call with that status. gRPC keeps the exception that it raises here in a cycle with the frames that it
     passes, so it must be raised behind the method, where no request is at hand."""
     await context.abort(_STATUS[refused.code], clipped(refused.message))
@@ -96,7 +96,7 @@ class Call:
     """
 
     context: "Context"
-    caller: Caller
+    caller: CallPeer
     watch: Watch
     patience: Callable[[int], float]
     most: int = MESSAGE_BYTES
@@ -170,7 +170,7 @@ class Call:
         self.context.add_done_callback(lambda _: function())  # type: ignore[arg-type]
 
 
-class Registration:
+class MethodHandlers:
     """Makes handlers of methods. `watch` enforces the deadlines of every call, `patience` is that of `Call`, and
     `authorizer` decides who may call.
 
@@ -207,15 +207,15 @@ class Registration:
 
     async def _called(
         self, path: str, function: Callable[[Call], Awaitable[None]], context: "Context"
-    ) -> Refused | None:
+    ) -> RequestRefused | None:
         """Serve a call; return the refusal that it is to end with, if any, which keeps nothing of the call."""
         task = asyncio.current_task()
         assert task is not None
         try:
             peer = self._authorizer.admit(path, context)
-        except Refused as refused:
+        except RequestRefused as refused:
             return refused.afresh()
-        calling = Caller(task.cancel, peer=peer, address=address_of(context.peer()))
+        calling = CallPeer(task.cancel, peer=peer, address=address_of(context.peer()))
         with self._watch.watching(calling) as caller:
             most = LARGEST.get(path, MESSAGE_BYTES)
             call = Call(context, caller, self._watch, self._patience, most)
@@ -227,13 +227,13 @@ class Registration:
         function: Callable[[Call], Awaitable[None]],
         call: Call,
         task: "asyncio.Task[Any]",
-    ) -> Refused | None:
+    ) -> RequestRefused | None:
         try:
             call.challenge = self._authorizer.challenge(path, call.context)
             if call.challenge is not None:
                 await call.context.send_initial_metadata(call.challenge.answer)
             await function(call)
-        except Refused as refused:
+        except RequestRefused as refused:
             return refused.afresh()
         except asyncio.CancelledError:
             if call.caller.writing is not None or not call.caller.cut_off:
@@ -241,7 +241,7 @@ class Registration:
                 # without one makes the transport free what it holds for it.
                 raise
             task.uncancel()
-            return Refused(Code.CANCELLED, "the server ended this call")
+            return RequestRefused(Code.CANCELLED, "the server ended this call")
         return None
 
     def unary(

@@ -8,7 +8,7 @@ import numpy as np
 
 from psserver.service.errors import aborted, exhausted, invalid
 from psserver.service.guard.memory import MORE_ROOM
-from psserver.service.net.streams import Chunks
+from psserver.service.net.streams import RequestChunks
 from psserver.service.store.host import ShardHost
 from psserver.shard import Shard
 from psserver.shard.staging import Slot
@@ -63,7 +63,7 @@ class RowsBehind:
             raise invalid(wrong)
         return cls(host, shard, format)
 
-    async def receive(self, chunks: Chunks) -> tuple[Rows, WantedRows]:
+    async def receive(self, chunks: RequestChunks) -> tuple[Rows, WantedRows]:
         """Return rows and wanted keys, checked. Raises Refused."""
         total, memory = self.format.nbytes, self.host.memory
         refusal = memory.take(total)

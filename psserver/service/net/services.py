@@ -12,8 +12,8 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from psserver.service.errors import Code, Refused, invalid
-from psserver.service.net.registration import Call, Registration
+from psserver.service.errors import Code, RequestRefused, invalid
+from psserver.service.net.registration import Call, MethodHandlers
 from pswire.v1 import coordinator_pb2, shard_pb2
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ NAMES = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 class Parsed:
     """A stand-in for `server` to which generated functions add methods; `rpc` makes their handlers."""
 
-    def __init__(self, server: grpc.aio.Server, rpc: Registration) -> None:
+    def __init__(self, server: grpc.aio.Server, rpc: MethodHandlers) -> None:
         self._server, self._rpc = server, rpc
 
     def add_generic_rpc_handlers(self, handlers: Sequence[object]) -> None:
@@ -73,7 +73,7 @@ class ServicerContext:
         await self._call.reply(reply)
 
     async def abort(self, code: grpc.StatusCode, details: str = "") -> None:
-        raise Refused(Code(code.value[0]), details)
+        raise RequestRefused(Code(code.value[0]), details)
 
 
 async def _messages(parse: Callable[[bytes], Any], call: Call) -> AsyncIterator[Any]:
@@ -98,7 +98,7 @@ COORDINATOR = coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"]
 SHARD = shard_pb2.DESCRIPTOR.services_by_name["Shard"]
 
 
-def methods(service: ServiceDescriptor, rpc: Registration, *served: object) -> "Methods":
+def methods(service: ServiceDescriptor, rpc: MethodHandlers, *served: object) -> "Methods":
     """Make a handler for each method of a service, from the coroutine of its name in one of `served`.
 
     `GatherEpoch` is ``gather_epoch``. If there is a ``parse_gather_epoch``, it parses a unary method's request.
@@ -124,7 +124,9 @@ def methods(service: ServiceDescriptor, rpc: Registration, *served: object) -> "
     return found
 
 
-async def add_services(server: grpc.aio.Server, services: "dict[str, Methods]", rpc: Registration) -> Health:
+async def add_services(
+    server: grpc.aio.Server, services: "dict[str, Methods]", rpc: MethodHandlers
+) -> Health:
     """Register `services` by name, and gRPC's own health and reflection; return the health service."""
     for name, methods in services.items():
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, methods),))

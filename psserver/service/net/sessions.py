@@ -6,10 +6,10 @@ import logging
 import grpc
 
 from psserver.coordinator.terms import Extent
-from psserver.service.errors import Refused, invalid, precondition
+from psserver.service.errors import RequestRefused, invalid, precondition
 from psserver.service.guard.limits import JOIN
-from psserver.service.guard.pace import Pace
-from psserver.service.job.job import Job
+from psserver.service.guard.pace import KeyedPace
+from psserver.service.job.job import ServedJob
 from psserver.service.job.outbox import Outbox
 from psserver.service.net.registration import Call, bounded, parsed
 from pswire import protocol
@@ -43,7 +43,7 @@ class FreeMessages:
 class SessionRpc:
     """The method Session. `pace`: of members."""
 
-    def __init__(self, job: Job, pace: Pace) -> None:
+    def __init__(self, job: ServedJob, pace: KeyedPace) -> None:
         self._job, self._pace = job, pace
 
     async def serve(self, call: Call) -> None:
@@ -106,7 +106,7 @@ class SessionRpc:
                     self._pace.spend(hello.worker)
                     # Further messages wait at their sender.
                     await outbox.ended(self._pace.wait(hello.worker))
-        except Refused as refused:
+        except RequestRefused as refused:
             outbox.put(protocol.Refusal(refused.message, fatal=True))
         except (grpc.aio.BaseError, grpc.RpcError) as error:
             # gRPC reports a broken stream this way.

@@ -7,13 +7,13 @@ import ssl
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, NamedTuple
 
-from psserver.service.errors import Code, Refused, exhausted
+from psserver.service.errors import Code, RequestRefused, exhausted
 from psserver.service.guard.authorization import Authorizer
 from psserver.service.guard.calls import Watch
 from psserver.service.guard.limits import CONNECTIONS
-from psserver.service.guard.pace import Pace
+from psserver.service.guard.pace import KeyedPace
 from psserver.service.net import bulk
-from psserver.service.net.connection import Connection
+from psserver.service.net.connection import SocketConnection
 from psserver.service.net.registration import clipped
 from psserver.service.net.tls_connection import TlsConnection
 from psserver.service.runtime import Runtime
@@ -44,7 +44,7 @@ FIRST_BYTES: Final = 4096
 LOOK_EVERY: Final = 1.0
 
 
-Serve = Callable[[Connection], Awaitable[None]]
+Serve = Callable[[SocketConnection], Awaitable[None]]
 
 
 class Guest(NamedTuple):
@@ -55,7 +55,7 @@ class Guest(NamedTuple):
 
 
 # Returns the guest that the first frame proves. Raises Refused for anybody else.
-Admit = Callable[[bytes, Connection], Awaitable[Guest]]
+Admit = Callable[[bytes, SocketConnection], Awaitable[Guest]]
 
 
 class SocketListener:
@@ -75,7 +75,7 @@ class SocketListener:
         contexts: Callable[[], ssl.SSLContext] | None = None,
         authorizer: Authorizer | None = None,
     ) -> None:
-        """`watch`, `patience`: as for `psserver.service.net.registration.Registration`. `contexts`: makes the TLS
+        """`watch`, `patience`: as for `psserver.service.net.registration.MethodHandlers`. `contexts`: makes the TLS
         context of a connection from another machine; None: no TLS. `authorizer`: says what a certificate may do,
         and counts failed handshakes under "handshake"."""
         self._admit = admit
@@ -91,11 +91,11 @@ class SocketListener:
         # By the first frame, which is good for one connection: what this server has told another one to send.
         self.expected: dict[bytes, Serve] = {}
         # All connections, and those that have proven themselves.
-        self._accepted: set[Connection] = set()
-        self._connections: dict[Connection, Guest] = {}
+        self._accepted: set[SocketConnection] = set()
+        self._connections: dict[SocketConnection, Guest] = {}
         self._looking: asyncio.TimerHandle | None = None
         self._authorizer = authorizer or Authorizer()
-        self._handshake_lines = Pace(1 / MINUTE, 1)
+        self._handshake_lines = KeyedPace(1 / MINUTE, 1)
         # A warning that nothing can be accepted was logged, and nothing was accepted since.
         self._pausing = False
         self._ending = False
@@ -119,7 +119,7 @@ class SocketListener:
         return self._port or 0
 
     @property
-    def connections(self) -> list[Connection]:
+    def connections(self) -> list[SocketConnection]:
         """Connections that have proven themselves."""
         return list(self._connections)
 
@@ -132,19 +132,21 @@ class SocketListener:
         """Open the port now rather than for the first worker. Raises SocketError."""
         self._port = self._listen_tcp()
 
-    async def dial(self, connect: Callable[[], Carrier]) -> Connection:
+    async def dial(self, connect: Callable[[], Carrier]) -> SocketConnection:
         """Return this server's end of a connection that it makes itself; `connect` may block. Raises as that, and
         OSError if the other end has closed it already."""
         connected = await self._threads.on_pool(connect)
         try:
-            return Connection(self._runtime.loop, connected, self._buffers, self._threads, "", self._patience)
+            return SocketConnection(
+                self._runtime.loop, connected, self._buffers, self._threads, "", self._patience
+            )
         except OSError:
             connected.close()
             raise
 
     def run(
         self,
-        connection: Connection,
+        connection: SocketConnection,
         task: Coroutine[Any, Any, object],
         ended: Callable[[BaseException | None], object],
     ) -> None:
@@ -238,15 +240,15 @@ class SocketListener:
         self._accepted.add(connection)
         connection.run(self._run(connection), lambda error: self._ended(connection, error))
 
-    def _connection(self, connected: socket.socket, address: str) -> Connection:
+    def _connection(self, connected: socket.socket, address: str) -> SocketConnection:
         loop, rest = self._runtime.loop, (self._buffers, self._threads, address, self._patience)
         if connected.family == socket.AF_UNIX or self._contexts is None:
-            return Connection(loop, connected, *rest)
+            return SocketConnection(loop, connected, *rest)
         return TlsConnection(loop, connected, self._contexts(), *rest)
 
     # One connection
 
-    async def _run(self, connection: Connection) -> None:
+    async def _run(self, connection: SocketConnection) -> None:
         # A connection counts as a stranger's until a member's claim is proven, so that what it sends gains nothing.
         with self._watch.watching(connection.caller), self._watch.unproven(connection.caller):
             refusal = await self._served(connection)
@@ -254,23 +256,23 @@ class SocketListener:
                 await connection.send([clipped(refusal.message).encode()], refusal.code)
                 await connection.drain(REFUSED_CLOSES)
 
-    async def _served(self, connection: Connection) -> Refused | None:
+    async def _served(self, connection: SocketConnection) -> RequestRefused | None:
         """Serve the connection to its end; return the refusal that ends it, if any."""
         try:
             guest = await self._proven(connection)
             if guest is not None:
                 await guest.serve(connection)
-        except Refused as refused:
+        except RequestRefused as refused:
             return refused.afresh()
         except SocketError:
             raise
         except Exception as error:
             # gRPC treats an exception of a method the same way.
             log.exception("an exchange failed", extra=event("exchange_failed"))
-            return Refused(Code.UNKNOWN, f"{type(error).__name__}: {error}")
+            return RequestRefused(Code.UNKNOWN, f"{type(error).__name__}: {error}")
         return None
 
-    async def _proven(self, connection: Connection) -> Guest | None:
+    async def _proven(self, connection: SocketConnection) -> Guest | None:
         """Return the guest that the first frame proves; None if none comes. Nothing else is read before it.
 
         Raises Refused for anybody else.
@@ -308,7 +310,7 @@ class SocketListener:
                 extra=event("connection_refused"),
             )
 
-    def _ended(self, connection: Connection, error: BaseException | None) -> None:
+    def _ended(self, connection: SocketConnection, error: BaseException | None) -> None:
         self._accepted.discard(connection)
         self._connections.pop(connection, None)
         if isinstance(error, SocketError):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from psserver.service.errors import invalid
-from psserver.service.guard.calls import Caller
+from psserver.service.guard.calls import CallPeer
 from psserver.service.net.registration import bounded
 from pswire.bounds import HEADER_BYTES
 from pswire.transport import frames
@@ -12,11 +12,11 @@ from pswire.transport.framed_socket import Parts
 from pswire.transport.frames import FrameError, Message
 
 
-class Stream(Protocol):
+class ServerStream(Protocol):
     """Messages both ways, in turn. `caller` is the other end."""
 
     @property
-    def caller(self) -> Caller: ...
+    def caller(self) -> CallPeer: ...
 
     async def receive(self) -> Message | None:
         """Return the next message, valid until the one after it; None at the end of the stream."""
@@ -48,14 +48,14 @@ def request_in(kind: Any, received: Message) -> tuple[Any, memoryview | None]:
     return bounded(request), chunk
 
 
-class Chunks:
+class RequestChunks:
     """The chunks of one request, in order: `first`, which came with it, and those that follow it on its stream.
 
     `kind`: of the stream's messages. `seconds`: that the peer may take for each. `alone`: no other request comes.
     """
 
     def __init__(
-        self, stream: Stream, kind: Any, first: memoryview | None, seconds: float, alone: bool
+        self, stream: ServerStream, kind: Any, first: memoryview | None, seconds: float, alone: bool
     ) -> None:
         self._stream, self._kind, self._seconds, self._alone = stream, kind, seconds, alone
         self._first = first
@@ -69,7 +69,7 @@ class Chunks:
             return self._chunk(await self._stream.receive())
 
     async def many(self, take: Callable[[memoryview], bool]) -> None:
-        """Pass chunks that arrive without a pause to `take`, as `Stream.receive_many` does. Raises Refused."""
+        """Pass chunks that arrive without a pause to `take`, as `ServerStream.receive_many` does. Raises Refused."""
         with self._stream.caller.within(self._seconds):
             await self._stream.receive_many(lambda received: take(self._chunk(received)))
 

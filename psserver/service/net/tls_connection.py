@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from psserver.service.net.bulk import Buffers
-from psserver.service.net.connection import Connection
+from psserver.service.net.connection import SocketConnection
 from psserver.service.pools import Pool
 from pswire.transport.framed_socket import SocketError
 from pswire.transport.tls_socket import TlsSocket
@@ -15,8 +15,8 @@ from pswire.transport.tls_socket import TlsSocket
 _HANDSHAKE: Final = "handshake"
 
 
-class TlsConnection(Connection):
-    """A `Connection` whose task awaits `handshake` first.
+class TlsConnection(SocketConnection):
+    """A `SocketConnection` whose task awaits `handshake` first.
 
     The loop watches the plain socket. Bytes that TLS still holds after a turn are read in a later turn, so that other
     connections come first.

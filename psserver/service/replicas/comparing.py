@@ -7,8 +7,8 @@ from typing import Final
 
 from psserver.coordinator import Coordinator
 from psserver.records import StateError
-from psserver.replication import Config, Member
-from psserver.replication.digests import Comparison, Difference
+from psserver.replication import Config, SyncMember
+from psserver.replication.digests import Comparison, CopyDifference
 from psserver.replication.messages import Differs
 from psserver.service.replicas.shell import Shell
 from psserver.service.replicas.transfer import digest_of, digested, first_difference
@@ -77,7 +77,7 @@ class Comparing:
 
     def theirs(self, sender: int, told: shard_pb2.VersionDigest) -> None:
         """Take a follower's digest."""
-        replica, member = self._shell.replica, Member(sender, told.incarnation)
+        replica, member = self._shell.replica, SyncMember(sender, told.incarnation)
         if replica.leads and told.epoch == replica.synced and member in replica.disk.config.members:
             found = self._comparison.theirs(member, told.version, told.digest)
             if found is not None:
@@ -87,7 +87,7 @@ class Comparing:
         """Forget copies that are none any more."""
         self._comparison.keep(config.members)
 
-    def _differ(self, found: Difference) -> None:
+    def _differ(self, found: CopyDifference) -> None:
         shard, server = self._host.state.shard, found.member.server
         assert shard is not None
         if found.own[:DECIDED] != found.theirs[:DECIDED]:

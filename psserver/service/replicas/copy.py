@@ -9,10 +9,10 @@ from typing import Any, Final
 from psserver import receipts
 from psserver.coordinator import JobState, JobTerms
 from psserver.optimizers import build as build_optimizer
-from psserver.replication import Config, Member
-from psserver.service.errors import Refused
+from psserver.replication import Config, SyncMember
+from psserver.service.errors import RequestRefused
 from psserver.service.job.agreement import Agreement
-from psserver.service.job.job import Job
+from psserver.service.job.job import ServedJob
 from psserver.service.job.joining import JobModel
 from psserver.service.job.run_log import RunLog
 from psserver.service.life.settings import ServerSettings
@@ -28,7 +28,7 @@ from psserver.service.replicas.same import OWN, check_folder, check_same, descri
 from psserver.service.replicas.saving import named as named_saver
 from psserver.service.replicas.saving import saver_of
 from psserver.service.replicas.shell import Shell
-from psserver.service.replicas.transfer import Whole
+from psserver.service.replicas.transfer import WholeCopy
 from psserver.service.store.checkpoints import Checkpoints
 from psserver.service.store.resume_point import ResumePoint
 from pswire.addresses import Address
@@ -50,7 +50,7 @@ LEAST_PATIENCE: Final = 60.0
 PATIENCE: Final = 3600.0
 
 
-class Copy(Holding):
+class LogCopy(Holding):
     """The server's side of the job's log, on a server that has a copy. The loop's thread owns it.
 
     `job`: None before the log has begun, or a copy has come. `generation`: how often all servers began anew. `where`:
@@ -70,10 +70,10 @@ class Copy(Holding):
         super().__init__(host, shell, changed, described(settings))
         self._settings, self._announce = settings, announce
         self._generation, self._where = generation, where
-        self.job: Job | None = None
+        self.job: ServedJob | None = None
         self._decider: ReplicatedDecider | None = None
         # Who saves what the item orders that is executed now: as the primary chose, or as the item says.
-        self._saver: Member | int = shell.replica.server
+        self._saver: SyncMember | int = shell.replica.server
 
     @property
     def _begun(self) -> bool:
@@ -116,7 +116,7 @@ class Copy(Holding):
 
     # Following
 
-    async def _take_up(self, whole: Whole) -> int:
+    async def _take_up(self, whole: WholeCopy) -> int:
         about = whole.about
         state = JobState.read(about["coordinator"])
         self._begin_following(about, self._new_log(state.entries, state.version, pending_of(about)))
@@ -174,7 +174,7 @@ class Copy(Holding):
         known = job.agreement
         try:
             JobModel(job.decider, self._announce).hold(plan, optimizer, deltas_numbered(message.deltas))
-        except Refused as refused:
+        except RequestRefused as refused:
             raise RuntimeError(refused.message) from refused
         known.plan, known.optimizer = plan, optimizer
 
@@ -195,7 +195,7 @@ class Copy(Holding):
             job.decider.checkpoints.succeed(self._decider.coordinator.state.saved_version)
         self._changed()
 
-    def _make(self, settings: ServerSettings, run_log: RunLog, secret: bytes) -> Job:
+    def _make(self, settings: ServerSettings, run_log: RunLog, secret: bytes) -> ServedJob:
         self._decider = ReplicatedDecider(
             Agreement(settings.terms, settings.policy, settings.optimizer),
             self._host,
@@ -207,7 +207,7 @@ class Copy(Holding):
             stable=self.stable,
             saves=self._saves,
         )
-        job = self.job = Job(self._decider, self._announce, settings.security)
+        job = self.job = ServedJob(self._decider, self._announce, settings.security)
         self._decider.decided, self._decider.made = self.comparing.decided, self.comparing.made
         self._host.open(settings.terms.job, secret)
         job.routes.followers += self._followers(job, secret)
@@ -228,7 +228,7 @@ class Copy(Holding):
             )
         return job
 
-    def _followers(self, job: Job, secret: bytes) -> list[PartFollower]:
+    def _followers(self, job: ServedJob, secret: bytes) -> list[PartFollower]:
         """Return the streams to the other parts, which begin when this server leads."""
         settings, decider, parts = self._settings, job.decider, job.terms.servers
         assert isinstance(decider, ReplicatedDecider)

@@ -9,11 +9,11 @@ from psserver.coordinator import Coordinator, Input, Output
 from psserver.coordinator.inputs import Disconnected, Opened
 from psserver.coordinator.terms import Stopped
 from psserver.records import StateError
-from psserver.service.job.decider import Decider, Failure, ordered_checkpoint
+from psserver.service.job.decider import Decider, JobFailure, ordered_checkpoint
 from psserver.service.job.log_file import LogError, TakenOverError
 from psserver.service.replicas import inputs
 from psserver.service.replicas.followers import PartFollower
-from psserver.service.replicas.inputs import Configured, Held, Noted
+from psserver.service.replicas.inputs import Configured, HeldEntries, Noted
 from pswire import protocol
 from pswire.exits import ExitCode
 from pswire.logs.events import event
@@ -173,7 +173,7 @@ class ReplicatedDecider(Decider):
     def _told(self) -> list[Noted]:
         """Return how many entries the copies of each other part have, for a server that may lead next."""
         followers = self.routes.followers
-        return [Held([each.executed for each in followers])] if followers else []
+        return [HeldEntries([each.executed for each in followers])] if followers else []
 
     def _captured(self) -> Callable[[], dict[str, Any]]:
         """Return what gives the present state later, or raises StateError as it would now."""
@@ -233,7 +233,7 @@ class ReplicatedDecider(Decider):
     def fail(self, reason: str, code: ExitCode) -> None:
         """End the job, but for one that another server goes on with: its workers hear nothing from this one."""
         if code == TakenOverError.code:
-            self.failure = Failure(reason, code)
+            self.failure = JobFailure(reason, code)
             self._end()
         else:
             super().fail(reason, code)
@@ -268,7 +268,7 @@ class ReplicatedDecider(Decider):
                 self.model = shard_pb2.Configure.FromString(each.model)
                 configure(self.model)
                 self._models.append(self.model)
-            elif isinstance(each, Held):
+            elif isinstance(each, HeldEntries):
                 for follower, entries in zip(self._followers(), each.entries, strict=True):
                     follower.hold(entries)
             else:

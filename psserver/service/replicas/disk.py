@@ -13,7 +13,7 @@ from typing import IO, Any, Final
 
 from psserver.checkpoint import UnwritableError, files
 from psserver.checkpoint.disk import RealDisk
-from psserver.replication import Config, Disk, Member
+from psserver.replication import Config, StableMemory, SyncMember
 from psserver.service.job.log_file import LogError
 from pswire.exits import ExitCode
 
@@ -40,9 +40,9 @@ class Remembered:
 
     generation: int
     incarnation: int
-    disks: tuple[Disk, ...]
+    disks: tuple[StableMemory, ...]
 
-    def with_promise(self, log: int, disk: Disk) -> "Remembered":
+    def with_promise(self, log: int, disk: StableMemory) -> "Remembered":
         """Return this with another promise in that log."""
         return replace(self, disks=(*self.disks[:log], disk, *self.disks[log + 1 :]))
 
@@ -179,15 +179,15 @@ class Promises:
         return None
 
 
-def _written(disk: Disk) -> dict[str, Any]:
+def _written(disk: StableMemory) -> dict[str, Any]:
     config = disk.config
     members = [[each.server, each.incarnation] for each in config.members]
     described = {"epoch": config.epoch, "primary": config.primary, "members": members, "base": config.base}
     return {"promised": disk.promised, "config": described}
 
 
-def _promise(found: Mapping[str, Any]) -> Disk:
+def _promise(found: Mapping[str, Any]) -> StableMemory:
     config = found["config"]
-    members = tuple(Member(*map(int, each)) for each in config["members"])
+    members = tuple(SyncMember(*map(int, each)) for each in config["members"])
     made = Config(int(config["epoch"]), int(config["primary"]), members, int(config["base"]))
-    return Disk(int(found["promised"]), made)
+    return StableMemory(int(found["promised"]), made)

@@ -13,7 +13,7 @@ from typing import Final
 from psserver.order_messages import ORDERS
 from psserver.service.job.follower import Follower
 from psserver.service.runtime import Runtime
-from psserver.shard import Made
+from psserver.shard import VersionMade
 from pswire import running
 from pswire.addresses import Address
 from pswire.security.credentials import NO_TLS, Credentials
@@ -44,7 +44,7 @@ class PartFollower(Follower):
         patience: float,
         credentials: Credentials = NO_TLS,
         on_lost: Callable[[int, str, str], None] = lambda _, __, ___: None,
-        on_executed: Callable[[int, Made], None] = lambda _, __: None,
+        on_executed: Callable[[int, VersionMade], None] = lambda _, __: None,
     ) -> None:
         super().__init__(
             *(part, _NOWHERE, shard_pb2.Open(), worker_timeout, runtime, on_lost, on_executed),

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from psserver.records import StateError
-from psserver.replication.pace import Rate
+from psserver.replication.pace import CopyRate
 from psserver.service.net.loop import settle
 from psserver.service.pools import LARGE_PASS
 from psserver.service.replicas.lending import Lent
-from psserver.service.replicas.link import Link
-from psserver.service.replicas.transfer import RATE, CopyError, Whole, digest_of
+from psserver.service.replicas.link import ServerLink
+from psserver.service.replicas.transfer import RATE, CopyError, WholeCopy, digest_of
 from psserver.service.store.executor import Question
 from psserver.service.store.host import ShardHost
 from psserver.shard import Shard, ShardState, copied
@@ -129,7 +129,7 @@ class Giving:
 
     def __init__(
         self,
-        links: Mapping[int, Link],
+        links: Mapping[int, ServerLink],
         settings: str,
         refused: Callable[[int], object],
         takes: Callable[[int], bool],
@@ -199,11 +199,11 @@ class Giving:
     async def _give(
         self, to: int, at: int, epoch: int, about: dict[str, Any], given: Given, capture: Capture
     ) -> None:
-        link, rate, began = self._links[to], Rate(RATE, running.now()), running.now()
+        link, rate, began = self._links[to], CopyRate(RATE, running.now()), running.now()
         shard, arrays = await capture.copy(near=link.reads)
         await given.host.runtime.passes.on_pool(given.sync)
         nbytes = sum(nbytes for *_, nbytes in shard.get("lent", {}).values())
-        for piece in Whole(at, {**about, **shard}, arrays).pieces(epoch):
+        for piece in WholeCopy(at, {**about, **shard}, arrays).pieces(epoch):
             await asyncio.sleep(rate.send(len(piece.data), running.now()))
             if not await link.carry(shard_pb2.ReplicatePart(copy=piece)):
                 return

@@ -17,7 +17,7 @@ from psserver.service.replicas.giving import Given, Giving
 from psserver.service.replicas.learning import Arrival
 from psserver.service.replicas.saving import Saving
 from psserver.service.replicas.shell import Shell
-from psserver.service.replicas.transfer import CopyError, Whole
+from psserver.service.replicas.transfer import CopyError, WholeCopy
 from pswire import running
 from pswire.logs.events import event
 from pswire.transport.segments import SegmentError
@@ -75,7 +75,7 @@ class Holding(ABC):
         """Execute an item that another server took."""
 
     @abstractmethod
-    async def _take_up(self, whole: Whole) -> int:
+    async def _take_up(self, whole: WholeCopy) -> int:
         """Restore from a copy; return its version."""
 
     @abstractmethod

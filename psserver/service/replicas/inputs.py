@@ -16,13 +16,13 @@ class Configured:
 
 
 @value
-class Held:
+class HeldEntries:
     """How many entries the copies of each other part have, for a server that may lead next."""
 
     entries: Sequence[int]
 
 
-Noted = tuple[float, Input] | Configured | Held
+Noted = tuple[float, Input] | Configured | HeldEntries
 """An input with its time, or what others than the coordinator take between two of them."""
 
 
@@ -32,7 +32,7 @@ def encode(noted: Sequence[Noted], now: float) -> bytes:
     for each in noted:
         if isinstance(each, Configured):
             plain.append({"configured": each.model.hex()})
-        elif isinstance(each, Held):
+        elif isinstance(each, HeldEntries):
             plain.append({"held": list(each.entries)})
         else:
             plain.append([each[0], inputs.encode(each[1])])
@@ -49,5 +49,5 @@ def _read(plain: Any) -> Noted:
     if isinstance(plain, list):
         return float(plain[0]), inputs.decode(plain[1])
     if "held" in plain:
-        return Held([int(each) for each in plain["held"]])
+        return HeldEntries([int(each) for each in plain["held"]])
     return Configured(bytes.fromhex(plain["configured"]))

@@ -6,16 +6,16 @@ from typing import Any
 
 from psserver.coordinator import Coordinator, JobState
 from psserver.decisions.counting import Pending
-from psserver.service.job.job import Job
+from psserver.service.job.job import ServedJob
 from psserver.service.replicas.deciding import ReplicatedDecider
 from psserver.service.replicas.followers import PartFollower
 from psserver.service.replicas.learning import restore
 from psserver.service.replicas.same import named
-from psserver.service.replicas.transfer import Whole
+from psserver.service.replicas.transfer import WholeCopy
 from pswire.v1 import shard_pb2
 
 
-def about_job(job: Job, decider: ReplicatedDecider) -> dict[str, Any]:
+def about_job(job: ServedJob, decider: ReplicatedDecider) -> dict[str, Any]:
     """Return everything but the shard, and the orders that other parts may lack. Raises StateError for a policy that
     cannot be saved."""
     model = b"" if decider.model is None else decider.model.SerializeToString()
@@ -49,7 +49,7 @@ def pending_of(about: Mapping[str, Any]) -> Pending:
 
 
 async def take_up(
-    whole: Whole, state: JobState, job: Job, configure: Callable[[shard_pb2.Configure], None]
+    whole: WholeCopy, state: JobState, job: ServedJob, configure: Callable[[shard_pb2.Configure], None]
 ) -> None:
     """Restore a new job from a copy; `state`: the coordinator's in it. `configure` makes the shard.
 

@@ -1,7 +1,7 @@
 """A server without a copy is given one, and takes it up."""
 
 from psserver.service.guard.memory import Memory
-from psserver.service.replicas.transfer import Arriving, CopyError, Whole, digest_of, first_difference
+from psserver.service.replicas.transfer import ArrivingCopy, CopyError, WholeCopy, digest_of, first_difference
 from psserver.shard import Shard, ShardState
 from pswire.v1 import shard_pb2
 
@@ -11,7 +11,7 @@ class Arrival:
 
     def __init__(self, memory: Memory) -> None:
         self._memory, self._taken = memory, 0
-        self._arriving: Arriving | None = None
+        self._arriving: ArrivingCopy | None = None
         self.here = False
 
     @property
@@ -27,11 +27,11 @@ class Arrival:
             refusal = self._memory.take(2 * piece.bytes)
             if refusal is not None:
                 raise CopyError(f"there is no memory for a copy: {refusal}")
-            self._taken, self._arriving = 2 * piece.bytes, Arriving(piece)
+            self._taken, self._arriving = 2 * piece.bytes, ArrivingCopy(piece)
         if self._arriving is not None:
             self.here = self._arriving.take(piece)
 
-    def read(self) -> Whole:
+    def read(self) -> WholeCopy:
         """Return the copy. From any thread. Raises CopyError for a damaged one."""
         assert self._arriving is not None
         return self._arriving.read()
@@ -43,7 +43,7 @@ class Arrival:
         self._taken = 0
 
 
-def restore(shard: Shard, whole: Whole) -> None:
+def restore(shard: Shard, whole: WholeCopy) -> None:
     """Restore a new shard from a copy. Raises StateError, CopyError for a version that is not the primary's, and what a
     damaged copy leads to: ValueError, KeyError, TypeError."""
     about = whole.about

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import grpc
 
 from psserver.replication.messages import Append, Item, Message, merged
-from psserver.service.net.connection import Connection
+from psserver.service.net.connection import SocketConnection
 from psserver.service.net.loop import settle
 from psserver.service.net.sockets import SocketListener
 from psserver.service.replicas import wire
@@ -61,7 +61,7 @@ class _About(NamedTuple):
 Waiting = _Carried | _About | shard_pb2.ReplicatePart
 
 
-class Link:
+class ServerLink:
     """The connection on which this server sends to another one. The loop's thread owns it.
 
     `greet`: returns the greeting; `address`: the other server's, as known now. `sockets`: None to use gRPC alone.
@@ -274,7 +274,7 @@ class Link:
                 task.cancel()
             await asyncio.gather(sending, reading, return_exceptions=True)
 
-    async def _over_socket(self, call: Any, connection: Connection) -> None:
+    async def _over_socket(self, call: Any, connection: SocketConnection) -> None:
         """Send over the connection, until that or the stream on which it was offered ends."""
         assert self._sockets is not None
         self._wake = connection.wake
@@ -299,7 +299,7 @@ class Link:
 
     async def _dialled(
         self, offer: shard_pb2.Attached, address: Address, credentials: Credentials
-    ) -> Connection | None:
+    ) -> SocketConnection | None:
         if self._sockets is None or not offer.token:
             return None
         try:

@@ -9,14 +9,14 @@ from importlib.metadata import version
 from typing import Final, NamedTuple
 
 from psserver.replication.messages import Item, Message
-from psserver.service.errors import Refused, invalid, precondition, unavailable
-from psserver.service.net.connection import Connection
+from psserver.service.errors import RequestRefused, invalid, precondition, unavailable
+from psserver.service.net.connection import SocketConnection
 from psserver.service.net.loop import settle
 from psserver.service.net.registration import Call, bounded, parsed
 from psserver.service.net.sockets import SocketListener
 from psserver.service.replicas import wire
 from psserver.service.replicas.bodies import Bodies, Body, Lies, Overwritten
-from psserver.service.replicas.link import Link
+from psserver.service.replicas.link import ServerLink
 from psserver.service.store.shared_memory import from_wire, to_wire
 from pswire.addresses import Address, parse_address
 from pswire.bounds import HEADER_BYTES
@@ -34,7 +34,7 @@ VERSION: Final = version("paramserver")
 LEADERS: Final = frozenset(("piece", "copy"))
 
 
-class Listener(NamedTuple):
+class LogListener(NamedTuple):
     """Who is told what comes in: a message about the log of a part, with the items that came before it; a broken
     stream; the job's end; a piece of a copy; a follower's digest of a version; a request, before its parts are taken,
     with whether only a server that leads sends such; a follower's part of a checkpoint; and that workers do not
@@ -58,8 +58,8 @@ class Arriving:
 
     sender: int
     over: asyncio.Future[None]
-    connection: Connection | None = None
-    refused: Refused | None = None
+    connection: SocketConnection | None = None
+    refused: RequestRefused | None = None
     # Items of which pieces are missing.
     items: dict[Item, bytearray] = field(default_factory=dict)
 
@@ -75,7 +75,7 @@ class Links:
         self,
         server: int,
         hosts: Sequence[Address],
-        listener: Listener,
+        listener: LogListener,
         generation: int = 0,
         bodies: Bodies | None = None,
         sockets: SocketListener | None = None,
@@ -92,7 +92,7 @@ class Links:
         # The stream that each server began last.
         self._newest: dict[int, Arriving] = {}
 
-    def _link(self, server: int) -> Link:
+    def _link(self, server: int) -> ServerLink:
         def greet() -> shard_pb2.Greeting:
             return shard_pb2.Greeting(
                 task_index=self._server,
@@ -103,7 +103,7 @@ class Links:
                 version=self.version,
             )
 
-        return Link(server, greet, lambda: self.hosts[server], self._bodies, self.sockets)
+        return ServerLink(server, greet, lambda: self.hosts[server], self._bodies, self.sockets)
 
     def start(self, timeout: float, credentials: Credentials) -> None:
         """Begin to connect, within the running loop."""
@@ -182,13 +182,13 @@ class Links:
             # A batch of large items would keep everything else from running for seconds.
             await asyncio.sleep(0)
 
-    async def _frames(self, stream: Arriving, connection: Connection) -> None:
+    async def _frames(self, stream: Arriving, connection: SocketConnection) -> None:
         stream.connection = connection
         try:
             await connection.send((shard_pb2.Attached().SerializeToString(),))
             while (frame := await connection.receive()) is not None:
                 self._take_all(stream, bytes(frame))
-        except Refused as refused:
+        except RequestRefused as refused:
             stream.refused = refused.afresh()
             raise
         finally:

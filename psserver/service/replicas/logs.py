@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from psserver.checkpoint.resumption import AUTO
-from psserver.replication import Config, Disk, Replica, begin, first_config, restart
+from psserver.replication import Config, Replica, StableMemory, begin, first_config, restart
 from psserver.replication.configuration import COPIES
 from psserver.replication.losing import lost
 from psserver.replication.messages import Message
@@ -136,7 +136,7 @@ class Logs:
         members = holders(part)
         first = first_config(members[:1] if from_checkpoint and not part else members, self.generation)
         if self.server in members and all(each.server != self.server for each in first.members):
-            return restart(self.server, self.servers, 0, True, Disk(first.epoch, first))
+            return restart(self.server, self.servers, 0, True, StableMemory(first.epoch, first))
         return begin(self.server, self.servers, first)
 
     def primary(self, part: int) -> int:
@@ -165,8 +165,8 @@ class Logs:
             )
             self.shells.append(shell)
 
-    def _keeps(self, part: int) -> Callable[[Disk], None]:
-        def keep(disk: Disk) -> None:
+    def _keeps(self, part: int) -> Callable[[StableMemory], None]:
+        def keep(disk: StableMemory) -> None:
             self._remembered = self._remembered.with_promise(part, disk)
             self.persist()
 

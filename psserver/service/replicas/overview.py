@@ -8,7 +8,7 @@ from psserver.replication import ReplicationError, majority
 from psserver.replication.configuration import COPIES
 from psserver.replication.messages import Stand
 from psserver.service.errors import precondition
-from psserver.service.replicas.copy import Copy
+from psserver.service.replicas.copy import LogCopy
 from psserver.service.replicas.followers import PartFollower
 from psserver.service.replicas.logs import Logs, holders, part_held
 from psserver.service.replicas.part import PartCopy
@@ -39,7 +39,7 @@ class Overview:
     """The overview: who serves which part, who has a copy, and what one more loss would mean. The loop's thread owns
     it."""
 
-    def __init__(self, host: ReplicatedHost, logs: Logs, copy: Copy | PartCopy) -> None:
+    def __init__(self, host: ReplicatedHost, logs: Logs, copy: LogCopy | PartCopy) -> None:
         self._host, self._logs, self._copy = host, logs, copy
         self._shell = logs.own
 
@@ -102,7 +102,7 @@ class Overview:
 
     @property
     def _followers(self) -> list[PartFollower]:
-        job = self._copy.job if isinstance(self._copy, Copy) else None
+        job = self._copy.job if isinstance(self._copy, LogCopy) else None
         followers = [] if job is None else job.routes.followers
         return [each for each in followers if isinstance(each, PartFollower)]
 

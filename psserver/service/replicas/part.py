@@ -24,7 +24,7 @@ from psserver.service.replicas.learning import restore
 from psserver.service.replicas.same import OtherSettingsError, check_folder, check_same, described
 from psserver.service.replicas.saving import named, saver_of
 from psserver.service.replicas.shell import Shell
-from psserver.service.replicas.transfer import CopyError, Whole
+from psserver.service.replicas.transfer import CopyError, WholeCopy
 from pswire.logs.events import event
 from pswire.v1 import shard_pb2
 
@@ -225,7 +225,7 @@ class PartCopy(Holding):
             "entries": self._execution.next_entry,
         }
 
-    async def _take_up(self, whole: Whole) -> int:
+    async def _take_up(self, whole: WholeCopy) -> int:
         about, host = whole.about, self._host
         check_same(self._settings, about["settings"])
         self._opened(shard_pb2.Open.FromString(base64.b64decode(about["open"])))

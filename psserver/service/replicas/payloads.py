@@ -8,7 +8,7 @@ import numpy as np
 
 from psserver.receipts import Claim
 from psserver.service.errors import unavailable
-from psserver.service.guard.calls import Caller
+from psserver.service.guard.calls import CallPeer
 from psserver.service.replicas.bodies import Body
 from psserver.service.store.admission import Claims, PushSlots
 from psserver.service.store.host import ShardHost
@@ -73,7 +73,7 @@ class ForwardedPushes(PushSlots):
         super().__init__(host.state, host.memory, host.server, host.options.patience)
         self._leads, self._forward = leads, forward
 
-    async def begin(self, shard: Shard, ticket: int, worker: str, caller: Caller) -> Slot:
+    async def begin(self, shard: Shard, ticket: int, worker: str, caller: CallPeer) -> Slot:
         if not self._leads():
             raise unavailable("another server leads: wait")
         return await super().begin(shard, ticket, worker, caller)
@@ -88,7 +88,7 @@ class ServedClaims(Claims):
 
     serves: Callable[[], bool]
 
-    async def admit(self, claim: Claim, plan: str, after: int, caller: Caller) -> Shard:
+    async def admit(self, claim: Claim, plan: str, after: int, caller: CallPeer) -> Shard:
         if not self.serves():
             # Another one is found by asking any server.
             raise unavailable("another server serves this part: wait")

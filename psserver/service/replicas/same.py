@@ -8,7 +8,7 @@ from typing import Any, Final
 from psserver.checkpoint import UnwritableError
 from psserver.checkpoint.disk import RealDisk
 from psserver.service.job.agreement import FROM_JOB
-from psserver.service.job.job import Job
+from psserver.service.job.job import ServedJob
 from psserver.service.job.log_file import LogError
 from psserver.service.life.settings import ServerSettings
 from psserver.service.replicas.disk import FOLDER
@@ -30,7 +30,7 @@ def described(settings: ServerSettings) -> str:
     return json.dumps(shown, default=str, sort_keys=True)
 
 
-def named(job: Job) -> dict[str, Any]:
+def named(job: ServedJob) -> dict[str, Any]:
     """Return what a copy needs of the job to make its own, beside `described`."""
     terms = {name: getattr(job.terms, name) for name in OWN}
     return {**terms, "secret": job.host.secret.hex()}

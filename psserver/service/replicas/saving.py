@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from psserver.checkpoint import FileFacts
-from psserver.replication import Member
+from psserver.replication import SyncMember
 from psserver.service.net.orders import saved_to_wire
 from psserver.service.replicas.payloads import ReplicatedHost
 from psserver.service.replicas.shell import Shell
@@ -30,7 +30,7 @@ class Saving:
         # Entries whose part this server saves, and has not begun to.
         self._due: set[int] = set()
         # A primary's: entries whose part the follower has not told of.
-        self._awaited: dict[int, Member] = {}
+        self._awaited: dict[int, SyncMember] = {}
         # A follower's: what it has told, by epoch and entry; and entries whose part another server saves.
         self._told: set[tuple[int, int]] = set()
         self._elsewhere: list[int] = []
@@ -44,12 +44,12 @@ class Saving:
 
     # The primary
 
-    def choose(self) -> Member:
+    def choose(self) -> SyncMember:
         """Return who saves what the next item orders."""
         own, members = self._shell.replica.member, self._shell.active.members
         return next((each for each in members if each != own), own)
 
-    def lead(self, saver: Member, entries: Iterable[int]) -> None:
+    def lead(self, saver: SyncMember, entries: Iterable[int]) -> None:
         """Take the entries of an item that order checkpoints. `saver`: as `choose` returned for it."""
         for entry in entries:
             if saver == self._shell.replica.member:
@@ -104,7 +104,7 @@ class Saving:
         self._told = {told for told in self._told if told[1] in parts}
 
 
-def named(saver: Member) -> bytes:
+def named(saver: SyncMember) -> bytes:
     """Return what an item says of who saves what it orders."""
     return saver.server.to_bytes(NUMBER, "little")
 

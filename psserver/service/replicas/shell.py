@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from psserver.replication import Config, Disk, Replica, restart, take
+from psserver.replication import Config, Replica, StableMemory, restart, take
 from psserver.replication.copying import WINDOW
 from psserver.replication.messages import (
     Activate,
@@ -30,8 +30,8 @@ from psserver.replication.messages import (
     StepDown,
     Sync,
 )
-from psserver.replication.pace import Pace
-from psserver.replication.watch import HEARTBEAT, NEAR, Watch
+from psserver.replication.pace import LearnerPace
+from psserver.replication.watch import HEARTBEAT, NEAR, PeerWatch
 from psserver.service.job.log_file import LogError
 from psserver.service.replicas.bodies import Bodies, Body
 from psserver.service.replicas.links import Links
@@ -87,7 +87,7 @@ class Shell:
         self,
         replica: Replica,
         links: Links,
-        keep: Callable[[Disk], None],
+        keep: Callable[[StableMemory], None],
         *,
         formed: bool,
         most: int = MOST,
@@ -102,7 +102,7 @@ class Shell:
         self.replica, self.links, self.formed = replica, links, formed
         # What this server leads, or led: one that it proposes may yet fail.
         self.active = replica.disk.config
-        self.watch = Watch(replica.server, now())
+        self.watch = PeerWatch(replica.server, now())
         self.bodies = bodies or Bodies()
         self._keep, self._most = keep, most
         self._inputs: deque[Input] = deque()
@@ -117,7 +117,7 @@ class Shell:
         self._beaten = 0.0
         self._met_at: float | None = None
         # A learner that falls behind: seconds between two items that are taken, and when the next one may be.
-        self._pace, self.delay, self._free_at, self._waits = Pace(), 0.0, 0.0, False
+        self._pace, self.delay, self._free_at, self._waits = LearnerPace(), 0.0, 0.0, False
         # Until then this server does not show that it leads (`psserver.replication.reach`).
         self.rests_until = now()
 
@@ -169,7 +169,7 @@ class Shell:
             self.beat()
         if not self.formed:
             self.formed = self._forms(now)
-            self.watch = Watch(self.replica.server, now) if not self.formed else self.watch
+            self.watch = PeerWatch(self.replica.server, now) if not self.formed else self.watch
             return
         for learner in self.watch.silent_learners(self.replica, now):
             self._forget_learner(learner)
@@ -193,7 +193,7 @@ class Shell:
         replica, members = self.replica, self.replica.disk.config.members
         learners = [each for each in replica.progress if each.member not in members and not each.copying]
         if not replica.leads or not learners:
-            self._pace, self.delay = Pace(), 0.0
+            self._pace, self.delay = LearnerPace(), 0.0
             return
         self.delay = max(self._pace.caught(replica.log.end, each.executed, NEAR, now) for each in learners)
 

@@ -42,7 +42,7 @@ class CopyError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class WholeCopy:
     """A copy of the first `at` items of the log, executed. Arrays must not change until the last piece is taken."""
 
     at: int
@@ -80,7 +80,7 @@ def _evened(chunks: Iterable[memoryview]) -> Iterator[bytes]:
         yield b"".join(held)
 
 
-class Arriving:
+class ArrivingCopy:
     """A copy of the first `at` items under way to this server, of `total` bytes. The loop's thread owns it."""
 
     def __init__(self, piece: shard_pb2.CopyPiece) -> None:
@@ -99,7 +99,7 @@ class Arriving:
         self._sha256 = piece.sha256
         return end == self.total
 
-    def read(self) -> Whole:
+    def read(self) -> WholeCopy:
         """Return the whole copy, and keep none of its bytes. From any thread. Raises CopyError for a damaged one, and
         SegmentError if arrays are gone that the other server has lent."""
         self._data.seek(0)
@@ -118,7 +118,7 @@ class Arriving:
             raise CopyError(str(error)) from error
         finally:
             self._data = io.BytesIO()
-        return Whole(self.at, about, arrays)
+        return WholeCopy(self.at, about, arrays)
 
 
 def digest_of(shard: Shard, turn: int) -> bytes:

@@ -10,7 +10,7 @@ from dataclasses import fields
 from functools import lru_cache
 from typing import Any, Final
 
-from psserver.replication import Config, Member
+from psserver.replication import Config, SyncMember
 from psserver.replication.messages import (
     Accepted,
     Append,
@@ -67,7 +67,7 @@ def _text_of(config: Config) -> str:
 @lru_cache(maxsize=16)
 def _config_in(text: str) -> Config:
     epoch, primary, members, base = json.loads(text)
-    held = tuple(Member(server, incarnation) for server, incarnation in _pairs(members))
+    held = tuple(SyncMember(server, incarnation) for server, incarnation in _pairs(members))
     return Config(_number(epoch), _number(primary), held, _number(base))
 
 

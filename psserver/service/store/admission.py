@@ -4,7 +4,7 @@ from psserver.receipts import Claim
 from psserver.service.errors import (
     Code,
     MembershipOver,
-    Refused,
+    RequestRefused,
     aborted,
     denied,
     exhausted,
@@ -12,7 +12,7 @@ from psserver.service.errors import (
     precondition,
     unavailable,
 )
-from psserver.service.guard.calls import Caller, Watch
+from psserver.service.guard.calls import CallPeer, Watch
 from psserver.service.guard.memory import Memory
 from psserver.service.store.state import SharedShard
 from psserver.shard import Shard
@@ -30,7 +30,7 @@ class Claims:
         self._state, self._watch, self._server = state, watch, server
         self.patience = patience
 
-    async def admit(self, claim: Claim, plan: str, after: int, caller: Caller) -> Shard:
+    async def admit(self, claim: Claim, plan: str, after: int, caller: CallPeer) -> Shard:
         """Return the shard, once it has executed entry `after`.
 
         Raises Refused for another job or plan, and for a peer that is no member. Such a peer waits for nothing and
@@ -57,7 +57,7 @@ class Claims:
         if plan != shard.plan.fingerprint:
             raise precondition(f"expected plan {shard.plan.fingerprint}, got {plan!r}; join again")
         if state.executed <= after:
-            raise Refused(
+            raise RequestRefused(
                 Code.DEADLINE_EXCEEDED,
                 f"server {self._server} has executed {state.executed} entries of the log, expected more than "
                 f"{after}; it waited {self.patience:g} s",
@@ -103,7 +103,7 @@ class PushSlots:
         self._state, self._memory = state, memory
         self._server, self._patience = server, patience
 
-    async def begin(self, shard: Shard, ticket: int, worker: str, caller: Caller) -> Slot:
+    async def begin(self, shard: Shard, ticket: int, worker: str, caller: CallPeer) -> Slot:
         """Return a slot for the ticket's payload, as soon as memory admits it.
 
         An earlier push of the ticket is cut: its worker has begun anew. Raises Refused.
@@ -141,7 +141,7 @@ class PushSlots:
         # There may be room for the next one, too.
         self._state.admission.freed()
 
-    def _place(self, shard: Shard, ticket: int, caller: Caller) -> Slot:
+    def _place(self, shard: Shard, ticket: int, caller: CallPeer) -> Slot:
         try:
             return shard.begin(ticket, caller.cancel)
         except MemoryError as error:

@@ -11,7 +11,7 @@ from psserver.decisions.orders import Save, Writing
 from psserver.service.pools import LARGE_PASS
 from psserver.service.runtime import Runtime
 from psserver.service.store.state import SharedShard
-from psserver.shard import Apply, Install, Made, Order, Release, Seal, Shard
+from psserver.shard import Apply, Install, Order, Release, Seal, Shard, VersionMade
 from psserver.shard.updates import PendingUpdate
 from pswire.logs.events import event
 
@@ -70,8 +70,8 @@ class Executor:
         # Called with each order that has arithmetic and its seconds, if they are measured.
         self.timed: Callable[[Order, float], None] | None = None
         # Called with the fact about each version that the shard has made, once no order is being executed.
-        self.executed: Callable[[Made], None] = lambda _: None
-        self._facts: list[Made] = []
+        self.executed: Callable[[VersionMade], None] = lambda _: None
+        self._facts: list[VersionMade] = []
         # Called with each order to save and its index; returns whether the shard is being copied beside the loop.
         # Nothing may write to it until `copied` is called.
         self.save: Callable[[int, Shard], bool] = lambda _, __: False

@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from psserver.service.errors import aborted, exhausted, invalid, unavailable
-from psserver.service.guard.calls import Caller
+from psserver.service.guard.calls import CallPeer
 from psserver.service.guard.memory import Memory
 from psserver.service.store.executor import Executor, Question
 from psserver.service.store.shared_memory import ControlWord, Sharing
@@ -22,7 +22,7 @@ class Read:
     """A read under way. `caller`: the call to cut if it holds too much, which has one read at a time."""
 
     version: Version
-    caller: Caller
+    caller: CallPeer
 
 
 # Copies something of a shard; returns the version, and the copy.
@@ -58,11 +58,11 @@ class Reading:
         # By what was copied.
         self._copies: dict[str, _Copy] = {}
 
-    def _begin(self, version: Version, caller: Caller) -> Read:
+    def _begin(self, version: Version, caller: CallPeer) -> Read:
         self._under_way.add(read := Read(version, caller))
         return read
 
-    async def start(self, shard: Shard, ticket: int, version: int, worker: str, caller: Caller) -> Read:
+    async def start(self, shard: Shard, ticket: int, version: int, worker: str, caller: CallPeer) -> Read:
         """Begin a read of the version, which is kept until `end`. `caller` is cut if it holds too much.
 
         Raises Refused (ABORTED) if the version is gone, or the ticket is another worker's.
@@ -82,7 +82,7 @@ class Reading:
         self._state.served += 1
         return self._begin(found, caller)
 
-    async def start_slots(self, shard: Shard, version: int, caller: Caller) -> Read:
+    async def start_slots(self, shard: Shard, version: int, caller: CallPeer) -> Read:
         """Begin a read of the optimizer's state at `version` or later. `end` must follow. Raises Refused."""
 
         def nbytes(shard: Shard) -> int:
@@ -91,7 +91,7 @@ class Reading:
         copied = self._copied("what the optimizer remembers", shard, nbytes, Shard.copied_slots, version)
         return self._begin(await copied, caller)
 
-    async def start_table(self, shard: Shard, number: int, version: int, caller: Caller) -> Read:
+    async def start_table(self, shard: Shard, number: int, version: int, caller: CallPeer) -> Read:
         """Begin a read of all rows of table `number`, at `version` or later. `end` must follow. Raises Refused."""
         tables = shard.tables.tables
         if number >= len(tables):

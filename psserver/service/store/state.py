@@ -4,8 +4,8 @@ from asyncio import Future
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 
-from psserver.service.errors import Code, Refused, unavailable
-from psserver.service.net.loop import Changes, CounterWaits, settle, until
+from psserver.service.errors import Code, RequestRefused, unavailable
+from psserver.service.net.loop import CounterWaits, Waiters, settle, until
 from psserver.service.runtime import Runtime
 from psserver.service.store.shared_memory import ControlWord
 from psserver.shard import Shard
@@ -68,7 +68,7 @@ class SharedShard:
 
     def __init__(self, runtime: Runtime) -> None:
         # Waiters: for rare changes, for the log, for room.
-        self.changes = Changes(runtime)
+        self.changes = Waiters(runtime)
         self.catching_up = CounterWaits(runtime)
         self.runtime = runtime
         self.admission = PushAdmission(runtime)
@@ -111,7 +111,7 @@ class SharedShard:
     def check_going(self, server: int) -> None:
         """Raise Refused if nothing is executed any more."""
         if self.failure is not None:
-            raise Refused(Code.INTERNAL, self.failure)
+            raise RequestRefused(Code.INTERNAL, self.failure)
         if self.closed:
             raise unavailable(f"server {server} is shutting down")
 

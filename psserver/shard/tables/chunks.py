@@ -4,7 +4,7 @@ import numpy as np
 
 from psserver.fast import AnyArray
 from psserver.fast import rows as kernels
-from psserver.fast.rows import Memory, Slots, Words
+from psserver.fast.rows import RowMemory, Slots, Words
 
 # Words of a chunk, at most. Memory that no row has touched yet costs nothing.
 _CHUNK = 1 << 23
@@ -17,10 +17,10 @@ class Chunks:
     """
 
     def __init__(self, ends: tuple[int, ...]) -> None:
-        self._memory = Memory((), np.zeros(0, np.int64), ends, (_CHUNK // ends[-1]).bit_length() - 1)
+        self._memory = RowMemory((), np.zeros(0, np.int64), ends, (_CHUNK // ends[-1]).bit_length() - 1)
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> RowMemory:
         """The rows, for a kernel."""
         return self._memory
 
@@ -35,7 +35,7 @@ class Chunks:
             chunks.append(np.empty((1 << bits, self._memory.words), np.uint32))
         if len(chunks) > len(self._memory.chunks):
             addresses = np.array([chunk.ctypes.data for chunk in chunks], np.int64)
-            self._memory = Memory(tuple(chunks), addresses, self.ends, bits)
+            self._memory = RowMemory(tuple(chunks), addresses, self.ends, bits)
 
     def part(self, first: int, slots: Slots, out: AnyArray) -> AnyArray:
         """Copy words of each row, from word `first`, to `out`, [n, width]; rows of negative slots stay as they are."""

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from psserver.fast import rows as kernels
-from psserver.fast.rows import JoinedPlaces, Keys, Places, Slots
+from psserver.fast.rows import IndexPlaces, JoinedPlaces, Keys, Slots
 from pswire.model.adjacent import joined
 
 # Searches that are remembered: a few workers read before one of them pushes.
@@ -22,7 +22,7 @@ class Searched(Protocol):
     evictions: int
 
     @property
-    def places(self) -> Places: ...
+    def places(self) -> IndexPlaces: ...
 
 
 class _Found(NamedTuple):
@@ -38,7 +38,7 @@ class Finder:
 
     def __init__(self) -> None:
         # Replaced as a whole, as other threads may read them.
-        self._joined: tuple[tuple[Places, ...], JoinedPlaces] | None = None
+        self._joined: tuple[tuple[IndexPlaces, ...], JoinedPlaces] | None = None
         self._found: tuple[_Found, ...] = ()
 
     def find(self, tables: Sequence[Searched], keys: Sequence[Keys]) -> tuple[Slots, list[int]]:
@@ -82,5 +82,5 @@ class Finder:
         return joined[1]
 
 
-def _differ(one: Places, other: Places) -> bool:
+def _differ(one: IndexPlaces, other: IndexPlaces) -> bool:
     return one is not other

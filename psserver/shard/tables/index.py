@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psserver.fast import rows as kernels
-from psserver.fast.rows import SINGLE, Places, Slots, Words
+from psserver.fast.rows import SINGLE, IndexPlaces, Slots, Words
 from pswire.model.tables import BUCKETS, Keys, bucket
 
 Buckets = NDArray[np.bool_]
@@ -97,7 +97,7 @@ class Index:
             kernels.move(kept, smaller)
             self._total += (len(smaller) if len(kept) else 0) - len(part)
             parts[k], addresses[k], bits[k] = smaller, smaller.ctypes.data, len(smaller).bit_length() - 1
-        self.places = Places(tuple(parts), addresses, bits)
+        self.places = IndexPlaces(tuple(parts), addresses, bits)
         self._counts, self.count = counts, self.count - keys.size
 
     def insert(self, keys: Keys, slots: Slots) -> None:
@@ -146,7 +146,7 @@ class Index:
             kernels.move(parts[k], larger)
             self._total += size - (len(parts[k]) if self._counts[k] else 0)
             parts[k], addresses[k], bits[k] = larger, larger.ctypes.data, size.bit_length() - 1
-        self.places = Places(tuple(parts), addresses, bits)
+        self.places = IndexPlaces(tuple(parts), addresses, bits)
 
 
 def _places_for(counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -157,11 +157,11 @@ def _places_for(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return found
 
 
-def _without_keys(parts: int) -> Places:
+def _without_keys(parts: int) -> IndexPlaces:
     """Return so many parts, all the same, that have no keys and never will."""
     none = _empty(2)
     addresses = np.full(parts, none.ctypes.data, np.int64)
-    return Places((none,) * parts, addresses, np.ones(parts, np.int64))
+    return IndexPlaces((none,) * parts, addresses, np.ones(parts, np.int64))
 
 
 def _empty(places: int) -> Words:

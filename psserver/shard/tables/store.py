@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psserver.fast import ALONE, Backend, update_of
-from psserver.fast.rows import Saved, Slots, Words, parts_of
+from psserver.fast.rows import KeptRows, Slots, Words, parts_of
 from psserver.optimizers.rows import RowOptimizer, RowStep
 from psserver.shard.tables.chunks import Chunks
 from psserver.shard.tables.finder import Finder
@@ -88,7 +88,7 @@ class RowStore:
         self._rows.scatter(slots, values, rows.words)
         self.count = max(self.count, room)
 
-    def advance(self, slots: Slots, gradients: Floats, saved: Saved, numbers: RowStep) -> Counts | None:
+    def advance(self, slots: Slots, gradients: Floats, saved: KeptRows, numbers: RowStep) -> Counts | None:
         """Update rows where they lie. Return how many elements of each row kept their old values; None if none did."""
         run, passed = update_of(self.optimizer.one_pass), self.optimizer.pass_numbers(numbers)
         return run(self._rows.memory, slots, gradients, saved, numbers.version + 1, passed)

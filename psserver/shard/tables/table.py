@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from psserver.fast import ALONE, Backend
 from psserver.fast import rows as kernels
-from psserver.fast.rows import Places, Slots
+from psserver.fast.rows import IndexPlaces, Slots
 from psserver.optimizers.rows import RowOptimizer
 from psserver.shard.accumulator import RunningSum
 from psserver.shard.tables.index import Buckets, Index
@@ -133,7 +133,7 @@ class Table:
             )
 
     @property
-    def places(self) -> Places:
+    def places(self) -> IndexPlaces:
         """The places of the index as of now."""
         return self._index.places
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from psserver.fast.rows import Saved, Slots
+from psserver.fast.rows import KeptRows, Slots
 from psserver.optimizers.rows import RowStep
 from psserver.shard.tables.store import Counts, RowStore
 from psserver.shard.tables.table import Contribution, Table, in_blocks
@@ -25,7 +25,7 @@ Contributions = Sequence[tuple[Table, Sequence[Contribution]]]
 
 
 @value
-class Part:
+class RowsPart:
     """The rows of one table in an update: elements [start, stop) of its arrays; and how many it does not make."""
 
     table: Table
@@ -39,7 +39,7 @@ class Part:
 class _Asked:
     """Rows that contributions would change. `totals`: their gradients, still to be multiplied by `factor`."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[RowsPart, ...]
     slots: Slots
     totals: Floats
     factor: float
@@ -77,7 +77,7 @@ def _asked(contributions: Contributions, rows: CutRows | None = None) -> _Asked:
         whole = np.concatenate(found)
     ends = np.cumsum([each.size for each in keys]).tolist()
     parts = tuple(
-        Part(table, each, end - each.size, end, number)
+        RowsPart(table, each, end - each.size, end, number)
         for table, each, end, number in zip(tables, keys, ends, refused, strict=True)
     )
     gradients = joined(totals).reshape(-1, tables[0].spec.dim)
@@ -100,13 +100,13 @@ def _alone(contributions: Contributions, rows: CutRows) -> tuple[Sequence[Keys],
     return rows.keys, rows.values, next(factors, 1.0)
 
 
-def _save(parts: Sequence[Part], slots: Slots) -> None:
+def _save(parts: Sequence[RowsPart], slots: Slots) -> None:
     """Save rows for copies under way, before they change."""
     for part in parts:
         part.table.save(part.keys, slots[part.start : part.stop])
 
 
-def _take_up(version: int, parts: Sequence[Part], slots: Slots, made: Places) -> None:
+def _take_up(version: int, parts: Sequence[RowsPart], slots: Slots, made: Places) -> None:
     """Move tables on to a version that is written. `made`: the places of new rows in `slots`."""
     bounds = np.searchsorted(made, [0, *(part.stop for part in parts)]).tolist()
     for part, begin, end in zip(parts, bounds, bounds[1:], strict=False):
@@ -142,7 +142,7 @@ def _write(asked: _Asked, step: RowStep) -> Counts | None:
     store, parts, slots = asked.store, asked.parts, asked.slots
     made = np.flatnonzero(slots < 0)
     _save(parts, slots)
-    saved = Saved(np.empty((slots.size, store.dim), np.float32), np.zeros(1, np.int64))
+    saved = KeptRows(np.empty((slots.size, store.dim), np.float32), np.zeros(1, np.int64))
     if made.size:
         slots = slots.copy()
         _make(asked, made, slots)

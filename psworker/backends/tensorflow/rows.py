@@ -19,9 +19,9 @@ from pswire.model.tables import TableSpec
 from psworker.backends import ModelError
 from psworker.backends.lookups import (
     Fed,
-    Group,
+    LayerLookups,
     LookedUp,
-    Remote,
+    TableGroup,
     answer,
     answered_by,
     looked_up,
@@ -35,7 +35,7 @@ Objective = Callable[[Any], tuple[Any, Any, list[Any]]]
 _STAND_IN = "remote_rows"
 
 
-def look_up(remote: Remote, ids: Any, combiner: str | None = None) -> Any:
+def look_up(remote: LayerLookups, ids: Any, combiner: str | None = None) -> Any:
     """Return rows for ids (whole numbers of any shape, ragged ones, too): [*, dim] in float32, or combined over the
     last axis of the ids, without `mask_id`. Raises ModelError outside of a job for a table without a reader."""
     if isinstance(ids, tf.SparseTensor):
@@ -67,7 +67,7 @@ def look_up(remote: Remote, ids: Any, combiner: str | None = None) -> Any:
     return total / (tf.sqrt(by) if combiner == "sqrtn" else by)[..., None]
 
 
-def _read(remote: Remote, ids: Any) -> Any:
+def _read(remote: LayerLookups, ids: Any) -> Any:
     """Ask the layer's reader, from within the graph."""
     if _in_symbolic_scope():
         return tf.zeros([*(size or 1 for size in ids.shape), remote.table.dim])
@@ -84,7 +84,7 @@ def _in_symbolic_scope() -> bool:
     return bool(in_symbolic_scope())
 
 
-class Tables:
+class LayerTables:
     """The tables of some layers in a step: `specs`; `scratch`: a variable for the rows of each trained group.
 
     `together`: tables of one width are one variable, which spares the graph most of its operations. Otherwise each has
@@ -110,7 +110,7 @@ class Tables:
             for rows, group in trained
         ]
 
-    def _grouped(self, together: bool) -> tuple[Group, ...]:
+    def _grouped(self, together: bool) -> tuple[TableGroup, ...]:
         """Group the tables. Raises ModelError for one of which some layers are trained and some are not."""
         trained: dict[str, bool] = {}
         for layer in self._layers:
@@ -125,7 +125,7 @@ class Tables:
             key = (table.dim, trained[table.name]) if together else table.name
             found.setdefault(key, []).append(table)
         return tuple(
-            Group(tuple(tables), tables[0].dim, trained[tables[0].name]) for tables in found.values()
+            TableGroup(tuple(tables), tables[0].dim, trained[tables[0].name]) for tables in found.values()
         )
 
     def over_rows(self, objective: Objective) -> Objective:
@@ -137,7 +137,7 @@ class Tables:
                 variable.assign(rows)
             waiting = list(map(_divided, given.places, given.sizes))
 
-            def gather(remote: Remote, ids: Any) -> Any:
+            def gather(remote: LayerLookups, ids: Any) -> Any:
                 at = number[remote.table.name]
                 rows = tf.gather(self._rows[at], next(waiting[at]))
                 if ids.shape.rank != 1:
@@ -161,14 +161,14 @@ class Tables:
             for layer, _ in self._known:
                 layer._trainable_variables.pop()
 
-    def finder(self, objective: Objective) -> Finder:
+    def finder(self, objective: Objective) -> LookupFinder:
         """Return what finds the ids of batches for this objective."""
 
         def traced(batch: Any) -> None:
             with self._in_the_model():
                 objective(batch)
 
-        return Finder(self._groups, traced)
+        return LookupFinder(self._groups, traced)
 
 
 def _divided(places: Any, sizes: Any) -> Iterator[Any]:
@@ -183,13 +183,13 @@ def _keras_variable(name: str, rows: Any) -> Any:
     return made
 
 
-class Finder:
+class LookupFinder:
     """Finds what batches look up. `step`: computes a batch; it is traced here, and never run."""
 
-    def __init__(self, groups: tuple[Group, ...], step: Callable[[Any], object]) -> None:
+    def __init__(self, groups: tuple[TableGroup, ...], step: Callable[[Any], object]) -> None:
         self._groups, self._step = groups, step
         # (specification of batches, what is looked up, function from the batch to ids and sizes of all lookups)
-        self._found: list[tuple[Any, list[Remote], Any]] = []
+        self._found: list[tuple[Any, list[LayerLookups], Any]] = []
 
     def __call__(self, batch: Any) -> Callable[[], LookedUp]:
         """Return a function that returns the batch with its keys, for any thread. Traces here, where it must.
@@ -208,11 +208,11 @@ class Finder:
 
         return find
 
-    def _trace(self, batch: Any) -> tuple[Any, list[Remote], Any]:
+    def _trace(self, batch: Any) -> tuple[Any, list[LayerLookups], Any]:
         spec = opened(tf.nest.map_structure(spec_of, batch), [each for each, *_ in self._found])
-        lookups: list[tuple[Remote, Any]] = []
+        lookups: list[tuple[LayerLookups, Any]] = []
 
-        def record(remote: Remote, ids: Any) -> Any:
+        def record(remote: LayerLookups, ids: Any) -> Any:
             if ids.graph is not tf.compat.v1.get_default_graph() or ids.graph is not graph[0]:
                 raise ModelError(
                     f"table {remote.table.name!r} is looked up within a loop, a branch or another tf.function, where "
@@ -245,7 +245,7 @@ class Finder:
         return self._found[-1]
 
 
-def _check(function: Any, lookups: Sequence[tuple[Remote, Any]]) -> None:
+def _check(function: Any, lookups: Sequence[tuple[LayerLookups, Any]]) -> None:
     """Refuse ids that depend on more than the batch."""
     names = ", ".join(sorted({remote.table.name for remote, _ in lookups}))
     for operation in function.graph.get_operations():

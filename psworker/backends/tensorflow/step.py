@@ -39,7 +39,7 @@ from psworker.backends.tensorflow.flats import (
     widened,
 )
 from psworker.backends.tensorflow.repeatable import unrepeatable
-from psworker.backends.tensorflow.rows import Tables
+from psworker.backends.tensorflow.rows import LayerTables
 from psworker.backends.tensorflow.specs import spec_of, tensor
 from psworker.backends.tensorflow.variables import collect
 
@@ -104,7 +104,7 @@ class TensorFlowStep:
         self._due = False
         self._layout = FlatLayout(step.plan, self._variables)
         self._dtype = None if step.dtype is None else tensor_of(np.empty(0, step.dtype)).dtype
-        tables = Tables(self._model._flatten_layers(), together=not step.apart)
+        tables = LayerTables(self._model._flatten_layers(), together=not step.apart)
         trained = found.variables[: found.trainable]
         # As the user knows them, and TensorFlow's own.
         self._known, self._trained = (

@@ -1,6 +1,6 @@
 """Copies of tensors between a device and the host: through page-locked memory, beside the computation.
 
-Without a GPU none of this runs; `tests/frameworks/test_lanes.py` puts another `Lane` in its place.
+Without a GPU none of this runs; `tests/frameworks/test_lanes.py` puts another `DeviceLane` in its place.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from psworker.backends import BUCKET
 
 
-class Lane(Protocol):
+class DeviceLane(Protocol):
     """The way between one device and the host."""
 
     def fetch(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
@@ -66,11 +66,11 @@ def pairs_of(values: torch.Tensor, into: torch.Tensor) -> list[tuple[torch.Tenso
 
 
 # By the kind of a device; on others PyTorch copies by itself.
-LANES: dict[str, Callable[[torch.device], Lane]] = {"cuda": CudaLane}
-_OPEN: dict[Any, Lane] = {}
+LANES: dict[str, Callable[[torch.device], DeviceLane]] = {"cuda": CudaLane}
+_OPEN: dict[Any, DeviceLane] = {}
 
 
-def lane_of(device: torch.device) -> Lane | None:
+def lane_of(device: torch.device) -> DeviceLane | None:
     """Return the lane of a device; None where there is nothing to copy, or no lane."""
     make = LANES.get(device.type)
     if make is None:

@@ -13,7 +13,7 @@ from keras.src.utils import file_utils
 from psworker.backends.keras.step import FitError
 from psworker.backends.keras.variables import KerasVariables
 from psworker.engine import Grant
-from psworker.keras.fit.membership import Membership
+from psworker.keras.fit.membership import FitMembership
 from psworker.link import Link
 
 # They write one file or folder, at a path that all workers share.
@@ -33,7 +33,7 @@ _EVENTS = tuple(name for name in dir(keras.callbacks.Callback) if name.startswit
 
 
 @dataclass(frozen=True)
-class Moments:
+class FitMoments:
     """The actions at the moments of `fit`."""
 
     begin_fit: Callable[[], None]
@@ -49,7 +49,7 @@ class Moments:
 class First(keras.callbacks.Callback):  # type: ignore[misc]
     """The first callback of a fit, so that others act behind `moments`."""
 
-    def __init__(self, moments: Moments) -> None:
+    def __init__(self, moments: FitMoments) -> None:
         super().__init__()
         self._moments = moments
         # Of the last epoch.
@@ -237,7 +237,7 @@ class Backups:
     def restore(
         self,
         model: Any,
-        membership: Membership,
+        membership: FitMembership,
         variables: KerasVariables | None,
         join: Callable[[], bool],
     ) -> None:

@@ -61,7 +61,7 @@ def cut(arguments: MutableMapping[str, Any], index: int, count: int) -> None:
     tf.data.Dataset every `count`-th batch. Raises FitError for what cannot be cut."""
     x: Any = arguments.get("x")
     if isinstance(x, keras.utils.PyDataset):
-        arguments["x"] = Part(x, index, count)
+        arguments["x"] = DatasetPart(x, index, count)
     elif is_dataset(x):
         from psworker.backends.tensorflow.datasets import unseeded
 
@@ -83,7 +83,7 @@ def cut(arguments: MutableMapping[str, Any], index: int, count: int) -> None:
         )
 
 
-class Part(keras.utils.PyDataset):  # type: ignore[misc]
+class DatasetPart(keras.utils.PyDataset):  # type: ignore[misc]
     """Every `count`-th batch of another PyDataset, from `index` on."""
 
     def __init__(self, inner: Any, index: int, count: int) -> None:

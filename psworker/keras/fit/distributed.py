@@ -24,11 +24,11 @@ from psworker.backends.keras.variables import warn_of_lost
 from psworker.errors import SessionError
 from psworker.keras.converted import Converted
 from psworker.keras.exporting import export
-from psworker.keras.fit.callbacks import First, Last, Moments, guarded, listed
+from psworker.keras.fit.callbacks import First, FitMoments, Last, guarded, listed
 from psworker.keras.fit.data import DealtData, cut, fingerprint
 from psworker.keras.fit.dealt_epochs import DealtEpochs
 from psworker.keras.fit.lookups import OneAhead, check_callbacks
-from psworker.keras.fit.membership import Membership
+from psworker.keras.fit.membership import FitMembership
 from psworker.keras.fit.metrics import EpochMetrics
 from psworker.keras.fit.resuming import GoesOn, Resumption
 from psworker.keras.fit.steps import Steps
@@ -46,7 +46,7 @@ class Distributed:
     def __init__(
         self,
         model: Any,
-        membership: Membership,
+        membership: FitMembership,
         wire_dtype: str,
         *,
         stay: bool,
@@ -274,7 +274,7 @@ class Distributed:
 
     def _between_ours(self, theirs: list[Any]) -> list[Any]:
         """Put the caller's callbacks between ours."""
-        moments = Moments(
+        moments = FitMoments(
             self._steps.begin_fit,
             self._begin_epoch,
             self._steps.progress,
@@ -438,7 +438,7 @@ class Distributed:
 OPEN: weakref.WeakSet[Distributed] = weakref.WeakSet()
 
 
-def _forsake(membership: Membership) -> None:
+def _forsake(membership: FitMembership) -> None:
     if membership.alone:
         # In a thread of its own: garbage is collected anywhere, also while locks are held.
         threading.Thread(target=membership.abandon, name="forsaken model").start()

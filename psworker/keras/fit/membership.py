@@ -23,7 +23,7 @@ from psworker.link import Link
 _NEWEST: dict[tuple[tuple[Address, ...], int | None], Link] = {}
 
 
-class Membership:
+class FitMembership:
     """Holds the session of one worker, and its own server if there is none yet.
 
     `alone`: this process has started the server for itself. Threads may be different workers.

@@ -33,7 +33,7 @@ from psworker.keras.fit.data import DealtData
 from psworker.keras.fit.draws import Draws
 from psworker.keras.fit.gradients import GradientStep, move_loss_scale
 from psworker.keras.fit.lookups import Lookups, checked_tables
-from psworker.keras.fit.membership import Membership, named
+from psworker.keras.fit.membership import FitMembership, named
 from psworker.keras.fit.metrics import MetricSums
 from psworker.keras.fit.weights import WeightGuard
 from psworker.keras.slots import assign_slots, slot_lists
@@ -81,7 +81,7 @@ class Steps:
     def __init__(
         self,
         model: Any,
-        membership: Membership,
+        membership: FitMembership,
         wire_dtype: str,
         *,
         deals: bool,

@@ -16,7 +16,7 @@ from psworker.backends.keras.step import FitError
 from psworker.backends.keras.variables import KerasVariables, read
 from psworker.keras.fit.callbacks import SWAPPED, acts_on_batches, swaps_weights
 from psworker.keras.fit.gradients import GradientStep
-from psworker.keras.fit.membership import Membership
+from psworker.keras.fit.membership import FitMembership
 
 log = logging.getLogger("ps-worker")
 
@@ -103,7 +103,7 @@ class WeightGuard:
         if self._swaps and not changed:
             step.restore()
 
-    def check_given(self, membership: Membership, variables: KerasVariables | None) -> None:
+    def check_given(self, membership: FitMembership, variables: KerasVariables | None) -> None:
         """Raise FitError if weights were set between joining and the first batch: servers began with others."""
         if membership.given is None or variables is None:
             return

@@ -16,7 +16,7 @@ from psworker.work import Unit, WorkUnits
 
 
 @dataclass(frozen=True)
-class Group:
+class BatchGroup:
     """Several batches of one contribution: the mean of their gradients, all at the same weights."""
 
     batches: tuple[Any, ...]
@@ -74,7 +74,7 @@ def grouped_batches(
         yield from batches
         return
     while len(group := [batch for _, batch in islice(batches, every)]) == every:
-        yield skip, Group(tuple(group))
+        yield skip, BatchGroup(tuple(group))
         skip += 1
 
 

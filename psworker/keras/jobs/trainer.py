@@ -1,4 +1,4 @@
-"""`Trainer`: a job's model, data and loss, in the form that the worker's loop needs."""
+"""`JobTrainer`: a job's model, data and loss, in the form that the worker's loop needs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from psworker.job import Job
 from psworker.job.errors import JobError, blame
 from psworker.job.job import OptimizerState
 from psworker.keras.jobs.batches import (
-    Group,
+    BatchGroup,
     built,
     declared_work,
     grouped_batches,
@@ -82,7 +82,7 @@ def set_up(device: str, *, deterministic: bool) -> str:
     return found.set_up(device, deterministic=deterministic)
 
 
-class Trainer:
+class JobTrainer:
     """Made, then asked for `specs`, then attached to a plan, then `batches` and `step` in turn.
 
     `seed` decides the initial values, the same in every worker. `device` is
@@ -219,7 +219,7 @@ class Trainer:
     ) -> Iterator[tuple[int, Any]]:
         """Yield (number, batch) over `epochs` epochs of this worker's part of the data, from number `skip` on.
 
-        Under gradient accumulation a batch here is a `Group` of the data's.
+        Under gradient accumulation a batch here is a `BatchGroup` of the data's.
 
         What a batch's step draws (dropout, augmentation in layers) is a function of `seed`, `worker_index` and the
         batch's number, so that it draws the same wherever the worker went on. The
@@ -343,9 +343,9 @@ class Trainer:
             return self._contribute(flats, found if rows is None else replace(found, rows=rows))
 
     def _contribute(self, flats: list[NDArray[Any]], batch: Any) -> StepResult:
-        """Put weights into the model, and compute a batch or a `Group` at them."""
+        """Put weights into the model, and compute a batch or a `BatchGroup` at them."""
         compute = self._attached()
-        batches = batch.batches if isinstance(batch, Group) else (batch,)
+        batches = batch.batches if isinstance(batch, BatchGroup) else (batch,)
         *before, last = map(self._tensors, batches)
         compute.put(flats)
         dtypes = tuple(flat.dtype for flat in flats)

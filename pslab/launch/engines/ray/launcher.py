@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pslab.launch.engines.launcher import EngineError, PlaceError, Resources, Task, Wanted
+from pslab.launch.engines.launcher import EngineError, PlaceError, Resources, Task, WantedPlace
 from pslab.launch.engines.ray.actor import ActorPipe
 from pslab.launch.events import signals_kept
 from pslab.launch.remote.launcher import RemoteLauncher
@@ -67,7 +67,7 @@ def bundle(resources: Resources) -> Bundle:
     return {name: float(number) for name, number in amounts.items() if number}
 
 
-def total(wanted: Sequence[Wanted]) -> Bundle:
+def total(wanted: Sequence[WantedPlace]) -> Bundle:
     """Return the sum of the bundles of all processes."""
     found: Counter[str] = Counter()
     for each in wanted:
@@ -76,7 +76,7 @@ def total(wanted: Sequence[Wanted]) -> Bundle:
 
 
 def shortage(
-    wanted: Sequence[Wanted], nodes: Sequence[Mapping[str, float]], free: Mapping[str, float]
+    wanted: Sequence[WantedPlace], nodes: Sequence[Mapping[str, float]], free: Mapping[str, float]
 ) -> str:
     """Explain why not all processes were placed.
 
@@ -131,7 +131,7 @@ class RayLauncher(RemoteLauncher):
         # By process: its placement group, and its index there.
         self._bundles: dict[str, tuple[Any, int]] = {}
 
-    def reserve(self, wanted: Sequence[Wanted]) -> None:
+    def reserve(self, wanted: Sequence[WantedPlace]) -> None:
         """Implement `Launcher.reserve`."""
         self._connect()
         import ray
@@ -210,7 +210,7 @@ class RayLauncher(RemoteLauncher):
                 raise PlaceError(f"no Ray cluster at {self._address}: {error}") from error
             self._connected = True
 
-    def _group(self, wanted: Sequence[Wanted], strategy: str) -> None:
+    def _group(self, wanted: Sequence[WantedPlace], strategy: str) -> None:
         from ray.util.placement_group import placement_group
 
         if not wanted:
