@@ -19,7 +19,7 @@ warnings.simplefilter("error", UserWarning)
 """
 
 TRAIN = """
-from psworker.keras.jobs.trainer import Trainer  # before keras: it knows how to keep TensorFlow quiet
+from psworker.keras.jobs.trainer import JobTrainer  # before keras: it knows how to keep TensorFlow quiet
 import sys, hashlib, keras, numpy as np
 from psworker.job import Job
 from pswire.model.plan import make_plan
@@ -35,7 +35,7 @@ class Net(Job):
         r = np.random.default_rng(seed)
         return [(r.normal(size=(32, 16, 16, 3)).astype("f"), r.integers(0, 10, 32)) for _ in range(8)]
 
-trainer = Trainer(Net(), device="cpu", seed=5, deterministic=True)
+trainer = JobTrainer(Net(), device="cpu", seed=5, deterministic=True)
 plan = make_plan([spec for spec, _ in trainer.specs], 2)
 trainer.attach(plan)
 flats = plan.scatter([value for _, value in trainer.specs])
