@@ -652,7 +652,7 @@ FAULTS: Final = (
     ),
     Fault(
         "visitors of a playground may name any code",
-        'if ":" «in» experiment.policy.name: raise SettingsError',
+        'if ":" «in» experiment.policy.name: raise PlaygroundError',
         "not in",
         ("dashboard/test_play.py",),
     ),

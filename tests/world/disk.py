@@ -31,8 +31,12 @@ class Unsynced:
         """Leave of each file what is safe, and a drawn part of the rest, up to any byte."""
         for path, safe in sorted(self.safe.items()):
             if path.is_file() and (size := path.stat().st_size) > safe:
+                kept = self.process.world.dice.randint(safe, size)
+                self.process.world.say(
+                    self.process.name, "loses", size - kept, "bytes of", path.name.split(".")[0]
+                )
                 with path.open("r+b") as file:
-                    file.truncate(self.process.world.dice.randint(safe, size))
+                    file.truncate(kept)
 
 
 class WorldFile(RealFile):

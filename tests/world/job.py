@@ -1,7 +1,7 @@
 """A job of the World: real servers and real workers, each in a process of its own."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -67,7 +67,8 @@ class Server(Kept):
     code: ExitCode | None = None
 
     def main(self, process: Process) -> None:
-        job, unsynced = self.job, Unsynced(process, lambda file: self.job.fails(file))
+        job = self.job
+        unsynced = Unsynced(process, lambda file: job.fails(file) or job.torn(self, file))
 
         def announce(event: str, fields: Any) -> None:
             job.world.say(self.name, event, fields.get("reason", ""))
@@ -135,11 +136,13 @@ class Cluster:
         worker_timeout: float = 10.0,
         pace: float = 0.3,
         replicas: int = 1,
+        log_flush: str = "disk",
     ) -> None:
         """`pace`: seconds that a batch takes at most. `replicas`: copies of each part of the model."""
         self.world = World(seed)
         self.network = Network(self.world)
         self.folder, self.batches, self.worker_timeout, self.pace = folder, batches, worker_timeout, pace
+        self._log_flush = log_flush
         self.hosts = ",".join(f"127.0.0.1:{7000 + index}" for index in range(servers))
         self._counts, self.replicas = (servers, workers), replicas
         self._overrides = [
@@ -149,12 +152,14 @@ class Cluster:
         ]
         # Says of a step on the disk, by the file, whether it fails.
         self.fails: Fails = lambda file: False
+        # Says of a step of a server's whether it loses the process.
+        self.torn: Callable[[Server, str], bool] = lambda server, file: False
         self.servers: list[Server] = []
         self.workers: list[Worker] = []
 
     def options(self, index: int) -> Options:
         """Return the command line of a server."""
-        given: dict[str, Any] = {"out": self.folder, "resume": "auto", "log_flush": "disk"}
+        given: dict[str, Any] = {"out": self.folder, "resume": "auto", "log_flush": self._log_flush}
         return Options(ps_hosts=self.hosts, task_index=index, overrides=self._overrides, **given)
 
     def begin(self) -> None:

@@ -8,6 +8,7 @@ from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psserver import weights_file
 from psserver.decisions import entries as e
+from pswire.exits import ExitCode
 from tests.world.job import BATCHES, WORKERS, Cluster
 
 
@@ -15,6 +16,10 @@ def judge(cluster: Cluster) -> None:
     """The log passes `ps-lab check`; each batch counts once; the weights are what the log makes of the gradients."""
     assert not any(worker.error for worker in cluster.workers), [worker.error for worker in cluster.workers]
     assert all(worker.stop is not None and worker.stop.success for worker in cluster.workers)
+    codes = [server.code for server in cluster.servers]
+    # A server that does not hear of the end, or comes back behind it, gives up in time.
+    assert set(codes) <= {ExitCode.OK, ExitCode.UNREACHABLE, ExitCode.REFUSED}, codes
+    assert ExitCode.OK in codes if cluster.replicas > 1 else codes[0] is ExitCode.OK, codes
     run = Run(cluster.folder)
     verdict = check_run(run)
     assert verdict.ok, [str(each) for each in verdict.violations]

@@ -28,6 +28,12 @@ class WorldLoop(RunningLoop):
         # Seconds and turns since the process was lost.
         self._after, self._turns_after = 0.0, 0
         self._turns.select = self._select  # type: ignore[method-assign]
+        self.set_exception_handler(self._failed)
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Take what a task or a callback has raised that nobody handles."""
+        if self._process.alive:
+            self._process.errors.append(context.get("exception") or RuntimeError(context["message"]))
 
     def time(self) -> float:
         return self._process.now() + self._after

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tests.world.clockwork import Process
-from tests.world.job import Cluster, Kept
+from tests.world.job import Cluster, Kept, Server
 
 # How files of checkpoints begin: what else is not written ends the job, as documented.
 CHECKPOINT = ("server-", "coordinator", "manifest")
@@ -18,7 +18,8 @@ class Weather:
     """How bad it is. Everything happens within the first `seconds`, so that the job can end behind them.
 
     `cuts`: share of frames; `slow`: share of frames that take up to `late` seconds; `stops`, `losses`: how many, of
-    workers and of servers; `full`: share of steps on the disk that fail.
+    workers and of servers; `full`: share of steps on the disk that fail; `torn`: losses of servers in the middle of a
+    checkpoint.
     """
 
     seconds: float = 8.0
@@ -30,6 +31,7 @@ class Weather:
     worker_losses: int = 0
     server_losses: int = 0
     full: float = 0.0
+    torn: int = 0
 
     def over(self, cluster: Cluster) -> None:
         """Let it happen to the job. Call it before the job begins."""
@@ -49,6 +51,17 @@ class Weather:
         cluster.fails = lambda file: (
             file.startswith(CHECKPOINT) and world.now < self.seconds and dice.random() < self.full
         )
+        torn = self.torn
+
+        def tear(server: Server, file: str) -> bool:
+            nonlocal torn
+            if not torn or not file.startswith(CHECKPOINT) or dice.random() < 0.8:
+                return False
+            torn -= 1
+            world.at(0.0, server.lose)
+            return True
+
+        cluster.torn = tear
         for _ in range(self.stops):
             world.at(dice.uniform(0.05, self.seconds), lambda: self._stop(cluster))
         for _ in range(self.worker_losses):
