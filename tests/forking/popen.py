@@ -22,7 +22,6 @@ PR_SET_CHILD_SUBREAPER = 36
 _LIGHT = (
     "psserver",
     "tests.cluster.dying_server",
-    "tests.cluster.fault_points",
     "tests.cluster.numpy_worker",
 )
 _COMMANDS = {"ps-server": "psserver", "ps-worker": "psworker", "ps-lab": "pslab"}

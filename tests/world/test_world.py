@@ -79,6 +79,7 @@ def test_one_seed_gives_one_log(name: str, tmp_path: Path) -> None:
 
 @promise("Whatever breaks, each batch counts once, and the job ends with the weights of its log.")
 @promise("Nothing is undone while one copy of each part is in sync.")
+@promise("A server may be lost at any step of a checkpoint.")
 @pytest.mark.parametrize("name", WEATHERS)
 def test_a_job_ends_right_in_any_weather(name: str, tmp_path: Path) -> None:
     given, weather = WEATHERS[name]
