@@ -102,7 +102,7 @@ class Looking:
 
 def page_of(run: Path) -> str:
     """What ps-lab dashboard RUN shows."""
-    return find(str(run), (), observer_credentials(SecurityOptions(), run)).kind
+    return find(str(run), observer_credentials(SecurityOptions(), run)).kind
 
 
 @promise("A run on several nodes makes its own certificates and leaves no key behind.")

@@ -34,8 +34,8 @@ FAULTS: Final = (
     ),
     fault(
         "a restarted server acknowledges for its former self",
-        "state, member = turn.state, «Member(sender, message.incarnation)» if not",
-        "next((m for m in turn.state.disk.config.members if m.server == sender), Member(sender, 0))",
+        "state, member = turn.state, «SyncMember(sender, message.incarnation)» if not",
+        "next((m for m in turn.state.disk.config.members if m.server == sender), SyncMember(sender, 0))",
     ),
     fault("a repeated offer counts twice", "«or order.item in log.tail» or len", ""),
     fault(
@@ -112,7 +112,7 @@ FAULTS: Final = (
     ),
     fault(
         "digests are not compared",
-        "return Difference(member, at, own, digest) if «own != digest» else None",
+        "return CopyDifference(member, at, own, digest) if «own != digest» else None",
         "False",
     ),
     fault(
