@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pslab.dashboard.access import is_loopback
 from pslab.dashboard.observer import Observer
-from pslab.dashboard.playground.pool import Pool
+from pslab.dashboard.playground.pool import PlayPool
 from pslab.dashboard.runs import RunPages
 from pslab.launch.status_client import StatusClient, StatusError, StatusUntrusted
 from pslab.runs.folder import RunError, address_of, job_of
@@ -23,7 +23,7 @@ class PageSource:
     title: str
     observer: Observer | None = None
     run: RunPages | None = None
-    pool: Pool = field(default_factory=Pool)
+    pool: PlayPool = field(default_factory=PlayPool)
 
 
 def find(target: str | None, credentials: Credentials = NO_TLS) -> PageSource:

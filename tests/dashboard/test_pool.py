@@ -10,7 +10,7 @@ import pytest
 
 from pslab.dashboard.playground import pool as pool_module
 from pslab.dashboard.playground.play import Budget
-from pslab.dashboard.playground.pool import Busy, Pool
+from pslab.dashboard.playground.pool import Busy, PlayPool
 from pslab.dashboard.playground.settings import PlaygroundError
 from tests.patience import PATIENCE
 
@@ -27,8 +27,8 @@ def asked(seed: int, **more: object) -> str:
 
 
 def test_32_viewers_of_one_link_play_it_once() -> None:
-    async def viewers() -> Pool:
-        pool = Pool(1)
+    async def viewers() -> PlayPool:
+        pool = PlayPool(1)
         try:
             answers = await asyncio.gather(*(pool.play(asked(1)) for _ in range(32)))
             assert len(set(answers)) == 1 and json.loads(answers[0])["updates"]
@@ -44,7 +44,7 @@ def test_more_than_may_wait_are_told_to_come_again(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("pslab.dashboard.playground.pool.QUEUE_LIMIT", 4)
 
     async def crowd() -> None:
-        pool = Pool(1)
+        pool = PlayPool(1)
         try:
             answers = await asyncio.gather(
                 *(pool.play(asked(seed)) for seed in range(6)), return_exceptions=True
@@ -60,7 +60,7 @@ def test_more_than_may_wait_are_told_to_come_again(monkeypatch: pytest.MonkeyPat
 
 def test_what_is_no_play_reaches_no_process() -> None:
     async def wrong() -> None:
-        pool = Pool(1)
+        pool = PlayPool(1)
         with pytest.raises(PlaygroundError):
             await pool.play("{")
         assert pool.simulated == 0
@@ -72,7 +72,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pslab.dashboard.playground.pool.CACHE_LIMIT", 50_000)
 
     async def many() -> None:
-        pool = Pool(1)
+        pool = PlayPool(1)
         try:
             for seed in (1, 2, 3, 4, 1):
                 await pool.play(asked(seed))
@@ -99,7 +99,7 @@ def test_what_is_played_and_what_waits_keeps_no_process_at_the_end() -> None:
     before = {process.pid for process in spawned()}
 
     async def play() -> list[psutil.Process]:
-        pool = Pool(1, Budget(entries=10**9, seconds=1e9))
+        pool = PlayPool(1, Budget(entries=10**9, seconds=1e9))
         plays = [asyncio.create_task(pool.play(asked(seed, **endless))) for seed in range(4)]
         async with asyncio.timeout(PATIENCE):
             while not (playing := [p for p in spawned() if p.pid not in before]):

@@ -34,7 +34,7 @@ class Busy(Exception):
     """The queue is full."""
 
 
-class Pool:
+class PlayPool:
     """A pool of processes, started by the first request. Use it within one event loop."""
 
     def __init__(self, processes: int | None = None, budget: Budget | None = None) -> None:
