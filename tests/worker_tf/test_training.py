@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from pswire.model.plan import make_plan
 from psworker import Job, JobError
+from psworker.keras.jobs.batches import BatchGroup
 from psworker.keras.jobs.trainer import JobTrainer
 from psworker.loop import train
 from psworker.trainers import requested_optimizer
@@ -143,6 +144,20 @@ def test_accumulation_is_one_contribution_of_several_batches():
     _, result, gradients = stepped(job)  # what is left at the end is no contribution
     assert result.samples == 12
     assert_equal(result, gradients, *by_keras(one, batches, optimizer(), "mse"))
+
+
+def test_a_batch_that_fails_leaves_nothing_to_the_next_contribution():
+    batches = [(X[:6], BITS[:6]), (X[6:10], BITS[6:10]), (X[10:], BITS[10:])]
+    job = job_of(one, batches, loss="mse", optimizer=SGD(1.0, gradient_accumulation_steps=3))
+    trainer, result, gradients = stepped(job)
+    plan = make_plan([spec for spec, _ in trainer.specs], 2)
+    flats = plan.scatter([value for _, value in trainer.specs])
+    with pytest.raises(JobError, match="a training step"):
+        trainer.step(flats, BatchGroup((batches[0], (X[6:10, :3], BITS[6:10]), batches[2])))
+    again = trainer.step(flats, BatchGroup(tuple(batches)))
+    assert again.loss == result.loss
+    for one_gradient, expected in zip(plan.gather(again.flats), gradients, strict=True):
+        np.testing.assert_array_equal(one_gradient, expected)
 
 
 class Tripled(keras.Model):

@@ -137,6 +137,9 @@ class JaxStep:
     def put(self, flats: Sequence[NDArray[Any]], version: int | None = None, *, new: bool = False) -> None:
         self._flats = placed(flats, shardings([self._of.found.variables[0].value] * len(flats)))
         self._take(version, new)
+        if version is None:
+            # The contribution before may have ended in an exception.
+            self._sums = None
 
     def restore(self, version: int) -> None:
         self._take(version, False)

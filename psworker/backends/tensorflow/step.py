@@ -229,6 +229,9 @@ class TensorFlowStep:
 
     def _take_and_add(self, flats: list[Any], batch: Any) -> Any:
         self._take(flats)
+        # The contribution before may have ended in an exception.
+        for total in self._sums:
+            total.assign(tf.zeros(total.shape))
         return self._add(flats, batch)
 
     def _add(self, flats: list[Any], batch: Any) -> Any:

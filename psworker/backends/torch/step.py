@@ -3,6 +3,7 @@ applied."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -105,6 +106,9 @@ class TorchStep:
         self._dtype = flats[0].dtype
         if version is not None:
             take_up(self._optimizer, version, new=new)
+        else:
+            # The contribution before may have ended in an exception.
+            self._loss, self._gradients = 0.0, []
 
     def restore(self, version: int) -> None:
         with torch.no_grad():
@@ -213,6 +217,8 @@ def set_up(device: str, *, deterministic: bool) -> str:
         # Keras' own scope of a device is of one thread, and ends with `clear_session`.
         core.DEFAULT_DEVICE = "cpu" if number is None else f"cuda:{number}"
     if deterministic:
+        # Without it cuBLAS refuses every product of matrices.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
         torch.set_num_threads(1)
     return chosen
