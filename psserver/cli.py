@@ -76,9 +76,8 @@ def main(
     workers are done. Watch them with: ps-lab status HOST:PORT
 
     With PS_JOB_SECRET in the environment, the same for all servers of the job,
-    no other process can give a server orders, and a lost server may come back
-    at another address. Without TLS, commands that change the job need it too:
-    they find it in the run folder, or in PS_JOB_SECRET.
+    no other process can give a server orders. Without TLS, commands that change
+    the job need it too: they find it in the run folder, or in PS_JOB_SECRET.
     """
     # Loaded here, so that help is answered at once.
     from psserver.serving import run

@@ -82,7 +82,7 @@ class Server:
         """`out`: the folder of number 1, if that is another one. `runtime`: another one than the machine's."""
         self.settings = settings
         self.folder, self._out = folder, out or settings.out
-        self.continuation = Continuation(settings.hosts, settings.moved, settings.recover)
+        self.continuation = Continuation(settings.hosts, settings.recover)
         self._announce = announce
         self.runtime = runtime or Runtime()
         self.host = _host(settings, self.runtime)

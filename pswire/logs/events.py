@@ -67,9 +67,6 @@ EVENTS: Final[dict[str, Event]] = {
     "server_unreachable": Event(
         SERVER, ("server", "address", "seconds"), "another server does not answer yet"
     ),
-    "not_where_expected": Event(
-        SERVER, ("server", "address"), "server 0 has another address for this server, or another server there"
-    ),
     "follower_failed": Event(
         SERVER, ("server",), "sending decisions to another server failed with an unexpected error"
     ),

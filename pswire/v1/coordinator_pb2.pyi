@@ -245,7 +245,6 @@ class JoinReply(_message.Message):
     WORKER_TIMEOUT_FIELD_NUMBER: _builtins.int
     MEMBERSHIP_TOKEN_FIELD_NUMBER: _builtins.int
     LOCAL_RULE_FIELD_NUMBER: _builtins.int
-    MOVED_FIELD_NUMBER: _builtins.int
     LEARNING_RATE_FIELD_NUMBER: _builtins.int
     CHIEF_FIELD_NUMBER: _builtins.int
     PHASE_FIELD_NUMBER: _builtins.int
@@ -283,12 +282,6 @@ class JoinReply(_message.Message):
     def local_rule(self) -> Global___LocalRule:
         """What workers do between pull and push, as the job's policy demands."""
 
-    @_builtins.property
-    def moved(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """In task order: the address of each server that came back at an address other
-        than the coordinator's option; else empty. Absent: no server did.
-        """
-
     def __init__(
         self,
         *,
@@ -302,7 +295,6 @@ class JoinReply(_message.Message):
         worker_timeout: _builtins.float = ...,
         membership_token: _builtins.bytes = ...,
         local_rule: Global___LocalRule | None = ...,
-        moved: _abc.Iterable[_builtins.str] | None = ...,
         learning_rate: _builtins.float | None = ...,
         chief: _builtins.str = ...,
         phase: _builtins.int = ...,
@@ -310,7 +302,7 @@ class JoinReply(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate", "local_rule", b"local_rule"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "chief", b"chief", "incarnation", b"incarnation", "job", b"job", "learning_rate", b"learning_rate", "local_rule", b"local_rule", "membership_token", b"membership_token", "moved", b"moved", "next_batch", b"next_batch", "phase", b"phase", "phase_batch", b"phase_batch", "seed", b"seed", "worker", b"worker", "worker_count", b"worker_count", "worker_index", b"worker_index", "worker_timeout", b"worker_timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "chief", b"chief", "incarnation", b"incarnation", "job", b"job", "learning_rate", b"learning_rate", "local_rule", b"local_rule", "membership_token", b"membership_token", "next_batch", b"next_batch", "phase", b"phase", "phase_batch", b"phase_batch", "seed", b"seed", "worker", b"worker", "worker_count", b"worker_count", "worker_index", b"worker_index", "worker_timeout", b"worker_timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
     _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015
@@ -1366,60 +1358,6 @@ class PromoteReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PromoteReply: _TypeAlias = PromoteReply  # noqa: Y015
-
-@_typing.final
-class LocateRequest(_message.Message):
-    """"Server `task_index` of `servers` is at `address`." Without `job` it only asks."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TASK_INDEX_FIELD_NUMBER: _builtins.int
-    SERVERS_FIELD_NUMBER: _builtins.int
-    ADDRESS_FIELD_NUMBER: _builtins.int
-    JOB_FIELD_NUMBER: _builtins.int
-    task_index: _builtins.int
-    servers: _builtins.int
-    address: _builtins.str
-    job: _builtins.str
-    """The job from the reply: this server belongs to it, and moves there."""
-    def __init__(
-        self,
-        *,
-        task_index: _builtins.int = ...,
-        servers: _builtins.int = ...,
-        address: _builtins.str = ...,
-        job: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "job", b"job", "servers", b"servers", "task_index", b"task_index"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___LocateRequest: _TypeAlias = LocateRequest  # noqa: Y015
-
-@_typing.final
-class LocateReply(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    JOB_FIELD_NUMBER: _builtins.int
-    ADDRESS_FIELD_NUMBER: _builtins.int
-    job: _builtins.str
-    address: _builtins.str
-    """Where the coordinator looks for that server."""
-    def __init__(
-        self,
-        *,
-        job: _builtins.str = ...,
-        address: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "job", b"job"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___LocateReply: _TypeAlias = LocateReply  # noqa: Y015
 
 @_typing.final
 class StatusRequest(_message.Message):

@@ -106,17 +106,15 @@ class ShardGroup:
             raise SessionError(f"the session is closed: {error}") from error
 
     def admit(self, joined: pb.JoinReply) -> None:
-        """Take the answer to a Join: connect for the first time, follow servers that moved, and use the new membership.
-
-        Raises SessionError.
-        """
+        """Take the answer to a Join: connect for the first time, follow the one that leads, use the new membership."""
         timeout = joined.worker_timeout or UNKNOWN_TIMEOUT
         self._options = CHANNEL_OPTIONS(timeout, payloads=True)
         if timeout != self._timeout:
             self._timeout = timeout
             self._reopen_control()
         with self._moving:
-            self._hosts = self._located(joined.moved)
+            if isinstance(self.control, Leader):
+                self._hosts = (self.control.address, *self._hosts[1:])
             if not self.shards:
                 self._connect(
                     replace(self._settings, silence=patience.silence(timeout), stuck=patience.stuck(timeout))
@@ -183,16 +181,6 @@ class ShardGroup:
         channel = _channel(address, self._options, self._settings.credentials)
         self._channels.append(channel)
         return channel
-
-    def _located(self, moved: Sequence[str]) -> tuple[Address, ...]:
-        hosts = list(self._hosts)
-        try:
-            for server, address in enumerate(moved[: len(hosts)]):
-                if address:
-                    hosts[server] = parse_address(address)
-        except AddressError as error:
-            raise SessionError(f"the coordinator named a server's new address, and {error}") from error
-        return tuple(hosts)
 
     def _tell_transports(self) -> None:
         """Tell the session by what each server is reached, once that is decided for all."""

@@ -28,7 +28,7 @@ SERVICES = {
     "Shard": shard_pb2.DESCRIPTOR.services_by_name["Shard"],
 }
 # Whoever has not joined is answered by these alone.
-OPEN = {"Join", "Status", "Note", "ChangePolicy", "Promote", "Locate", "FindCoordinator"}
+OPEN = {"Join", "Status", "Note", "ChangePolicy", "Promote", "FindCoordinator"}
 FAILED = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL)
 
 

@@ -53,11 +53,10 @@ def kill(cluster: Cluster, index: int, name: str = "gate") -> None:
     gate(cluster, name).touch()
 
 
-def again(cluster: Cluster, index: int, at: str = "", first: tuple[str, ...] = SYNC) -> Process:
-    """The server of that index, with the same command, or at another address. `first`: flags of server 0."""
+def again(cluster: Cluster, index: int, first: tuple[str, ...] = SYNC) -> Process:
+    """The server of that index, with the same command. `first`: flags of server 0."""
     cluster.servers[index].close()
-    addresses = [at if at and n == index else address for n, address in enumerate(cluster.addresses)]
-    hosts = ("--ps-hosts", ",".join(addresses), "--task-index", str(index))
+    hosts = ("--ps-hosts", ",".join(cluster.addresses), "--task-index", str(index))
     every = ("--out", str(cluster.out), "--resume", "auto", "--checkpoint-every", "5 versions")
     flags = (*hosts, "--json", "--worker-timeout", "10", *every, *(first if index == 0 else ()))
     cluster.servers[index] = cluster.launch(f"server-{index}-again", "-m", "psserver", *flags, **SECRET)

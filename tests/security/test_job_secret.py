@@ -21,7 +21,7 @@ from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from tests.promises import promise
 from tests.security.identities import Identities
-from tests.service.proving import FOLLOW, LOCATE, prove, say_again
+from tests.service.proving import FOLLOW, prove, say_again
 from tests.service.serving import PATIENCE, Options, Served, refused, serving, wait_until
 
 SECRET = "known to the servers"
@@ -110,15 +110,6 @@ def test_a_process_at_a_dead_servers_port_hears_nothing(says: str) -> None:
         with closing(client(address, SECRET)) as asking, pytest.raises(OSError):
             asking.note("hello")
     assert heard == []
-
-
-def test_a_server_says_where_it_is_with_a_proof(second: Served) -> None:
-    request = pb.LocateRequest(task_index=1, servers=2, address="h:1")
-    with serving(2, job_secret=SECRET) as cluster:
-        said = prove(cluster.servers[0].address, SECRET, LOCATE, request, server=None)
-        assert said.replies[0].address == cluster.servers[1].address
-        with refused(PRECONDITION, "PS_JOB_SECRET"):
-            say_again(cluster.servers[0].address, LOCATE, said)
 
 
 # Commands

@@ -57,7 +57,7 @@ def test_callers_are_those_of_the_threat_model() -> None:
     worker, server = {"worker"}, {"server"}
     assert found == {
         **dict.fromkeys(("Join", "Session", "Commit", "GatherEpoch", "Push", "Exchange"), worker),
-        **dict.fromkeys(("Follow", "Locate", "Replicate"), server),
+        **dict.fromkeys(("Follow", "Replicate"), server),
         **dict.fromkeys(("Note", "ChangePolicy", "Promote"), {"admin"}),
         "Pull": worker | server,
         "Status": {"observer", "admin", "server"},

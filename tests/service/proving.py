@@ -7,17 +7,15 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from pswire.security.proof import COORDINATOR, Caller, Metadata, server_named
+from pswire.security.proof import Caller, Metadata, server_named
 from pswire.security.secret import Secret
-from pswire.v1 import coordinator_pb2, shard_pb2
+from pswire.v1 import shard_pb2
 from tests.service.serving import PATIENCE
 
 FOLLOW, REPLICATE = "/pswire.v1.Shard/Follow", "/pswire.v1.Shard/Replicate"
-LOCATE = "/pswire.v1.Coordinator/Locate"
 _REPLIES: dict[str, Any] = {
     FOLLOW: shard_pb2.FollowReply,
     REPLICATE: shard_pb2.ReplicateReply,
-    LOCATE: coordinator_pb2.LocateReply,
 }
 
 
@@ -30,11 +28,9 @@ class Said:
     replies: list[Any]
 
 
-def prove(address: str, secret: str, path: str, *requests: Message, server: int | None = 1) -> Said:
-    """Say this, with the proofs that belong to it. `server`: which one is meant; None: the coordinator. Raises
-    RpcError, ProofError."""
-    whom = COORDINATOR if server is None else server_named(server)
-    caller = Caller(Secret(secret.encode()), path, whom)
+def prove(address: str, secret: str, path: str, *requests: Message, server: int = 1) -> Said:
+    """Say this, with the proofs that belong to it. `server`: which one is meant. Raises RpcError, ProofError."""
+    caller = Caller(Secret(secret.encode()), path, server_named(server))
     waiting: SimpleQueue[bytes | None] = SimpleQueue()
     with grpc.insecure_channel(address) as channel:
         call: Any = channel.stream_stream(path, None, _REPLIES[path].FromString)(

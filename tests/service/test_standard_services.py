@@ -62,9 +62,7 @@ def ask(cluster: Cluster, server: int, **request: str) -> reflection_pb2.ServerR
     [
         (
             "pswire.v1.Coordinator",
-            [
-                *"Join Session Commit Status GatherEpoch Note ChangePolicy Promote Locate FindCoordinator".split()
-            ],
+            [*"Join Session Commit Status GatherEpoch Note ChangePolicy Promote FindCoordinator".split()],
         ),
         ("pswire.v1.Shard", ["Push", "Pull", "Exchange", "Follow", "Replicate"]),
     ],

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from psserver.service.life import moves
 from psserver.service.life import servers as life_servers
 from psserver.service.replicas import shell
 from pswire import running
@@ -181,7 +180,7 @@ def baton(world: World) -> Iterator[None]:
         *((module, {"threading": threads}) for module in (backoff, epochs, stream, transport, shard_client)),
         *((module, {"threading": threads}) for module in (shard_group, reader, shared_memory, ahead, leader)),
         *((module, {"queue": queues}) for module in (stream, exchange, ahead, leader)),
-        *((module, {"random": chance}) for module in (backoff, moves)),
+        (backoff, {"random": chance}),
         (ahead, {"Future": partial(BatonFuture, world)}),
         (shard_group, {"ThreadPoolExecutor": lambda *_, **__: Executor(world), "wait": wait}),
         # Each process of the World is another one.

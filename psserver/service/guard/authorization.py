@@ -155,9 +155,9 @@ class Authorizer:
                     f"same {VARIABLE}, or unset it everywhere"
                 )
             return None
-        shard = method.startswith(f"/{shard_pb2.DESCRIPTOR.services_by_name['Shard'].full_name}/")
+        whom = server_named(self._server) if roles == _SERVERS else COORDINATOR
         try:
-            return Challenge(secret, method, server_named(self._server) if shard else COORDINATOR, metadata)
+            return Challenge(secret, method, whom, metadata)
         except ProofError as error:
             raise unproven(method) from error
 

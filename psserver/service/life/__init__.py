@@ -7,5 +7,4 @@ following     any other server: executes what server 0 decides
 job_loop      passes time to the job
 results       the final weights, the summary, the exit code
 servers       one server after another in the same process: the next job, or recovery after a loss
-moves         a server that comes back at another address
 """

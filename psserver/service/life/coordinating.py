@@ -23,7 +23,6 @@ from psserver.service.job.next_job import free
 from psserver.service.job.run_log import DECISIONS, FolderError, RunLog, make_folder
 from psserver.service.life.job_loop import Continuation, JobLoop
 from psserver.service.life.listeners import Listeners
-from psserver.service.life.moves import Moves
 from psserver.service.life.results import Results, say_how_to_go_on
 from psserver.service.life.settings import Announce, ServerSettings
 from psserver.service.net.coordinator import CoordinatorRpc
@@ -194,12 +193,8 @@ class Coordinating:
         self._announce, self._out, self._folder = announce, out, folder
         hosts, wake = continuation.hosts, continuation.wake.set
         self.job = job = make_job(settings, hosts, host, announce, wake, continuation.begin_again, folder)
-        names = Names()
-        recovers = bool(settings.recover) and job.decider.checkpoints is not None
-        moves = Moves(job, hosts[0], bool(settings.credentials.job_secret), recovers, continuation.move)
-        moved, security = continuation.moved, settings.security
         place = "" if settings.out is None else str(settings.out.absolute())
-        self.rpc = CoordinatorRpc(job, hosts, moves, moved, names, security, place)
+        self.rpc = CoordinatorRpc(job, hosts[0], Names(), settings.security, place)
 
     async def run(self) -> ExitCode:
         """Run until the job is over, or a signal comes."""

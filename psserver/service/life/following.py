@@ -6,7 +6,6 @@ from pathlib import Path
 
 from psserver.service.job.agreement import NextJob
 from psserver.service.life.job_loop import Continuation
-from psserver.service.life.moves import Announcing
 from psserver.service.life.settings import Announce, ServerSettings
 from psserver.service.net.follow import FollowRpc
 from psserver.service.store.host import ShardHost
@@ -38,32 +37,10 @@ class Following:
 
     async def run(self) -> ExitCode:
         """Run until the coordinator says so or is gone, or some time after a signal (`_wait_for_last_orders`)."""
-        index, settings, hosts = self._settings.task_index, self._settings, self._continuation.hosts
-        announcing = Announcing(
-            hosts[0],
-            hosts[index],
-            *(index, len(hosts), settings.terms.worker_timeout),
-            self._host.runtime,
-            settings.credentials,
-        )
-        announced = asyncio.create_task(self._keep_known(announcing))
-        try:
-            if not await self._ended():
-                return self._stopped(self._unfollowed_reason(), ExitCode.UNREACHABLE)
-            await self._wait_for_last_orders()
-            return self._code()
-        finally:
-            announced.cancel()
-
-    async def _keep_known(self, announcing: Announcing) -> None:
-        """Announce this server until it is followed, and again whenever its coordinator is cut off: another one may
-        run in its place, which looks for this server elsewhere."""
-        await announcing.run(lambda: bool(self._host.job))
-        if not self._continuation.hosts[0].port:
-            return
-        cut_off = self.rpc.cut_off
-        while await cut_off.wait():
-            await announcing.run(lambda: not cut_off.is_set(), self._host.job)
+        if not await self._ended():
+            return self._stopped(self._unfollowed_reason(), ExitCode.UNREACHABLE)
+        await self._wait_for_last_orders()
+        return self._code()
 
     async def _ended(self) -> bool:
         """Wait for the end. Returns False if no coordinator gives orders and patience is over."""

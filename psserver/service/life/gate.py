@@ -51,9 +51,6 @@ class LeaderGate:
     async def gather_epoch(self, request: pb.GatherEpochRequest, call: Call) -> pb.GatherEpochReply:
         return await self._rpc.gather_epoch(request, call)
 
-    async def locate(self, request: pb.LocateRequest, call: Call) -> pb.LocateReply:
-        return await self._rpc.locate(request, call)
-
     async def find_coordinator(
         self, request: pb.FindCoordinatorRequest, call: Call
     ) -> pb.FindCoordinatorReply:

@@ -120,9 +120,8 @@ class Standstill:
 class Continuation:
     """The state that decides what follows when this server has run. The loop's thread owns it."""
 
-    # Addresses of all servers, as far as they are known; and servers that are not where workers were told.
+    # Addresses of all servers, as far as they are known.
     hosts: tuple[Address, ...]
-    moved: frozenset[int]
     # Seconds that the server that continues the job may wait for the others.
     recover: float
     # Why the job continues in another server of this process, if it does.
@@ -137,13 +136,6 @@ class Continuation:
     def begin_again(self, reason: str) -> None:
         self.again = reason
         self.wake.set()
-
-    def move(self, server: int, address: Address) -> None:
-        """Record the server's new address, and begin again."""
-        hosts = list(self.hosts)
-        hosts[server] = address
-        self.hosts, self.moved = tuple(hosts), self.moved | {server}
-        self.begin_again(f"server {server} came back at {address}")
 
 
 # Seconds that gRPC may take to release what has ended.

@@ -15,7 +15,6 @@ from psserver.service.life.coordinating import lock_folder, resume_point, run_lo
 from psserver.service.life.end import LEAST_PATIENCE, JobEnd
 from psserver.service.life.gate import LeaderGate
 from psserver.service.life.job_loop import Continuation, JobLoop
-from psserver.service.life.moves import Moves
 from psserver.service.life.results import Results, say_how_to_go_on
 from psserver.service.life.settings import Announce, ServerSettings
 from psserver.service.net.commits import Commits
@@ -313,17 +312,11 @@ class Replicating:
 
     def _coordinator_rpc(self, job: ServedJob) -> CoordinatorRpc:
         settings, hosts = self._settings, self._continuation.hosts
-        own = (hosts[settings.task_index],)
-        moves = Moves(job, own[0], bool(settings.credentials.job_secret), False, lambda server, address: None)
-        out = settings.out
-        # Workers were told other addresses than this server's, if another one was the first primary.
-        moved = frozenset({0})
+        own, out = hosts[settings.task_index], settings.out
         place = "" if out is None else str(out.absolute())
         return CoordinatorRpc(
             job,
             own,
-            moves,
-            moved,
             Names(),
             settings.security,
             place,

@@ -43,8 +43,6 @@ class ServerSettings:
     again: bool = False
     # The generation that it served then; earlier ones do not get it back.
     former: str = ""
-    # Servers that came back at other addresses than workers were told.
-    moved: frozenset[int] = frozenset()
     # Whether the log is synced to the disk before workers learn of a decision.
     log_to_disk: bool = False
     # Credentials of everything that it listens on and connects to.

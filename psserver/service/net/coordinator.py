@@ -1,4 +1,4 @@
-"""The coordinator's unary methods: Join, Commit, GatherEpoch, Locate, Note, ChangePolicy, Promote, Status."""
+"""The coordinator's unary methods: Join, Commit, GatherEpoch, Note, ChangePolicy, Promote, Status."""
 
 import asyncio
 import json
@@ -21,7 +21,6 @@ from psserver.service.job.agreement import FROM_JOB, AgreedModel
 from psserver.service.job.job import ServedJob
 from psserver.service.job.next_job import begin_next, join_the_next
 from psserver.service.job.routes import lines
-from psserver.service.life.moves import Located, Moves
 from psserver.service.net.commits import Commits
 from psserver.service.net.registration import Call, parsed
 from psserver.service.net.sessions import SessionRpc
@@ -71,26 +70,21 @@ class CoordinatorRpc:
     def __init__(
         self,
         job: ServedJob,
-        addresses: tuple[Address, ...],
-        moves: Moves,
-        moved: frozenset[int] = frozenset(),
+        address: Address,
         names: Names | None = None,
         security: str = "",
         folder: str = "",
         copies: Callable[[], tuple[list[pb.ServerStatus], str]] | None = None,
     ) -> None:
-        """Serve `job`. `moved`: servers at other addresses than workers were given. `names`: owners of worker names.
-        `security`, `folder`: shown by Status. `copies`: the servers of a job with replicas, and a sentence about
-        them."""
+        """Serve `job` at `address`. `names`: owners of worker names. `security`, `folder`: shown by Status. `copies`:
+        the servers of a job with replicas, and a sentence about them."""
         self._job = job
         self._folder = folder
         # When a client last asked for log entries.
         self._followed = -math.inf
         self._names = names or Names()
         self._security, self._copies = security, copies
-        self._addresses = addresses
-        self._moves = moves
-        self._moved = [str(each) if n in moved else "" for n, each in enumerate(addresses)] if moved else []
+        self._address = address
         self._pace = KeyedPace(PER_SECOND, BURST)
         self._known: pb.JoinRequest | None = None
         self.session = SessionRpc(job, self._pace).serve
@@ -209,7 +203,6 @@ class CoordinatorRpc:
             membership_token=receipts.membership_token(
                 self._job.host.secret, terms.job, member.worker, member.incarnation
             ),
-            moved=self._moved,
             learning_rate=self._job.coordinator.settable_rate,
             chief=self._job.epochs.chief,
             phase=self._job.coordinator.state.phase,
@@ -287,17 +280,12 @@ class CoordinatorRpc:
             held_up=totals.held_up,
         )
 
-    # Servers on other addresses
-
-    async def locate(self, request: pb.LocateRequest, call: Call) -> pb.LocateReply:
-        claimed = Located(request.task_index, request.servers, request.address, request.job)
-        address = self._moves.locate(claimed, call.when_over)
-        return pb.LocateReply(job=self._job.terms.job, address=str(address))
+    # Servers
 
     async def find_coordinator(
         self, request: pb.FindCoordinatorRequest, call: Call
     ) -> pb.FindCoordinatorReply:
-        return pb.FindCoordinatorReply(address=str(self._addresses[0]))
+        return pb.FindCoordinatorReply(address=str(self._address))
 
     # Operators
 
@@ -357,7 +345,7 @@ class CoordinatorRpc:
         reply.optimizer = FROM_JOB if optimizer is None else optimizer.name
         own = pb.ServerStatus(
             task_index=0,
-            address=str(self._addresses[0]),
+            address=str(self._address),
             state="ready",
             bytes=job.host.nbytes,
             executed=job.host.state.executed,

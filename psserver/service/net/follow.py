@@ -60,8 +60,6 @@ class FollowRpc:
         # before may have broken meanwhile.
         self._stream: Call | None = None
         self._waiting: asyncio.Task[None] | None = None
-        # Set while it waits for a coordinator whose stream broke.
-        self.cut_off = asyncio.Event()
         self._turn = asyncio.Lock()
         # The model, once it is taken.
         self._model: shard_pb2.Configure | None = None
@@ -81,7 +79,6 @@ class FollowRpc:
             raise invalid("expected a FollowRequest with open first")
         self._open(first.open, call)
         former, self._stream = self._stream, call
-        self.cut_off.clear()
         if self._waiting is not None:
             # The next cut counts its own time.
             self._waiting.cancel()
@@ -103,7 +100,6 @@ class FollowRpc:
                 call.when_over(self._ended)
             elif self._stream is call:
                 self._stream = None
-                self.cut_off.set()
                 self._waiting = asyncio.create_task(self._wait_for_coordinator())
 
     async def _wait_for_coordinator(self) -> None:
