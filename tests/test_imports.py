@@ -244,7 +244,7 @@ RULES = (
             ),
             "psserver.service.net.sessions",
             *("psserver.service.job.follower", "psserver.service.replicas.link"),
-            *("psserver.service.server", "psserver.service.life.moves"),
+            "psserver.service.server",
             *("psserver.service.life.results", "psserver.service.life.listeners"),
         ),
     ),

@@ -1,5 +1,6 @@
 """A server's numbers as Prometheus metrics. Counters are read at the scrape; only updates are timed as they happen."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -16,15 +17,9 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from psserver.metrics.counts import (
-    PREFIX,
-    CountedRunLog,
-    JobNumbers,
-    ShardNumbers,
-    WorkerNumbers,
-    job_numbers,
-    shard_numbers,
-)
+from psserver.coordinator import Coordinator
+from psserver.coordinator.status import holdup, phase
+from psserver.metrics.counts import PREFIX, Counts, WorkerNumbers, worker_numbers
 from psserver.service.guard.authorization import Authorizer
 from psserver.service.job.agreement import FROM_JOB
 from psserver.service.job.job import ServedJob
@@ -42,10 +37,10 @@ UPDATE_SECONDS = (1e-5, 1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 
 class ServerCollector(Collector):
-    """The metrics of one server, and on the one that leads those of the job, if its run log counts.
+    """The metrics of one server, and on the one that leads those of the job, if its run log counts. The loop's thread
+    owns it.
 
-    `job`: returns it where it is led; `copies`: returns a server's part, with replicas. Both are called in the loop's
-    thread.
+    `job`: returns it where it is led; `copies`: returns a server's part, with replicas.
     """
 
     def __init__(
@@ -62,29 +57,28 @@ class ServerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         about = {"version": version("paramserver"), "grpc": grpc.__version__}
         yield InfoMetricFamily(f"{PREFIX}build", "Versions of this server.", about)
-        yield from _shard(shard_numbers(self._host))
+        yield from _shard(self._host)
         yield from security_families(self._credentials, self._authorizer)
         if self._copies is not None:
             from psserver.metrics.replicas import replica_families
 
-            yield from replica_families(self._host.runtime.ask(self._copies))
-        job = self._host.runtime.ask(self._job)
-        run_log = job.routes.run_log if job is not None else None
-        if job is None or not isinstance(run_log, CountedRunLog):
+            yield from replica_families(self._copies())
+        job = self._job()
+        counts = job.routes.run_log.counts if job is not None else None
+        if job is None or counts is None:
             return
-        policy, optimizer = job.coordinator.policy.name, job.agreement.optimizer
+        coordinator, optimizer = job.coordinator, job.agreement.optimizer
         about = {
             "job": job.terms.job,
-            "policy": policy,
+            "policy": coordinator.policy.name,
             "optimizer": FROM_JOB if optimizer is None else optimizer.name,
         }
         yield InfoMetricFamily(f"{PREFIX}job", "What is trained, and how.", about)
-        numbers = job_numbers(job, run_log.counts)
-        yield from job_families(numbers)
-        yield from worker_families(numbers.workers)
+        yield from job_families(coordinator, counts, job.decider.now())
+        yield from worker_families(worker_numbers(coordinator, counts))
         yield _evaluation(dict(job.evaluations.final))
         executed = {f.name.removeprefix("server "): f.executed for f in job.routes.followers}
-        lag = {str(server): max(numbers.entries - at, 0) for server, at in executed.items()}
+        lag = {str(server): max(coordinator.state.entries - at, 0) for server, at in executed.items()}
         yield _gauges("follower_lag_entries", "Entries that a server has not executed yet.", "server", lag)
 
 
@@ -129,32 +123,38 @@ def _timer(found: CollectorRegistry) -> Callable[[Order, float], None]:
     return lambda order, seconds: timers[isinstance(order, Apply)].observe(seconds)
 
 
-def _shard(numbers: ShardNumbers) -> Iterator[Metric]:
-    size = numbers.payload_bytes
-    yield _counter("executed_entries", "Entries of the decision log executed here.", numbers.executed)
-    yield _counter("received_payloads", "Complete payloads staged here.", numbers.received)
-    yield _counter("received_bytes", "Their bytes, as float32 in memory.", numbers.received * size)
-    yield _counter("sent_versions", "Versions given to readers, copied or in place.", numbers.served)
-    yield _counter("sent_bytes", "Their bytes, as float32 in memory.", numbers.served * size)
-    yield _gauge("staging_payloads", "Payload buffers in use.", numbers.staged)
-    yield _gauge("staging_bytes", "Their bytes.", numbers.staged * size)
-    yield _gauge("arena_versions", "Buffers for versions of the model.", numbers.buffers)
-    yield _gauge("arena_bytes", "Their bytes.", numbers.buffers * size)
+def _shard(host: ShardHost) -> Iterator[Metric]:
+    state, size = host.state, host.nbytes
+    staged = state.shard.staging.held if state.shard else 0
+    buffers = state.shard.arena.buffers if state.shard else 0
+    yield _counter("executed_entries", "Entries of the decision log executed here.", state.executed)
+    yield _counter("received_payloads", "Complete payloads staged here.", state.received)
+    yield _counter("received_bytes", "Their bytes, as float32 in memory.", state.received * size)
+    yield _counter("sent_versions", "Versions given to readers, copied or in place.", state.served)
+    yield _counter("sent_bytes", "Their bytes, as float32 in memory.", state.served * size)
+    yield _gauge("staging_payloads", "Payload buffers in use.", staged)
+    yield _gauge("staging_bytes", "Their bytes.", staged * size)
+    yield _gauge("arena_versions", "Buffers for versions of the model.", buffers)
+    yield _gauge("arena_bytes", "Their bytes.", buffers * size)
 
 
-def job_families(numbers: JobNumbers) -> Iterator[Metric]:
-    phases = {phase: phase == numbers.phase for phase in PHASES}
-    yield StateSetMetricFamily(f"{PREFIX}job_phase", "What the job is doing.", phases)
-    yield _counter("versions", "Updates made: the number of the newest version.", numbers.version)
-    yield _counter("sessions_lost", "Connections of workers that broke.", numbers.lost)
-    yield _counter("rejoins", "Workers that came back, with the same process or another.", numbers.rejoined)
-    yield _gauge("held_up_seconds", "The longest present wait of a worker.", numbers.held_up)
-    if numbers.loss is not None:
-        yield _gauge("loss", "Smoothed training loss of recent commits.", numbers.loss)
-    states = {state: numbers.states[state] for state in ("joined", "waiting", "computing", "done", "lost")}
+def job_families(coordinator: Coordinator, counts: Counts, now: float) -> Iterator[Metric]:
+    """Yield the metrics of the job at the job's time `now`."""
+    state, held, present = coordinator.state, holdup(coordinator, now), phase(coordinator)
+    yield StateSetMetricFamily(
+        f"{PREFIX}job_phase", "What the job is doing.", {p: p == present for p in PHASES}
+    )
+    yield _counter("versions", "Updates made: the number of the newest version.", state.version)
+    yield _counter("sessions_lost", "Connections of workers that broke.", counts.lost)
+    yield _counter("rejoins", "Workers that came back, with the same process or another.", counts.rejoined)
+    yield _gauge("held_up_seconds", "The longest present wait of a worker.", held[0] if held else 0.0)
+    if state.loss is not None:
+        yield _gauge("loss", "Smoothed training loss of recent commits.", state.loss)
+    found = Counter("lost" if m.absent_since is not None else m.state for m in state.roster.by_rank())
+    states = {each: found[each] for each in ("joined", "waiting", "computing", "done", "lost")}
     yield _gauges("workers", "Present workers.", "state", states)
     kinds = CounterMetricFamily(f"{PREFIX}decisions", "Entries of the decision log.", labels=["kind"])
-    for kind, count in sorted(numbers.kinds.items()):
+    for kind, count in sorted(counts.kinds.items()):
         kinds.add_metric([kind], count)
     yield kinds
 

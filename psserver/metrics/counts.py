@@ -1,22 +1,12 @@
-"""The numbers behind the metrics.
-
-`Counts` are counted while the decision log is written. `job_numbers` and `shard_numbers` are snapshots: copied by the
-thread that owns the numbers, rendered by another.
-"""
+"""Counters of the decision log, as it is written, for the metrics."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from psserver.coordinator import Coordinator
 from psserver.coordinator.outputs import Record
-from psserver.coordinator.status import holdup, phase
 from psserver.decisions import entries
 from psserver.decisions.counting import moments
-from psserver.service.job.job import ServedJob
-from psserver.service.job.run_log import RunLog
-from psserver.service.store.host import ShardHost
 
 PREFIX = "paramserver_"
 # Label values are closed sets, but a user's policy may give any reason.
@@ -128,19 +118,6 @@ class Counts:
         self._of(worker).seconds["wasted"] += t - max(since, granted)
 
 
-class CountedRunLog(RunLog):
-    """A run log that counts its records once they are written. The event loop's thread owns it and `counts`."""
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        """Open a `RunLog` with the same arguments."""
-        super().__init__(*given, **named)
-        self.counts = Counts()
-
-    def append(self, record: Record) -> None:
-        super().append(record)
-        self.counts.see(record)
-
-
 @dataclass(slots=True)
 class WorkerNumbers:
     """The numbers of one worker, or of all that share the series `OTHERS`."""
@@ -157,59 +134,13 @@ class WorkerNumbers:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class JobNumbers:
-    """The coordinator's numbers. `held_up`: seconds of the longest present wait. `states`: workers by state."""
-
-    phase: str
-    version: int
-    entries: int
-    held_up: float
-    loss: float | None
-    states: Counter[str]
-    workers: Mapping[str, WorkerNumbers]
-    kinds: Counter[str]
-    lost: int
-    rejoined: int
-
-
-@dataclass(frozen=True, slots=True)
-class ShardNumbers:
-    """The numbers of one server's shard. Bytes count float32 values in memory."""
-
-    executed: int
-    received: int
-    served: int
-    staged: int
-    buffers: int
-    payload_bytes: int
-
-
-def job_numbers(job: ServedJob, counts: Counts) -> JobNumbers:
-    return job.look(lambda coordinator, now: numbers_from(coordinator, counts, now))
-
-
-def numbers_from(coordinator: Coordinator, counts: Counts, now: float) -> JobNumbers:
-    held = holdup(coordinator, now)
-    states = Counter(
-        "lost" if m.absent_since is not None else m.state for m in coordinator.state.roster.by_rank()
-    )
-    workers: dict[str, WorkerNumbers] = {}
+def worker_numbers(coordinator: Coordinator, counts: Counts) -> dict[str, WorkerNumbers]:
+    """Return the numbers by label: of the first MAX_WORKERS workers each its own, of all others together."""
+    found: dict[str, WorkerNumbers] = {}
     for number, name in enumerate(counts.workers):
         label = name if number < MAX_WORKERS else OTHERS
-        _add(workers.setdefault(label, WorkerNumbers()), coordinator, counts, name)
-    return JobNumbers(
-        phase=phase(coordinator),
-        version=coordinator.state.version,
-        entries=coordinator.state.entries,
-        held_up=held[0] if held else 0.0,
-        loss=coordinator.state.loss,
-        states=states,
-        workers=workers,
-        kinds=counts.kinds.copy(),
-        lost=counts.lost,
-        rejoined=counts.rejoined,
-    )
+        _add(found.setdefault(label, WorkerNumbers()), coordinator, counts, name)
+    return found
 
 
 def _add(numbers: WorkerNumbers, coordinator: Coordinator, counts: Counts, name: str) -> None:
@@ -225,20 +156,3 @@ def _add(numbers: WorkerNumbers, coordinator: Coordinator, counts: Counts, name:
     numbers.staleness.update(tally.staleness)
     for activity, seconds in logged.seconds.items():
         numbers.seconds[activity] = numbers.seconds.get(activity, 0.0) + seconds
-
-
-def shard_numbers(host: ShardHost) -> ShardNumbers:
-    return host.runtime.ask(lambda: _shard_numbers(host))
-
-
-def _shard_numbers(host: ShardHost) -> ShardNumbers:
-    state = host.state
-    shard = state.shard
-    return ShardNumbers(
-        executed=state.executed,
-        received=state.received,
-        served=state.served,
-        staged=shard.staging.held if shard else 0,
-        buffers=shard.arena.buffers if shard else 0,
-        payload_bytes=host.nbytes,
-    )

@@ -158,7 +158,7 @@ class Server:
         health = await self._register(served)
         self.listeners.open_data_port()
         copies = None if self._replicating is None else self._replicating.numbers
-        self.listeners.open_metrics(address.host, lambda: self.job, copies, self.authorizer)
+        await self.listeners.open_metrics(address.host, lambda: self.job, copies, self.authorizer)
         self.watch.start(self.runtime.loop)
         if self.job is not None:
             # Before anybody can join.

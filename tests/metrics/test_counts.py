@@ -12,7 +12,7 @@ from pslab.experiment import Experiment
 from pslab.runs.folder import Run
 from pslab.runs.work import COMPUTING, RECEIVING, SENDING, WASTED, WorkFold
 from psserver.metrics import collector
-from psserver.metrics.counts import MAX_WORKERS, OTHERS, Counts, JobNumbers, numbers_from
+from psserver.metrics.counts import MAX_WORKERS, OTHERS, Counts, worker_numbers
 from pswire.extras import how_to_install
 from tests.lab.waits import spent
 from tests.replay.simulated import document
@@ -29,12 +29,10 @@ def counted(outcome: Outcome) -> Counts:
     return counts
 
 
-def numbers_of(outcome: Outcome) -> JobNumbers:
-    return numbers_from(outcome.cluster.coordinator, counted(outcome), outcome.seconds)
-
-
-def families(numbers: JobNumbers) -> list[Metric]:
-    return [*collector.job_families(numbers), *collector.worker_families(numbers.workers)]
+def families(outcome: Outcome) -> list[Metric]:
+    coordinator, counts = outcome.cluster.coordinator, counted(outcome)
+    workers = collector.worker_families(worker_numbers(coordinator, counts))
+    return [*collector.job_families(coordinator, counts, outcome.seconds), *workers]
 
 
 def value(metrics: Iterable[Metric], name: str, **labels: str) -> float:
@@ -52,7 +50,7 @@ def test_counters_are_those_of_the_summary_and_seconds_those_of_the_timeline(
     tmp_path: Path, policy: str, knobs: dict[str, Any]
 ) -> None:
     outcome = simulate(Experiment.parse(document(policy, knobs, simulation=TIMED, links=LINKS)))
-    metrics, summary = families(numbers_of(outcome)), outcome.summary
+    metrics, summary = families(outcome), outcome.summary
     assert value(metrics, "versions_total") == summary["versions"]
     assert value(metrics, "samples_total") == summary["samples"]
     assert value(metrics, "grants_total") == outcome.count("grant")
@@ -97,9 +95,9 @@ def test_many_workers_are_few_series() -> None:
     many = {"problem": "none", "batches": 3, "compute": "exponential(1)"}
     given = document("bounded", {"max_staleness": 1}, cluster={"workers": 500}, simulation=many)
     outcome = simulate(Experiment.parse(given))
-    numbers = numbers_of(outcome)
-    assert len(numbers.workers) == MAX_WORKERS + 1 and OTHERS in numbers.workers
-    metrics = families(numbers)
+    workers = worker_numbers(outcome.cluster.coordinator, counted(outcome))
+    assert len(workers) == MAX_WORKERS + 1 and OTHERS in workers
+    metrics = families(outcome)
     assert sum(len(metric.samples) for metric in metrics) < 2000
     assert value(metrics, "samples_total") == outcome.summary["samples"]
     dropped = sum(counts["dropped"] for counts in outcome.summary["contributions"].values())

@@ -15,7 +15,7 @@ CONNECTIONS: Final = 16_384
 # Calls and connections without a first message, and calls of gRPC's own services: each may hold a message of 4 MiB.
 # Beyond that the oldest is cut.
 UNPROVEN: Final = 128
-# Connections to the metrics port: each costs a thread; beyond that one is closed at once.
+# Connections to the metrics port; beyond that one is closed at once.
 METRICS_CONNECTIONS: Final = 16
 # Seconds for the first message of a call, which may carry a chunk.
 FIRST_MESSAGE: Final = 10.0 + CHUNK_SECONDS

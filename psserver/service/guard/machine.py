@@ -13,7 +13,7 @@ from typing import Final
 DESCRIPTORS: Final = 7
 # Descriptors for files, listening sockets, other servers, versions, and strangers that connect.
 RESERVED_DESCRIPTORS: Final = 512
-# Threads of a server beside its first: passes, what tells of long work, checkpoints, metrics, name lookups, and those
+# Threads of a server beside its first: passes, what tells of long work, checkpoints, name lookups, and those
 # of gRPC that do not depend on the number of processors. A thread that cannot start later would end the process with
 # a signal.
 OWN_THREADS: Final = 16

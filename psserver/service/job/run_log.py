@@ -29,6 +29,7 @@ from pswire.security.credentials import Credentials
 from pswire.security.proof import FILE
 
 if TYPE_CHECKING:
+    from psserver.metrics.counts import Counts
     from psserver.service.runtime import Runtime
 
 DECISIONS, METRICS = "decisions.jsonl", "metrics.jsonl"
@@ -84,6 +85,8 @@ class RunLog:
         self._decisions: JsonLines | None = None
         self._metrics: JsonLines | None = None
         self._closed = False
+        # What it has taken, where metrics tell of it.
+        self.counts: Counts | None = None
         self._pending = Pending() if going_on is None else going_on.pending.copy()
         if going_on is None:
             self.open(more=False)
@@ -113,6 +116,8 @@ class RunLog:
         """Take an entry, to be written at the end of this turn of the loop."""
         if self._decisions is not None:
             self._decisions.take(lambda: line_of(record.index, record.t, record.entry))
+        if self.counts is not None:
+            self.counts.see(record)
         entry = record.entry
         # By type, because entries are abstract classes, whose isinstance takes ten times as long.
         if type(entry) is entries.Commit:

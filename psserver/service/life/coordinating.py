@@ -156,11 +156,12 @@ def _followers(
 
 def run_log_of(settings: ServerSettings, going_on: Mark | None, check: Check, disk: RealDisk) -> RunLog:
     """Return the log of a job that begins here, which counts if there are metrics. Raises LogError."""
-    if settings.metrics_port is None:
-        return RunLog(settings.out, going_on, check, settings.rescue, disk)
-    from psserver.metrics.counts import CountedRunLog
+    found = RunLog(settings.out, going_on, check, settings.rescue, disk)
+    if settings.metrics_port is not None:
+        from psserver.metrics.counts import Counts
 
-    return CountedRunLog(settings.out, going_on, check, settings.rescue, disk)
+        found.counts = Counts()
+    return found
 
 
 def resume_point(settings: ServerSettings, announce: Announce) -> ResumePoint | None:

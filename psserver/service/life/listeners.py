@@ -75,7 +75,7 @@ class Listeners:
             except SocketError as error:
                 raise BindError(f"--data-port: {error}; is another process using it?") from error
 
-    def open_metrics(
+    async def open_metrics(
         self,
         name: str,
         job: Callable[[], ServedJob | None],
@@ -90,6 +90,7 @@ class Listeners:
         port = self._settings.metrics_port
         if port is None:
             return
+        from psserver.metrics.collector import registry
         from psserver.metrics.endpoint import Metrics
 
         bind, credentials = self._settings.bind, self._settings.credentials
@@ -98,14 +99,13 @@ class Listeners:
                 bind,
                 port,
                 {name.lower()},
-                self._host,
-                job,
-                credentials=credentials,
-                authorizer=authorizer,
-                copies=copies,
+                registry(self._host, job, copies, credentials, authorizer),
+                credentials,
+                authorizer,
             )
         except OSError as error:
             raise BindError(f"--metrics-port {port}: {error.strerror or error}") from error
+        await self.metrics.begin()
 
     def write_metrics(self) -> None:
         """Write the last metrics to the run folder: a scrape may come too late for them."""

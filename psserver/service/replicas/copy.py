@@ -149,11 +149,12 @@ class LogCopy(Holding):
 
     def _new_log(self, *before: Any) -> FollowersLog:
         """Return the log of a copy; `before`: what it had then."""
-        if self._settings.metrics_port is None:
-            return FollowersLog(self._settings.rescue, *before)
-        from psserver.metrics.copies import CountedFollowersLog
+        found = FollowersLog(self._settings.rescue, *before)
+        if self._settings.metrics_port is not None:
+            from psserver.metrics.counts import Counts
 
-        return CountedFollowersLog(self._settings.rescue, *before)
+            found.counts = Counts()
+        return found
 
     def _begin_following(self, about: Mapping[str, Any], run_log: FollowersLog) -> None:
         """Make the job that another server leads. Raises OtherSettingsError."""
