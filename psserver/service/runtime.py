@@ -8,9 +8,7 @@ import errno
 import gc
 import selectors
 import socket
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Final, TypeVar
 
 import grpc
@@ -25,7 +23,6 @@ from pswire.transport import socket_handshake as handshake
 from pswire.transport.channels import Options
 from pswire.transport.connecting import add_port, nobody_listens, open_aio_channel
 
-Seen = TypeVar("Seen")
 Made = TypeVar("Made")
 # Threads of a server, whatever the number of its workers: for passes over large arrays, and for what waits for the
 # disk or for a name.
@@ -70,20 +67,13 @@ class RunningLoop(asyncio.SelectorEventLoop):
 
 
 class Runtime:
-    """What a server has of its machine. The thread that runs the event loop owns it.
-
-    Nothing that this thread owns has a lock; other threads (the metrics page, tests) call `ask`. Before the loop
-    runs and after it has ended nothing changes, so they read directly.
+    """What a server has of its machine. The thread that runs the event loop owns it; nothing of it has a lock.
 
     `passes`: threads for passes over large arrays.
     """
 
     def __init__(self) -> None:
         self._loop: RunningLoop | None = None
-        self._thread: int | None = None
-        # Unanswered questions, which the end of the loop must cancel.
-        self._asked: set[Future[object]] = set()
-        self._guard = threading.Lock()
         self.passes = self.pool(PASS_THREADS, "heavy")
         self._waits = self.pool(WAIT_THREADS, "waits")
 
@@ -112,40 +102,15 @@ class Runtime:
         return self._loop
 
     def begin(self) -> None:
-        """Make the running loop and this thread the owner from now on."""
+        """Use the running loop from now on."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, RunningLoop)
-        self._loop, self._thread = loop, threading.get_ident()
+        self._loop = loop
 
-    def end(self) -> None:
-        """End ownership: the loop has ended, and nothing changes any more."""
-        with self._guard:
-            self._thread = None
-            asked, self._asked = self._asked, set()
-        for future in asked:
-            future.cancel()
-
-    def ask(self, read: Callable[[], Seen]) -> Seen:
-        """Return what `read` returns, called by the owner so that nothing changes meanwhile. From any thread."""
-        future: Future[Seen] = Future()
-        with self._guard:
-            away = self._thread not in (None, threading.get_ident())
-            if away:
-                self._asked.add(future)  # type: ignore[arg-type]
-                self.loop.call_soon_threadsafe(self._answer, future, read)
-        if away:
-            _wait_for(future)
-        return read() if future.cancelled() or not away else future.result()
-
-    def _answer(self, future: "Future[Seen]", read: Callable[[], Seen]) -> None:
-        with self._guard:
-            self._asked.discard(future)
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            future.set_result(read())
-        except Exception as error:
-            future.set_exception(error)
+    @property
+    def runs(self) -> bool:
+        """Whether the loop runs. Before and after that nothing changes. From any thread."""
+        return self._loop is not None and self._loop.is_running()
 
     def tell(self, act: Callable[[], object]) -> None:
         """Call `act` on the loop soon. From any thread or signal handler; does nothing once the loop has ended."""
@@ -202,13 +167,6 @@ class Runtime:
     def listen_unix(self) -> tuple[socket.socket, str]:
         """Listen for payloads of this machine, at the name that is returned. Raises SocketError."""
         return handshake.listen_unix()
-
-
-def _wait_for(future: "Future[Seen]") -> None:
-    """Block until the future is done or cancelled."""
-    done = threading.Event()
-    future.add_done_callback(lambda _: done.set())
-    done.wait()
 
 
 def _listen(server: grpc.aio.Server, bind: Address, credentials: Credentials) -> int:

@@ -119,7 +119,6 @@ class Server:
             if self._lock is not None:
                 self._lock.close()
             self.host.saver.close()
-            self.runtime.end()
             self.host.close()
             self.sockets.end()
             loop.run_until_complete(end_tasks())

@@ -8,6 +8,7 @@ from pslab.verify.harness import CoordinatorHarness
 from psserver.checkpoint import Store
 from psserver.service.job.follower import Follower
 from pswire.exits import ExitCode
+from tests.asking import ask
 from tests.checkpoint.test_signals import running
 from tests.service.peer import Peer
 from tests.service.serving import Cluster
@@ -20,7 +21,7 @@ def fails(cluster: Cluster) -> None:
     server = cluster.servers[0].server
     coordinating = server._coordinating
     assert coordinating is not None
-    server.runtime.ask(lambda: coordinating.job.stop(REASON, success=False, cause="server"))
+    ask(server.runtime, lambda: coordinating.job.stop(REASON, success=False, cause="server"))
 
 
 def test_a_job_that_fails_is_saved_and_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,6 +13,7 @@ from pslab.runs.folder import Run
 from psserver.checkpoint import Store
 from pswire.exits import ExitCode
 from pswire.model.plan import make_plan
+from tests.asking import ask
 from tests.service.peer import Peer, join_request
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, refused, serving
 
@@ -33,7 +34,7 @@ def signalled(cluster: Cluster, number: Signals, order: tuple[int, ...]) -> None
         served.interrupt(number)
         # It has heard the signal, and done for it what it does at once.
         for _ in range(3):
-            served.server.runtime.ask(lambda: None)
+            ask(served.server.runtime, lambda: None)
     assert [served.ended() for served in cluster.servers] == [CODES[number]] * 2
 
 

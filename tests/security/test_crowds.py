@@ -18,6 +18,7 @@ from pswire.security.settings import SecurityOptions
 from pswire.transport import channels, framed_socket
 from pswire.transport.framed_socket import SocketError
 from psworker.link import Link
+from tests.asking import ask
 from tests.comparing import same
 from tests.links import connect_link
 from tests.patience import within
@@ -139,7 +140,7 @@ def test_a_training_goes_on_among_strangers_at_both_ports(identities: Identities
         sockets = cluster.servers[0].server.sockets
         ports = (
             int(cluster.hosts.rpartition(":")[2]),
-            cluster.servers[0].server.runtime.ask(lambda: sockets.port),
+            ask(cluster.servers[0].server.runtime, lambda: sockets.port),
         )
         threads = threading.active_count()
         for port in ports:

@@ -13,6 +13,7 @@ from pswire.security.names import Role
 from pswire.security.settings import SecurityOptions
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import FramedSocket
+from tests.asking import ask
 from tests.links import connect_link
 from tests.relay import Relay, relayed
 from tests.security.identities import Identities
@@ -56,7 +57,7 @@ def played(security: Security, transport: str, monkeypatch: pytest.MonkeyPatch) 
         first = stack.enter_context(served(security, ["127.0.0.1:0", hidden], 0))
         hosts = f"{through_a_relay(first.address)},{hidden}"
         names = secrets_of_a_step(hosts, security(Role.WORKER, "anna"), transport)
-        key = first.server.runtime.ask(lambda: first.server.host.secret)
+        key = ask(first.server.runtime, lambda: first.server.host.secret)
     monkeypatch.undo()
     assert tokens if transport == "socket" else not tokens
     known = {**names, "receipts' key": key, **{f"line token {n}": token for n, token in enumerate(tokens)}}

@@ -13,6 +13,7 @@ from psserver.service.guard.calls import Watch
 from psserver.service.net.connection import SocketConnection
 from psserver.service.net.sockets import Guest, Serve, SocketListener
 from psserver.service.runtime import RunningLoop, Runtime
+from tests.asking import ask
 from tests.service.serving import PATIENCE
 
 Result = TypeVar("Result")
@@ -35,7 +36,7 @@ def begun() -> Runtime:
 
 @contextmanager
 def running() -> Iterator[Runtime]:
-    """Owns whatever is made by its `ask`."""
+    """Owns whatever is made in its loop (`ask`)."""
     runtime, begun, loop = Runtime(), threading.Event(), RunningLoop()
 
     async def live() -> None:
@@ -48,7 +49,6 @@ def running() -> Iterator[Runtime]:
 
     def run() -> None:
         loop.run_until_complete(live())
-        runtime.end()
         loop.close()
 
     over = asyncio.Event()
@@ -74,7 +74,7 @@ class Opened:
         contexts: Callable[[], ssl.SSLContext] | None = None,
         authorizer: Authorizer | None = None,
     ) -> None:
-        self._ask, watch = runtime.ask, Watch()
+        self._runtime, watch = runtime, Watch()
         self.watch = watch
         authorizer = authorizer or Authorizer()
         self.refused = authorizer.refused
@@ -94,30 +94,30 @@ class Opened:
             admit, runtime, bind, watch=watch, contexts=contexts, authorizer=authorizer
         )
         self._listener.begin()
-        runtime.ask(lambda: watch.start(runtime.loop))
+        ask(runtime, lambda: watch.start(runtime.loop))
 
     @property
     def name(self) -> str:
-        return self._ask(lambda: self._listener.name)
+        return ask(self._runtime, lambda: self._listener.name)
 
     @property
     def port(self) -> int:
-        return self._ask(lambda: self._listener.port)
+        return ask(self._runtime, lambda: self._listener.port)
 
     @property
     def connections(self) -> int:
-        return self._ask(lambda: len(self._listener.connections))
+        return ask(self._runtime, lambda: len(self._listener.connections))
 
     @property
     def unauthenticated(self) -> int:
-        return self._ask(lambda: self._listener.unauthenticated)
+        return ask(self._runtime, lambda: self._listener.unauthenticated)
 
     def end_membership(self, claim: bytes) -> None:
         """Of whoever has begun with that frame."""
-        self._ask(lambda: self._ended.add(claim))
+        ask(self._runtime, lambda: self._ended.add(claim))
 
     def close(self) -> None:
-        self._ask(self._listener.close)
+        ask(self._runtime, self._listener.close)
 
     def end(self) -> None:
         """After the loop."""

@@ -26,6 +26,7 @@ from psserver.service.store.host import ShardHost
 from psserver.shard import Shard
 from psserver.shard.staging import Slot
 from pswire.v1 import shard_pb2
+from tests.asking import ask
 from tests.patience import PATIENCE
 
 # Of the event loop: more than a server's end takes.
@@ -150,10 +151,10 @@ class Probe:
 
     def end_sessions(self) -> None:
         """End every session stream; the workers are alive and will be back."""
-        self.server.runtime.ask(lambda: [outbox.end() for outbox in self.job.routes.outboxes.all()])
+        ask(self.server.runtime, lambda: [outbox.end() for outbox in self.job.routes.outboxes.all()])
 
     def cut_sockets(self) -> None:
-        self.server.runtime.ask(lambda: [each.cut() for each in self.server.sockets.connections])
+        ask(self.server.runtime, lambda: [each.cut() for each in self.server.sockets.connections])
 
     def refuse_memory(self, reason: str) -> None:
         """From now on no worker is given shared memory."""

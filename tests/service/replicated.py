@@ -12,6 +12,7 @@ from psserver.options import Options
 from psserver.replication import watch
 from psserver.service.replicas import comparing, holding
 from psworker.link import Link
+from tests.asking import ask
 from tests.links import connect_link
 from tests.service.serving import ONES, PATIENCE, VARIABLES, Cluster, Served, granted, serving, wait_until
 
@@ -59,7 +60,7 @@ def newest(served: Served) -> tuple[int, bytes]:
         assert values is not None
         return shard.version, values.tobytes() + b"".join(slot.tobytes() for slot in slots.values())
 
-    return served.server.runtime.ask(read)
+    return ask(served.server.runtime, read)
 
 
 def state_of(cluster: Cluster, server: int) -> str:

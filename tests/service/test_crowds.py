@@ -24,6 +24,7 @@ from pslab.runs.folder import Run
 from psserver.service.guard.limits import BURST, JOIN
 from pswire.transport.connecting import stub_of
 from pswire.v1 import coordinator_pb2 as pb
+from tests.asking import ask
 from tests.links import connect_link
 from tests.promises import promise
 from tests.repetitions import repetitions
@@ -121,7 +122,7 @@ def test_many_joins_and_leaves_leave_nothing_behind(tmp_path: Path) -> None:
                 len(server.watch.strangers),
             ]
 
-        wait_until(lambda: server.runtime.ask(left) == [["stays"], 1, 0], "the visitors to be gone")
+        wait_until(lambda: ask(server.runtime, left) == [["stays"], 1, 0], "the visitors to be gone")
     report = check_run(Run(out))
     assert not report.violations, report.violations
     kinds = [json.loads(line)["kind"] for line in (out / "decisions.jsonl").read_text().splitlines()]

@@ -29,6 +29,7 @@ from psserver.shard import ShardState, copied
 from psserver.shard.state import ShardFacts
 from pswire import protocol
 from pswire.v1 import shard_pb2
+from tests.asking import ask
 from tests.links import connect_link
 from tests.service.replicated import Job, copies, made_anew, newest, state_of, train
 from tests.service.serving import VARIABLES, Served, wait_until
@@ -202,7 +203,7 @@ def test_a_copy_that_differs_counts_no_more_and_is_made_anew_while_training_goes
         # In dense/bias: behind the kernel.
         values[VARIABLES[0].size] += 1.0
 
-    second.server.runtime.ask(flip)
+    ask(second.server.runtime, flip)
     train(session, 4)
     assert second.ended() is not None
     assert "not the primary's equal" in str(second.server.continuation.again)

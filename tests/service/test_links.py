@@ -131,7 +131,6 @@ async def two(
             await asyncio.sleep(0)
         for _, listener, _ in served:
             listener.end()
-        runtime.end()
 
 
 def up(end: End) -> bool:

@@ -21,6 +21,7 @@ from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import FRAME_BYTES
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
+from tests.asking import ask
 from tests.probes import received_bytes
 from tests.service.peer import Peer, join_request, messages
 from tests.service.serving import PATIENCE, Cluster, refused, serving, wait_until
@@ -61,7 +62,7 @@ def test_a_member_attaches_as_often_as_it_may_call() -> None:
     with serving() as cluster, ExitStack() as stack, Peer(cluster, "worker", WIDE) as peer:
         peer.step()
         host, server = cluster.servers[0].probe.host, cluster.servers[0].server
-        name = server.runtime.ask(lambda: server.sockets.name)
+        name = ask(server.runtime, lambda: server.sockets.name)
         before = len(segments_of("self"))
         lines = []
         for number in range(1, 9):
@@ -115,7 +116,7 @@ def test_slots_beyond_the_limit_are_refused_and_the_worker_does_without() -> Non
     with serving(memory_limit=21 * MIB) as cluster, ExitStack() as stack, Peer(cluster, "a", WIDE) as a:
         a.step(0.0)
         server = cluster.servers[0].server
-        line, answer = handshake.connect_unix(server.runtime.ask(lambda: server.sockets.name), claim(a))
+        line, answer = handshake.connect_unix(ask(server.runtime, lambda: server.sockets.name), claim(a))
         stack.callback(line.close)
         reply = shard_pb2.Attached.FromString(answer)
         assert "expected at most 21.0 MiB in all (--memory-limit)" in reply.refusal

@@ -11,6 +11,7 @@ from psserver.service.job.decider import Decider
 from psserver.shard import VersionMade
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
+from tests.asking import ask
 from tests.promises import promise
 from tests.service.peer import Peer
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, serving, wait_until
@@ -40,7 +41,7 @@ def log(cluster: Cluster) -> list[Entry]:
     server = cluster.servers[0].server
     assert server.job is not None
     tail = server.job.routes.tail
-    return [record.entry for record in server.runtime.ask(lambda: tail.since(0))]
+    return [record.entry for record in ask(server.runtime, lambda: tail.since(0))]
 
 
 def kept(cluster: Cluster) -> list[Nonfinite]:
@@ -142,13 +143,13 @@ def test_a_commit_is_decided_behind_the_facts_of_its_version(
         assert grant.ticket not in committed()
         server, job = cluster.servers[0].server, cluster.servers[0].server.job
         if fails:
-            server.runtime.ask(lambda: job.decider.fail("planted", ExitCode.STORAGE))
+            ask(server.runtime, lambda: job.decider.fail("planted", ExitCode.STORAGE))
             waiting.join(PATIENCE)
             assert not waiting.is_alive() and grant.ticket not in committed()
             return
         monkeypatch.setattr(Decider, "executed", executed)
         for told in list(late):
-            server.runtime.ask(lambda told=told: executed(job.decider, *told))
+            ask(server.runtime, lambda told=told: executed(job.decider, *told))
         waiting.join(PATIENCE)
         one.send(ready=pb.Ready())
         assert one.receive("grant").version == 3

@@ -6,7 +6,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from psserver.coordinator.status import JobReport
 from psworker.engine import Grant, Stop
+from tests.asking import ask
 from tests.links import connect_link
 from tests.promises import promise
 from tests.service.serving import ONES, PATIENCE, Cluster, granted, serving, wait_until
@@ -22,6 +24,10 @@ def sessions() -> set[threading.Thread]:
 def before() -> set[threading.Thread]:
     """What other files have left in this process."""
     return sessions()
+
+
+def reported(cluster: Cluster) -> JobReport:
+    return ask(cluster.servers[0].server.runtime, cluster.servers[0].probe.job.report)
 
 
 def work(cluster: Cluster, name: str, abandon_every: int) -> Stop:
@@ -58,15 +64,15 @@ def test_lines_that_break_at_every_version() -> None:
         seen = 0
 
         def moved() -> bool:
-            return cluster.servers[0].probe.job.report().version > seen or all(end.done() for end in ends)
+            return reported(cluster).version > seen or all(end.done() for end in ends)
 
         while not all(end.done() for end in ends):
             wait_until(moved, "a new version")
-            seen = cluster.servers[0].probe.job.report().version
+            seen = reported(cluster).version
             cluster.servers[0].probe.end_sessions()
         stops = [end.result(PATIENCE) for end in ends]
         assert all(stop.success for stop in stops)
-        report = cluster.servers[0].probe.job.report()
+        report = reported(cluster)
         counts = {w.name: (w.committed, w.applied, w.dropped, w.incarnation) for w in report.workers}
         assert counts == {"anna": (BATCHES, BATCHES, 0, 0), "berta": (BATCHES, BATCHES, 0, 0)}
 
@@ -95,7 +101,7 @@ def test_a_line_that_breaks_at_the_barrier(way: str) -> None:
 
         waiting = pool.submit(waits)
         wait_until(
-            lambda: "waiting" in {w.state for w in cluster.servers[0].probe.job.report().workers},
+            lambda: "waiting" in {w.state for w in reported(cluster).workers},
             "the barrier",
         )
         cluster.servers[0].probe.end_sessions()

@@ -23,6 +23,7 @@ from pswire.model.rows import Rows
 from pswire.model.tables import TableSpec, mix
 from psworker.engine import Grant
 from psworker.link import Link
+from tests.asking import ask
 from tests.links import connect_link
 from tests.promises import promise
 from tests.service.replicated import made_anew, newest, state_of
@@ -240,7 +241,7 @@ def rows_in(served: Served) -> dict[str, bytes]:
         saved = shard.tables.rows_saved()
         return {"version": bytes([shard.version]), **{name: each.tobytes() for name, each in saved.items()}}
 
-    return served.server.runtime.ask(read)
+    return ask(served.server.runtime, read)
 
 
 def both_made(version: int, *servers: Served) -> None:
@@ -311,7 +312,7 @@ def test_a_copy_with_another_row_counts_no_more(
         rows = chance.store.whole(slots)
         chance.store.write(slots, rows.values + np.float32(1.0), rows)
 
-    second.server.runtime.ask(flip)
+    ask(second.server.runtime, flip)
     train(session, 4)
     assert second.ended() is not None
     (told,) = [each for each in caplog.records if "copy counts no more" in each.message]

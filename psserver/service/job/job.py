@@ -5,7 +5,6 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from psserver.checkpoint import Checkpoint
 from psserver.codec_rules import check_codec
@@ -64,13 +63,10 @@ class SilentServers:
                 follower.give_up(f"waited {waited[2]:g} s for {waited[0]} (see its process and its log)")
 
 
-Seen = TypeVar("Seen")
-
-
 class ServedJob:
     """The coordinator among its peers: sessions, members, time and status. `decider` takes its decisions.
 
-    The loop's thread owns it and its parts; other threads may use `look` and `report` only. `announce` is called
+    The loop's thread owns it and its parts. `announce` is called
     with the plan once it is known. `security`: how its servers are protected, for the summary.
     """
 
@@ -96,7 +92,6 @@ class ServedJob:
 
     @property
     def coordinator(self) -> Coordinator:
-        """The coordinator. While the job runs, other threads use `report`."""
         return self.decider.coordinator
 
     # The beginning and the end
@@ -238,21 +233,11 @@ class ServedJob:
 
     # What is asked of it
 
-    def look(self, read: Callable[[Coordinator, float], Seen]) -> Seen:
-        """Return what `read` returns for the coordinator and the present time. From any thread."""
-        return self.host.runtime.ask(lambda: read(self.coordinator, self.decider.now()))
-
     def report(self) -> JobReport:
-        """Return the job's status. From any thread."""
-        found, epoch, at, servers = self.look(
-            lambda c, now: (
-                report(c, now),
-                self.epochs.awaited(now),
-                now,
-                self.servers.silent,
-            )
-        )
-        return _with_wait(_with_wait(found, epoch, at), self.awaited or servers, self.host.runtime.now())
+        """Return the job's status."""
+        now = self.decider.now()
+        found = _with_wait(report(self.coordinator, now), self.epochs.awaited(now), now)
+        return _with_wait(found, self.awaited or self.servers.silent, self.host.runtime.now())
 
 
 def _with_wait(found: JobReport, awaited: Wait | None, now: float) -> JobReport:
