@@ -23,14 +23,7 @@ from psserver.service.net.follow import FollowNobody, FollowRpc, NoReplicas
 from psserver.service.net.pulls import PullRpc
 from psserver.service.net.pushes import PushRpc
 from psserver.service.net.registration import MethodHandlers
-from psserver.service.net.services import (
-    COORDINATOR,
-    SHARD,
-    Health,
-    add_services,
-    methods,
-    tell_health,
-)
+from psserver.service.net.services import COORDINATOR, SHARD, add_services, methods
 from psserver.service.runtime import Runtime
 from psserver.service.store.host import ShardHost
 from psserver.service.store.resume_point import FOLDER as CHECKPOINTS
@@ -154,7 +147,7 @@ class Server:
         hosts[self.settings.task_index] = address
         self.continuation.hosts = tuple(hosts)
         role = self._take_role()
-        health = await self._register(served)
+        self._register(served)
         self.listeners.open_data_port()
         copies = None if self._replicating is None else self._replicating.numbers
         await self.listeners.open_metrics(address.host, lambda: self.job, copies, self.authorizer)
@@ -164,20 +157,15 @@ class Server:
             self.job.open()
         await served.start()
         self._announce_ready(address)
-        tasks = [asyncio.create_task(Reminders(self.settings.credentials, self.settings.exposure).run())]
-        if copies is not None:
-            # One that learns has no copy yet that counts.
-            tasks.append(asyncio.create_task(tell_health(health, lambda: copies().role != "learns")))
+        reminding = asyncio.create_task(Reminders(self.settings.credentials, self.settings.exposure).run())
         try:
             code = await role.run()
             if self._replicating is not None and self._replicating.numbers().role == "leads":
                 self.listeners.write_metrics()
             return code
         finally:
-            for task in tasks:
-                task.cancel()
+            reminding.cancel()
             self.host.state.close()
-            await health.enter_graceful_shutdown()
             await served.stop(grace=0.5 if self.continuation.again is None else 0)
             self.sockets.close()
             self.watch.close()
@@ -209,7 +197,7 @@ class Server:
             raise
         return self._coordinating
 
-    async def _register(self, served: grpc.aio.Server) -> Health:
+    def _register(self, served: grpc.aio.Server) -> None:
         services = {}
         rpc = MethodHandlers(self.watch, self.listeners.patience, self.authorizer)
         if self._coordinating is not None:
@@ -224,7 +212,12 @@ class Server:
         self._exchange.commits = None if self.job is None else Commits(self.job.decider, self.host)
         payloads = (PushRpc(self.host), PullRpc(self.host), self._exchange)
         services[SHARD.full_name] = methods(SHARD, rpc, *payloads, follow, replicas)
-        return await add_services(served, services, rpc)
+        add_services(served, services, rpc, self._serves)
+
+    def _serves(self) -> bool:
+        """Whether it is no server that may be missed: a copy that learns does not count yet."""
+        learns = self._replicating is not None and self._replicating.numbers().role == "learns"
+        return not self.host.state.closed and not learns
 
     def _announce_ready(self, address: Address) -> None:
         settings = self.settings

@@ -59,8 +59,6 @@ class Names:
             self._held.setdefault(name, peer.credential)
 
 
-# Roles that read and change nothing.
-_LOOKS = frozenset({Role.OBSERVER, Role.ADMIN})
 # Roles of methods whose callers prove the job's secret.
 _SERVERS, _ADMINS = frozenset({Role.SERVER}), frozenset({Role.ADMIN})
 # The health service says only whether a server is running.
@@ -83,12 +81,9 @@ def _declared() -> Iterator[tuple[str, frozenset[Role]]]:
 ROLES: Final[Mapping[str, frozenset[Role]]] = {
     **dict(_declared()),
     "/grpc.health.v1.Health/Check": _ALL,
-    "/grpc.health.v1.Health/List": _ALL,
-    "/grpc.health.v1.Health/Watch": _ALL,
-    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _LOOKS,
 }
 # Roles that may read the metrics port, which is no gRPC method.
-METRICS: Final = _LOOKS | {Role.SERVER}
+METRICS: Final = frozenset({Role.OBSERVER, Role.ADMIN, Role.SERVER})
 
 log = logging.getLogger("ps-server")
 

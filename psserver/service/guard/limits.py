@@ -12,7 +12,7 @@ from pswire.patience import CHUNK_SECONDS
 CALLS: Final = 32_768
 # Connections to the data port: each takes a descriptor; beyond that one is refused, and its worker uses gRPC.
 CONNECTIONS: Final = 16_384
-# Calls and connections without a first message, and calls of gRPC's own services: each may hold a message of 4 MiB.
+# Calls and connections without a first message: each may hold one of 4 MiB.
 # Beyond that the oldest is cut.
 UNPROVEN: Final = 128
 # Connections to the metrics port; beyond that one is closed at once.

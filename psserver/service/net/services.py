@@ -1,19 +1,16 @@
-"""The gRPC services of a server: ours, and gRPC's own health and reflection, as calls of the event loop."""
+"""The gRPC services of a server: ours, and the question of gRPC's health service."""
 
-import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import grpc
 from google.protobuf import message_factory
 from google.protobuf.descriptor import ServiceDescriptor
-from google.protobuf.message import DecodeError, Message
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+from grpc_health.v1 import health_pb2
 
-from psserver.service.errors import Code, RequestRefused, invalid
-from psserver.service.net.registration import Call, MethodHandlers
+from psserver.service.errors import Code, RequestRefused
+from psserver.service.net.registration import Call, MethodHandlers, parsed
 from pswire.v1 import coordinator_pb2, shard_pb2
 
 if TYPE_CHECKING:
@@ -22,80 +19,9 @@ if TYPE_CHECKING:
     Methods = dict[str, Method]
 
 
-NAMES = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
-
-
-class Parsed:
-    """A stand-in for `server` to which generated functions add methods; `rpc` makes their handlers."""
-
-    def __init__(self, server: grpc.aio.Server, rpc: MethodHandlers) -> None:
-        self._server, self._rpc = server, rpc
-
-    def add_generic_rpc_handlers(self, handlers: Sequence[object]) -> None:
-        """Do nothing: generated functions register every method twice, and the other method has names."""
-
-    def add_registered_method_handlers(self, service: str, methods: "Mapping[str, Method]") -> None:
-        made = {
-            name: self._rpc.method(f"/{service}/{name}", self._served(method))
-            for name, method in methods.items()
-        }
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, made),))
-
-    def _served(self, method: Any) -> Callable[[Call], Any]:
-        (name,) = (name for name in NAMES if getattr(method, name) is not None)
-        serve, parse = getattr(method, name), method.request_deserializer
-
-        async def answer(call: Call) -> None:
-            with call.watch.unproven(call.caller):
-                if method.request_streaming:
-                    given: Any = _messages(parse, call)
-                else:
-                    given = await anext(_messages(parse, call), None)
-                    if given is None:
-                        raise invalid("expected a request, got nothing")
-                found = serve(given, ServicerContext(call))
-                if hasattr(found, "__aiter__"):
-                    async for reply in found:
-                        await call.reply(reply)
-                elif (reply := await found) is not None:
-                    await call.reply(reply)
-
-        return answer
-
-
-class ServicerContext:
-    """A call as gRPC's own services see it: they write replies themselves, or abort."""
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-
-    async def write(self, reply: Message) -> None:
-        await self._call.reply(reply)
-
-    async def abort(self, code: grpc.StatusCode, details: str = "") -> None:
-        raise RequestRefused(Code(code.value[0]), details)
-
-
-async def _messages(parse: Callable[[bytes], Any], call: Call) -> AsyncIterator[Any]:
-    while (data := await call.receive()) is not None:
-        yield _message(parse, data)
-        # Every message of a stranger must arrive in time.
-        call.spoken = False
-
-
-def _message(parse: Callable[[bytes], Any], data: bytes) -> Any:
-    try:
-        return parse(data)
-    except DecodeError as error:
-        raise invalid(
-            f"expected a message of this method, got {len(data)} bytes that do not parse"
-        ) from error
-
-
-# gRPC's health service has no types.
-Health = Any
 COORDINATOR = coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"]
 SHARD = shard_pb2.DESCRIPTOR.services_by_name["Shard"]
+HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 
 
 def methods(service: ServiceDescriptor, rpc: MethodHandlers, *served: object) -> "Methods":
@@ -124,30 +50,18 @@ def methods(service: ServiceDescriptor, rpc: MethodHandlers, *served: object) ->
     return found
 
 
-async def add_services(
-    server: grpc.aio.Server, services: "dict[str, Methods]", rpc: MethodHandlers
-) -> Health:
-    """Register `services` by name, and gRPC's own health and reflection; return the health service."""
-    for name, methods in services.items():
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, methods),))
-    status = health.aio.HealthServicer()
-    # Generated functions use only the two methods that `Parsed` has.
-    ours = cast(grpc.Server, Parsed(server, rpc))
-    health_pb2_grpc.add_HealthServicer_to_server(status, ours)
-    for name in ("", *services):
-        await status.set(name, health_pb2.HealthCheckResponse.SERVING)
-    names = [*services, health.SERVICE_NAME, reflection.SERVICE_NAME]
-    add: Any = reflection_pb2_grpc.add_ServerReflectionServicer_to_server
-    add(reflection.aio.ReflectionServicer(names), ours)
-    return status
+def add_services(
+    server: grpc.aio.Server, services: "dict[str, Methods]", rpc: MethodHandlers, serves: Callable[[], bool]
+) -> None:
+    """Register `services` by name, and the health of each. `serves`: whether the server does what it is there for."""
 
+    async def check(call: Call) -> None:
+        asked = parsed(health_pb2.HealthCheckRequest, await call.receive() or b"").service
+        if asked and asked not in services:
+            raise RequestRefused(Code.NOT_FOUND, "expected a service of this server")
+        codes = health_pb2.HealthCheckResponse
+        await call.reply(codes(status=codes.SERVING if serves() else codes.NOT_SERVING))
 
-async def tell_health(status: Health, serves: Callable[[], bool], every: float = 0.25) -> None:
-    """Have the health service say, of the server as a whole, whether it `serves`, which is asked every `every`
-    seconds."""
-    told = True
-    while True:
-        if (found := serves()) != told:
-            told, codes = found, health_pb2.HealthCheckResponse
-            await status.set("", codes.SERVING if found else codes.NOT_SERVING)
-        await asyncio.sleep(every)
+    health = {"Check": rpc.method(f"/{HEALTH.full_name}/Check", check)}
+    for name, found in {**services, HEALTH.full_name: health}.items():
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, found),))
