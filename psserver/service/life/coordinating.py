@@ -12,7 +12,6 @@ from psserver.checkpoint.fence import GENERATION
 from psserver.checkpoint.resumption import AUTO
 from psserver.checkpoint.rewind import Mark
 from psserver.receipts import new_secret
-from psserver.service.guard.authorization import Names
 from psserver.service.guard.machine import default_limit, most_workers
 from psserver.service.job.agreement import Agreement
 from psserver.service.job.decider import Decider
@@ -195,7 +194,8 @@ class Coordinating:
         hosts, wake = continuation.hosts, continuation.wake.set
         self.job = job = make_job(settings, hosts, host, announce, wake, continuation.begin_again, folder)
         place = "" if settings.out is None else str(settings.out.absolute())
-        self.rpc = CoordinatorRpc(job, hosts[0], Names(), settings.security, place)
+        self.rpc = CoordinatorRpc(hosts[0], settings.security, place)
+        self.rpc.lead(job)
 
     async def run(self) -> ExitCode:
         """Run until the job is over, or a signal comes."""

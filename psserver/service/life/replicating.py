@@ -8,12 +8,10 @@ from typing import Any, Final
 
 from psserver.replication.messages import Item, Message
 from psserver.service.errors import unavailable
-from psserver.service.guard.authorization import Names
 from psserver.service.job.job import ServedJob
 from psserver.service.job.log_file import LogError
 from psserver.service.life.coordinating import lock_folder, resume_point, run_log_of
 from psserver.service.life.end import LEAST_PATIENCE, JobEnd
-from psserver.service.life.gate import LeaderGate
 from psserver.service.life.job_loop import Continuation, JobLoop
 from psserver.service.life.results import Results, say_how_to_go_on
 from psserver.service.life.settings import Announce, ServerSettings
@@ -115,7 +113,8 @@ class Replicating:
         self._end = JobEnd(settings, host, continuation, self._copy, logs, promises, self.links)
         self._overview = Overview(host, logs, self._copy)
         self.numbers = self._overview.numbers
-        self.rpc = LeaderGate(self._overview, self._copy.stable)
+        own, place = continuation.hosts[index], str(settings.out.absolute()) if settings.out else ""
+        self.rpc = CoordinatorRpc(own, settings.security, place, self._overview)
 
     def _begin(self) -> None:
         """Serve the part of which this server is the first primary; with part 0, make the job, from the checkpoint that
@@ -240,7 +239,7 @@ class Replicating:
         for follower in job.routes.followers:
             follower.start()
         self._exchange.commits = Commits(job.decider, job.host)
-        self.rpc.open(self._coordinator_rpc(job))
+        self.rpc.lead(job)
         # Whoever asks this one first finds another one that leads meanwhile.
         addresses = [going.hosts[settings.task_index], *(self.links.hosts[each] for each in self.links.links)]
         job.routes.run_log.write_address(",".join(map(str, addresses)), job.terms.job, settings.credentials)
@@ -260,7 +259,7 @@ class Replicating:
 
     def _stop_serving(self) -> None:
         """Another server leads, or none does."""
-        self.rpc.close()
+        self.rpc.lead(None)
         self._exchange.commits = None
 
     async def _led(self, job: ServedJob, life: JobLoop, results: Results) -> ExitCode:
@@ -309,19 +308,6 @@ class Replicating:
         ended = {"version": state.version, "out": str(self._settings.out)}
         ended["kept_back"] = state.kept_back.sentence()
         return self._stopped(code, self._reason, ended)
-
-    def _coordinator_rpc(self, job: ServedJob) -> CoordinatorRpc:
-        settings, hosts = self._settings, self._continuation.hosts
-        own, out = hosts[settings.task_index], settings.out
-        place = "" if out is None else str(out.absolute())
-        return CoordinatorRpc(
-            job,
-            own,
-            Names(),
-            settings.security,
-            place,
-            self._overview.copies,
-        )
 
     # All of them
 

@@ -1,11 +1,10 @@
-"""The coordinator's unary methods: Join, Commit, GatherEpoch, Note, ChangePolicy, Promote, Status."""
+"""The coordinator's methods: Join, Session, Commit, GatherEpoch, Note, ChangePolicy, Promote, Status."""
 
 import asyncio
 import json
 import logging
 import math
-from collections.abc import Callable
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from psserver import receipts
 from psserver.coordinator import inputs
@@ -22,6 +21,7 @@ from psserver.service.job.job import ServedJob
 from psserver.service.job.next_job import begin_next, join_the_next
 from psserver.service.job.routes import lines
 from psserver.service.net.commits import Commits
+from psserver.service.net.loop import loop_time
 from psserver.service.net.registration import Call, parsed
 from psserver.service.net.sessions import SessionRpc
 from psserver.service.net.status import memory_to_wire, progress_to_wire, report_to_wire
@@ -34,8 +34,12 @@ from pswire.model.plan import PlanError
 from pswire.model.tables import tables_from_text
 from pswire.model.variables import check_dimensions
 from pswire.transport.codecs import WireDtypeError
+from pswire.transport.leader import NOT_LEADING
 from pswire.transport.wire import codec_numbered, deltas_numbered
 from pswire.v1 import coordinator_pb2 as pb
+
+if TYPE_CHECKING:
+    from psserver.service.replicas.overview import Overview
 
 log = logging.getLogger("ps-server")
 
@@ -65,31 +69,41 @@ SEEN = 1.0
 
 
 class CoordinatorRpc:
-    """The coordinator's unary methods. Its only state is the pace of each member."""
+    """The coordinator's methods, which are refused where this server does not lead the job (`lead`)."""
 
     def __init__(
-        self,
-        job: ServedJob,
-        address: Address,
-        names: Names | None = None,
-        security: str = "",
-        folder: str = "",
-        copies: Callable[[], tuple[list[pb.ServerStatus], str]] | None = None,
+        self, address: Address, security: str = "", folder: str = "", overview: "Overview | None" = None
     ) -> None:
-        """Serve `job` at `address`. `names`: owners of worker names. `security`, `folder`: shown by Status. `copies`:
-        the servers of a job with replicas, and a sentence about them."""
-        self._job = job
+        """`address`: of this server. `security`, `folder`: shown by Status. `overview`: of the servers of a job with
+        replicas."""
+        self._led: ServedJob | None = None
         self._folder = folder
         # When a client last asked for log entries.
         self._followed = -math.inf
-        self._names = names or Names()
-        self._security, self._copies = security, copies
+        # Owners of worker names.
+        self._names = Names()
+        self._security, self._overview = security, overview
         self._address = address
         self._pace = KeyedPace(PER_SECOND, BURST)
         self._known: pb.JoinRequest | None = None
-        self.session = SessionRpc(job, self._pace).serve
-        self.commits = Commits(job.decider, job.host)
-        self.commit = self.commits.commit
+
+    def lead(self, job: ServedJob | None) -> None:
+        """Serve `job` from now on; None: another server leads, or none does."""
+        self._led, self._names, self._known = job, Names(), None
+
+    @property
+    def _job(self) -> ServedJob:
+        if self._led is None:
+            raise unavailable(NOT_LEADING)
+        return self._led
+
+    async def session(self, call: Call) -> None:
+        if self._overview is not None:
+            self._overview.reached()
+        await SessionRpc(self._job, self._pace).serve(call)
+
+    async def commit(self, request: pb.CommitRequest, call: Call) -> pb.CommitReply:
+        return await Commits(self._job.decider, self._job.host).commit(request, call)
 
     # Join
 
@@ -130,6 +144,8 @@ class CoordinatorRpc:
         return self._known
 
     async def join(self, request: pb.JoinRequest, call: Call) -> pb.JoinReply:
+        if self._overview is not None:
+            self._overview.reached()
         terms = self._job.terms
         self._check_job(request)
         _check_name(request.worker)
@@ -230,7 +246,7 @@ class CoordinatorRpc:
                 f"these servers run job {terms.job}, and this worker belongs to job {request.job}, which is over or "
                 "was killed: start the worker anew to take part"
             )
-        if request.servers != terms.servers and self._copies is not None:
+        if request.servers != terms.servers and self._overview is not None:
             parts = "one part" if terms.servers == 1 else f"{terms.servers} parts"
             raise precondition(
                 f"these servers have replicas of a model in {parts}, and this worker takes it to be in "
@@ -285,12 +301,18 @@ class CoordinatorRpc:
     async def find_coordinator(
         self, request: pb.FindCoordinatorRequest, call: Call
     ) -> pb.FindCoordinatorReply:
+        if self._overview is not None:
+            return self._overview.found(request.unreached if request.HasField("unreached") else None)
         return pb.FindCoordinatorReply(address=str(self._address))
 
     # Operators
 
     async def promote(self, request: pb.PromoteRequest, call: Call) -> pb.PromoteReply:
-        raise precondition("expected one of two servers of a job with replicas, got one without --replicas")
+        if self._overview is None:
+            raise precondition(
+                "expected one of two servers of a job with replicas, got one without --replicas"
+            )
+        return pb.PromoteReply(epoch=self._overview.promote(request.job))
 
     async def note(self, request: pb.NoteRequest, call: Call) -> pb.NoteReply:
         job = self._job
@@ -364,17 +386,17 @@ class CoordinatorRpc:
             )
             for follower in job.routes.followers
         ]
-        if self._copies is None:
+        if self._overview is None:
             reply.servers.extend([own, *others])
         else:
-            servers, reply.replicas = self._copies()
+            servers, reply.replicas = self._overview.copies()
             reply.servers.extend(servers)
             reply.note = "; ".join(filter(None, (reply.note, reply.replicas)))
         if request.HasField("entries_from"):
             records = job.routes.tail.since(request.entries_from)
             reply.entries.extend(lines(records))
             reply.entries_from = records[0].index if records else request.entries_from
-            self._followed = self._job.host.runtime.now()
+            self._followed = loop_time()
             reply.evaluations.extend(
                 pb.Evaluation(number=n, seconds=line["t"], version=line["version"], metrics=line["metrics"])
                 for n, line in job.evaluations.since(request.evaluations_from)
@@ -383,7 +405,7 @@ class CoordinatorRpc:
 
     async def wait_for_log_readers(self) -> None:
         """Give clients that follow the log a moment to read how the job ended."""
-        if self._job.host.runtime.now() - self._followed < FOLLOWED:
+        if loop_time() - self._followed < FOLLOWED:
             await asyncio.sleep(SEEN_OFF)
 
 
