@@ -14,8 +14,11 @@ from pswire.config.sections import Section
 from pswire.security.settings import SecurityOptions
 
 
-class ProcessSection(Section):
-    """Options of one server process beside the experiment, used as they stand."""
+class Options(Section):
+    """The command line as given; None for an option that was not given."""
+
+    ps_hosts: str | None = None
+    task_index: int | None = None
 
     data_port: Annotated[int, Field(ge=0, le=65535), Flag((SERVER,))] = 0
     """TCP port for payloads, beside gRPC; workers that cannot reach it send them over gRPC; 0: a free one"""
@@ -23,19 +26,6 @@ class ProcessSection(Section):
     arena_versions: Annotated[int, Field(ge=2), Flag((SERVER,))] = 3
     """copies of the model that this server may hold. With 2 an update waits until granted versions are read, and
     workers of this machine copy them rather than read them in place"""
-
-    staging_limit: Annotated[int, Field(ge=1), Flag((SERVER,))] = 4
-    """gradients held out of order under a barrier"""
-
-    wait_warning: Annotated[float, Field(gt=0, le=1_000_000), Flag((SERVER,))] = 10.0
-    """log why a worker waits, after this many seconds"""
-
-
-class Options(ProcessSection):
-    """The command line as given; None for an option that was not given."""
-
-    ps_hosts: str | None = None
-    task_index: int | None = None
 
     bind: Annotated[str | None, Flag((SERVER,), metavar="ADDRESS")] = None
     """interface to listen on; default: loopback only. Any other needs TLS (`--tls-ca`) or `--insecure`"""

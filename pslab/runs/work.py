@@ -26,7 +26,7 @@ WASTED = "wasted"
 UNREPORTED = "at work"
 KINDS = (COMPUTING, RECEIVING, SENDING, WAITING, TURN, WASTED, UNREPORTED)
 
-# Payloads that a server stages before their turn: the default of `--staging-limit`.
+# Payloads that a server stages before their turn.
 STAGING_LIMIT = 4
 # Seconds by which sums of a log's numbers may be off.
 ROUNDING = 1e-5

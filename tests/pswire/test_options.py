@@ -156,7 +156,6 @@ def test_an_error_names_the_option_that_was_typed_and_the_key_of_a_file(tmp_path
         (server, ["--set", "cluster.workers=0"], "--set cluster.workers: "),
         (server, ["--config", str(file)], f"{file}: cluster.workers: "),
         (server, ["--data-port", "70000"], "--data-port: "),
-        (server, ["--wait-warning", "nan"], "--wait-warning: "),
         (worker, ["--job", "a:b", "--epochs", "0"], "--epochs: "),
         (
             server,

@@ -205,7 +205,6 @@ class Coordinating:
         results = Results(job)
         life = JobLoop(
             job,
-            self._settings.process.wait_warning,
             going.wake,
             lambda: going.signal,
             lambda: going.again is not None,

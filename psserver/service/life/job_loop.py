@@ -18,6 +18,8 @@ from pswire.patience import transfer
 log = logging.getLogger("ps-server")
 
 TICK = 0.2
+# Seconds after which a line says what a worker waits for.
+WAIT_WARNING = 10.0
 # Seconds without a version after which a line says what the members do.
 STANDSTILL = 30.0
 # Seconds that workers may take to leave a job that a signal has ended.
@@ -31,18 +33,16 @@ class JobLoop:
     def __init__(
         self,
         job: ServedJob,
-        wait_warning: float,
         wake: asyncio.Event,
         signalled: Callable[[], str | None],
         begins_again: Callable[[], bool],
     ) -> None:
         self._job, self._host = job, job.host
-        self._wait_warning = wait_warning
         self._wake, self._signalled, self._begins_again = wake, signalled, begins_again
 
     async def watch(self, results: Results) -> None:
         """Let time pass for the coordinator until everybody has left, or another generation begins."""
-        job, warn_at, still = self._job, self._wait_warning, Standstill()
+        job, warn_at, still = self._job, WAIT_WARNING, Standstill()
         while not job.decider.over:
             await self._wait_for_wake(min(TICK, job.seconds_to_timer))
             if self._begins_again():
@@ -82,8 +82,8 @@ class JobLoop:
     def _warn(self, job: ServedJob, warn_at: float) -> float:
         """Log what a worker waits for, each time its wait has doubled."""
         held = holdup(job.coordinator, job.decider.now())
-        if held is None or held[0] < self._wait_warning:
-            return self._wait_warning
+        if held is None or held[0] < WAIT_WARNING:
+            return WAIT_WARNING
         seconds, sentence = held
         if seconds < warn_at:
             return warn_at

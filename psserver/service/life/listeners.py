@@ -49,7 +49,7 @@ class Listeners:
             admit,
             host.runtime,
             settings.bind,
-            settings.process.data_port,
+            settings.data_port,
             host.watch,
             self.patience,
             settings.credentials.server_contexts,
@@ -69,7 +69,7 @@ class Listeners:
 
     def open_data_port(self) -> None:
         """Open a requested data port at once, or raise BindError. Any other opens when a worker first needs it."""
-        if self._settings.process.data_port:
+        if self._settings.data_port:
             try:
                 self.sockets.open_port()
             except SocketError as error:

@@ -246,7 +246,6 @@ class Replicating:
         results = Results(job)
         life = JobLoop(
             job,
-            settings.process.wait_warning,
             going.wake,
             lambda: going.signal,
             lambda: bool(self._copy.deposed or self._copy.failure or self._end.goes_back),

@@ -8,7 +8,6 @@ from typing import Any
 
 from psserver.coordinator import JobTerms
 from psserver.optimizers import Optimizer
-from psserver.options import ProcessSection
 from psserver.policies import Policy
 from psserver.service.store.host import HostOptions
 from pswire.addresses import Address
@@ -27,7 +26,8 @@ class ServerSettings:
     # None: the first worker names it.
     optimizer: Optimizer | None
     host: HostOptions
-    process: ProcessSection
+    # The port for payloads; 0: a free one.
+    data_port: int
     out: Path | None
     # None: no metrics; 0: a free port.
     metrics_port: int | None = None
