@@ -179,13 +179,6 @@ class Refusal:
     ticket: int = 0
 
 
-@value
-class Ping:
-    """Asks whether the process is alive; the session itself answers with the same number."""
-
-    number: int
-
-
 StreamRequest = Ready | Abandon | Done | Leave | Report
 """What a worker sends on its session stream."""
 

@@ -111,9 +111,9 @@ class JoinRequest(_message.Message):
     of what it has learned or holds]. Workers with other digests are refused. Empty: not compared.
     """
     process: _builtins.str
-    """Random, chosen once by the process; empty from a client that cannot answer a Ping. While a session of another
-    process has the worker's name, and that process sent a value, the server pings it and answers UNAVAILABLE. A pong
-    refuses this Join. Without one for worker_timeout, this Join takes the name. In all other cases it takes the name at once.
+    """Random, chosen once by the process. While a session of another process has the worker's name, and that process sent
+    a value, the answer is UNAVAILABLE for worker_timeout. If its connection then stands, this Join is refused. In all
+    other cases it takes the name at once.
     """
     place: _builtins.str
     """Host and number of the process, for people."""
@@ -369,7 +369,6 @@ class SessionRequest(_message.Message):
     REPORT_FIELD_NUMBER: _builtins.int
     EXTENT_FIELD_NUMBER: _builtins.int
     CARRIERS_FIELD_NUMBER: _builtins.int
-    PONG_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -386,8 +385,6 @@ class SessionRequest(_message.Message):
     def extent(self) -> Global___Extent: ...
     @_builtins.property
     def carriers(self) -> Global___Carriers: ...
-    @_builtins.property
-    def pong(self) -> Global___Pong: ...
     def __init__(
         self,
         *,
@@ -399,13 +396,12 @@ class SessionRequest(_message.Message):
         report: Global___Report | None = ...,
         extent: Global___Extent | None = ...,
         carriers: Global___Carriers | None = ...,
-        pong: Global___Pong | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "carriers", b"carriers", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "pong", b"pong", "ready", b"ready", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "carriers", b"carriers", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "ready", b"ready", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "carriers", b"carriers", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "pong", b"pong", "ready", b"ready", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandon", b"abandon", "carriers", b"carriers", "done", b"done", "extent", b"extent", "hello", b"hello", "leave", b"leave", "message", b"message", "ready", b"ready", "report", b"report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ready", "abandon", "done", "leave", "report", "extent", "carriers", "pong"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ready", "abandon", "done", "leave", "report", "extent", "carriers"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -767,27 +763,6 @@ class Extent(_message.Message):
 Global___Extent: _TypeAlias = Extent  # noqa: Y015
 
 @_typing.final
-class Pong(_message.Message):
-    """Answer to the Ping of this number."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NUMBER_FIELD_NUMBER: _builtins.int
-    number: _builtins.int
-    def __init__(
-        self,
-        *,
-        number: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Pong: _TypeAlias = Pong  # noqa: Y015
-
-@_typing.final
 class Carriers(_message.Message):
     """How this worker's payloads travel, sent whenever that changes; shown in the status."""
 
@@ -843,7 +818,6 @@ class SessionEvent(_message.Message):
     STOP_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
     WELCOME_FIELD_NUMBER: _builtins.int
-    PING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def grant(self) -> Global___Grant: ...
     @_builtins.property
@@ -856,8 +830,6 @@ class SessionEvent(_message.Message):
     def refusal(self) -> Global___Refusal: ...
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
-    @_builtins.property
-    def ping(self) -> Global___Ping: ...
     def __init__(
         self,
         *,
@@ -867,38 +839,16 @@ class SessionEvent(_message.Message):
         stop: Global___Stop | None = ...,
         refusal: Global___Refusal | None = ...,
         welcome: Global___Welcome | None = ...,
-        ping: Global___Ping | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "disposition", b"disposition", "event", b"event", "grant", b"grant", "ping", b"ping", "refusal", b"refusal", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "disposition", b"disposition", "event", b"event", "grant", b"grant", "refusal", b"refusal", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "disposition", b"disposition", "event", b"event", "grant", b"grant", "ping", b"ping", "refusal", b"refusal", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "disposition", b"disposition", "event", b"event", "grant", b"grant", "refusal", b"refusal", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["grant", "cancel", "disposition", "stop", "refusal", "welcome", "ping"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["grant", "cancel", "disposition", "stop", "refusal", "welcome"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___SessionEvent: _TypeAlias = SessionEvent  # noqa: Y015
-
-@_typing.final
-class Ping(_message.Message):
-    """Asks a process that sent `process` in its Join whether it is alive, because another one wants its name."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NUMBER_FIELD_NUMBER: _builtins.int
-    number: _builtins.int
-    def __init__(
-        self,
-        *,
-        number: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Ping: _TypeAlias = Ping  # noqa: Y015
 
 @_typing.final
 class Welcome(_message.Message):

@@ -336,8 +336,6 @@ class SessionStream:
             known = EVENTS.from_wire(message)
             if known is not None:
                 self._take(received(known, received_at))
-            elif message.HasField("ping"):
-                sender.put(pb.SessionRequest(pong=pb.Pong(number=message.ping.number)))
             elif message.HasField("welcome"):
                 self._sender = sender
                 for request in self._announced.values():

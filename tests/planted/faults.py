@@ -683,7 +683,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a name is taken from an owner that computes",
-        "if «question.answered»: return Ruling",
+        'Ruling("refuse") if «linked and not lost» else TAKE',
         "False",
         WORLD,
     ),

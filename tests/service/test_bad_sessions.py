@@ -25,7 +25,7 @@ from tests.service.conftest import Steady, Unharmed
 from tests.service.peer import Peer, join_request
 from tests.service.serving import PATIENCE, VARIABLES, Cluster, refused, serving, wait_until
 
-KINDS = "ready, abandon, done, leave, report, extent, carriers or pong"
+KINDS = "ready, abandon, done, leave, report, extent or carriers"
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
 

@@ -15,13 +15,13 @@ from tests.promises import promise
 from tests.service.peer import Peer, join_request
 from tests.service.serving import ONES, PATIENCE, Cluster, granted, serving, wait_until
 
-# Only an answer or the test itself ends a wait.
-LONG = [f"cluster.worker_timeout={10 * PATIENCE}"]
+# Seconds that a newcomer waits.
+TIMEOUT = 4.0
 
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    with serving(overrides=LONG) as cluster:
+    with serving(overrides=[f"cluster.worker_timeout={TIMEOUT}"]) as cluster:
         yield cluster
 
 
@@ -41,14 +41,13 @@ def test_an_owner_that_answers_keeps_its_name(
     with connect_link(cluster.hosts, ONES, name="w") as owner:
         granted(owner)
         in_another_process(monkeypatch)
-        for _ in range(3):
-            with pytest.raises(Refused, match="the name 'w' is in use by") as found:
-                connect_link(cluster.hosts, ONES, name="w")
-            assert f"process {os.getpid()} on host " in str(found.value)
-            assert script._code(found.value) == ExitCode.REFUSED
+        with pytest.raises(Refused, match="the name 'w' is in use by") as found:
+            connect_link(cluster.hosts, ONES, name="w")
+        assert f"process {os.getpid()} on host " in str(found.value)
+        assert script._code(found.value) == ExitCode.REFUSED
         assert owner.info.incarnation == 0 and owner.stop is None
     waits = [record.getMessage() for record in caplog.records if "asks to wait" in record.getMessage()]
-    assert len(waits) == 3 and "whether it is alive, for up to " in waits[0], waits
+    assert waits and "whether it is alive is known in " in waits[0], waits
 
 
 def test_a_client_that_sends_no_value_does_not_take_a_name_in_use(cluster: Cluster) -> None:
@@ -61,7 +60,7 @@ def test_a_client_that_sends_no_value_does_not_take_a_name_in_use(cluster: Clust
             return found.value.code()
 
         assert answer() == grpc.StatusCode.UNAVAILABLE
-        wait_until(lambda: answer() == grpc.StatusCode.FAILED_PRECONDITION, "the owner's answer")
+        wait_until(lambda: answer() == grpc.StatusCode.FAILED_PRECONDITION, "the end of the wait")
         granted(owner)
 
 

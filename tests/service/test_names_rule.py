@@ -6,7 +6,6 @@ import pytest
 
 from psserver.service.job.names_in_use import TAKE, Joiner, NamesInUse, Ruling
 
-LINK = object()
 REFUSE = Ruling("refuse")
 
 
@@ -26,58 +25,39 @@ class Names:
             self.names.admitted("w", owner)
             self.session = owner.session
 
-    def ask(self, now: float, newcomer: str = "new", link: object | None = LINK, **given: Any) -> Ruling:
-        found = process(f"s-{newcomer}", newcomer)
-        return self.names.ask_for(
-            "w", self.session, found, now, lost=given.pop("lost", False), link=link, **given
-        )
+    def ask(self, now: float, newcomer: str = "new", lost: bool = False, **given: Any) -> Ruling:
+        found, linked = process(f"s-{newcomer}", newcomer), given.pop("linked", True)
+        return self.names.ask_for("w", self.session, found, now, lost=lost, linked=linked, **given)
 
 
-def test_an_owner_that_answers_keeps_its_name() -> None:
+def test_an_owner_that_is_alive_keeps_its_name() -> None:
     names = Names()
-    asked = names.ask(1.0)
-    assert (asked.outcome, asked.seconds) == ("wait", 10.0) and asked.ask is not None
+    assert names.ask(1.0) == Ruling("wait", 10.0)
     assert names.ask(3.0) == Ruling("wait", 8.0)
-    names.names.answered(OWNER.session, asked.ask)
-    assert names.ask(4.0) == REFUSE
-    # The answer to the next one, also if it is the same again, is another one.
-    assert names.ask(5.0).ask not in (None, asked.ask)
+    assert names.ask(11.0) == REFUSE
+    # The next one waits for its own time.
+    assert names.ask(12.0) == Ruling("wait", 10.0)
 
 
-def test_an_owner_that_does_not_answer_loses_its_name() -> None:
+def test_an_owner_without_a_connection_loses_its_name() -> None:
     names = Names()
-    asked = names.ask(1.0)
-    assert asked.ask is not None
-    # None of these is an answer of the owner to this question.
-    names.names.answered(OWNER.session, asked.ask + 1)
-    names.names.answered("s-new", asked.ask)
-    assert names.ask(10.9).outcome == "wait"
-    assert names.ask(11.0) == TAKE
+    assert names.ask(1.0).outcome == "wait"
+    assert names.ask(10.9, linked=False).outcome == "wait"
+    assert names.ask(11.0, linked=False) == TAKE
 
 
-def test_a_question_of_long_ago_says_nothing_about_the_owner_now() -> None:
+def test_a_wait_of_long_ago_says_nothing_about_the_owner_now() -> None:
     names = Names()
-    first = names.ask(0.0, "a").ask
-    assert first is not None
-    again = names.ask(21.0, "b")
-    assert again.outcome == "wait" and again.ask not in (None, first)
-    names.names.answered(OWNER.session, first)
-    assert names.ask(22.0, "b").outcome == "wait"
-
-
-def test_a_new_connection_carries_the_question_again() -> None:
-    names = Names()
-    number = names.ask(0.0).ask
-    assert names.ask(1.0, link=None).ask is None
-    assert names.ask(2.0, link=object()).ask == number
+    assert names.ask(0.0, "a").outcome == "wait"
+    assert names.ask(21.0, "b") == Ruling("wait", 10.0)
 
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_another_session_of_the_same_process_takes_the_name_at_once(lost: bool) -> None:
-    assert Names().ask(0.0, "owner", lost=lost) == TAKE
+    assert Names().ask(0.0, "owner", lost) == TAKE
 
 
-def test_an_owner_that_cannot_answer_or_is_lost_gives_the_name_up_at_once() -> None:
+def test_an_owner_that_says_no_process_or_is_lost_gives_the_name_up_at_once() -> None:
     assert Names(process("s-plain")).ask(0.0) == TAKE
     assert Names(process("s-plain")).ask(0.0, "") == TAKE
     assert Names().ask(0.0, lost=True) == TAKE
@@ -86,43 +66,29 @@ def test_an_owner_that_cannot_answer_or_is_lost_gives_the_name_up_at_once() -> N
 
 
 def test_an_owner_that_has_not_come_to_a_server_that_took_over_has_time_to_come() -> None:
-    names = Names(None)
-    assert names.ask(0.0, link=None) == Ruling("wait", 10.0)
-    names.names.admitted("w", OWNER)
-    assert names.ask(1.0).ask is not None
-    assert names.ask(10.0) == TAKE
+    for comes, ruling in ((False, TAKE), (True, REFUSE)):
+        names = Names(None)
+        assert names.ask(0.0, linked=False) == Ruling("wait", 10.0)
+        if comes:
+            names.names.admitted("w", OWNER)
+        assert names.ask(10.0, linked=comes) == ruling
 
 
 def test_who_had_the_name_before_waits_until_the_present_owner_is_alive_or_gone() -> None:
-    names = Names()
-    assert names.ask(0.0, lost=True, older=True).outcome == "wait"
-    number = names.ask(1.0, link=object(), older=True).ask
-    assert number is not None
-    names.names.answered(OWNER.session, number)
-    assert names.ask(2.0, older=True) == REFUSE
+    for lost, ruling in ((False, REFUSE), (True, TAKE)):
+        names = Names()
+        assert names.ask(0.0, lost=True, older=True).outcome == "wait"
+        assert names.ask(10.0, lost=lost, older=True) == ruling
 
 
 def test_an_owner_that_joins_again_has_had_the_name_all_the_time() -> None:
     names = Names()
     names.names.admitted("w", process(OWNER.session, "owner", since=50.0))
     assert names.names.owner("w", OWNER.session) == OWNER
-    # The next owner is another one, to whom nobody's claim has been told.
-    first = names.ask(60.0).ask
+    assert names.ask(60.0).outcome == "wait"
+    # The next owner is another one.
     names.session = "s-next"
     names.names.admitted("w", process("s-next", "next", since=61.0))
-    assert names.ask(69.0).ask not in (None, first)
-    assert names.ask(70.5).outcome == "wait"
-
-
-def test_newcomers_without_end_wait_for_one_question_and_are_refused_by_its_answer() -> None:
-    names = Names()
-    number = names.ask(0.0, "n0").ask
-    assert number is not None
-    for each in range(1, 1000):
-        assert names.ask(0.0, f"n{each}").ask is None
-    names.names.answered(OWNER.session, number)
-    assert names.ask(0.1, "n0") == REFUSE
-    # Its answer was for that newcomer: the next one asks for its own.
-    assert names.ask(0.2, "n1").ask not in (None, number)
+    assert names.ask(69.0) == Ruling("wait", 10.0)
     names.names.keep(())
-    assert names.names.owner("w", OWNER.session) is None
+    assert names.names.owner("w", "s-next") is None

@@ -278,18 +278,16 @@ class Joining:
         member = coordinator.state.roster.named(worker, rank)
         if member is None or member.session == newcomer.session or coordinator.state.stopped is not None:
             return ""
-        link = self._decider.routes.outboxes.of(member.worker, member.incarnation)
+        linked = (member.worker, member.incarnation) in self._decider.routes.outboxes
         older = newcomer.session in coordinator.state.roster.tally(member.worker).sessions
         now, names = self._decider.now(), self.names
         ruling = names.ask_for(
             *(member.worker, member.session, newcomer, now),
             lost=member.absent_since is not None,
-            link=link,
+            linked=linked,
             older=older,
         )
         owner = names.owner(member.worker, member.session)
-        if ruling.ask is not None and link is not None:
-            link.put(protocol.Ping(ruling.ask))
         if ruling.outcome == "wait":
             raise unavailable(_in_use(member.worker, owner, now, ruling.seconds))
         if ruling.outcome == "refuse":
@@ -350,15 +348,16 @@ def _in_use(worker: str, owner: Joiner | None, now: float, seconds: float) -> st
             "join again in a moment"
         )
     return (
-        f"the name {worker!r} is in use by {owner.named}, which joined {now - owner.since:.1f} s ago and is asked "
-        f"whether it is alive, for up to {seconds:.1f} s: join again in a moment"
+        f"the name {worker!r} is in use by {owner.named}, which joined {now - owner.since:.1f} s ago; "
+        f"whether it is alive is known in {seconds:.1f} s: join again in a moment"
     )
 
 
 def _kept(worker: str, owner: Joiner | None, now: float, older: bool) -> str:
     """Say who keeps a name."""
-    assert owner is not None, "nobody has answered"
-    since = f"{owner.named}, which joined {now - owner.since:.1f} s ago and is alive"
+    since = "a process that is alive"
+    if owner is not None:
+        since = f"{owner.named}, which joined {now - owner.since:.1f} s ago and is alive"
     if older:
         return f"another process joined as {worker!r} while this one was away: {since}"
     return (

@@ -1,12 +1,11 @@
-"""Who has a worker's name: a newcomer waits while the process that has it is asked whether it is alive. Pure.
+"""Who has a worker's name: a newcomer waits until it is known whether the process that has it is alive. Pure.
 
-Only an answer to that question proves life: a connection may still carry what a dead process sent. A process that
-answers keeps its name, and the newcomer is refused. A process that does not answer loses it.
+A connection that stands for `patience` seconds belongs to a process that is alive, because pings that are not answered
+would have broken it before. Such a process keeps its name, and the newcomer is refused. Any other loses it.
 """
 
 from collections.abc import Container
 from dataclasses import dataclass
-from itertools import count
 from typing import Final, Literal
 
 
@@ -29,42 +28,26 @@ class Joiner:
         return bool(self.process) and self.process == other.process
 
 
-@dataclass(slots=True)
-class _Question:
-    """Whether the owner, a session, is alive: what newcomers for its name wait for."""
-
-    owner: str
-    number: int
-    since: float
-    # The connection on which the owner was asked.
-    asked: object | None = None
-    answered: bool = False
-
-
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """Whether a newcomer takes the name, is refused, or waits.
-
-    `seconds`: for which it waits at most. `ask`: the number of the question that the owner is to be sent now, if any.
-    """
+    """Whether a newcomer takes the name, is refused, or waits: for `seconds` at most."""
 
     outcome: Literal["take", "refuse", "wait"]
     seconds: float = 0.0
-    ask: int | None = None
 
 
 TAKE: Final = Ruling("take")
 
 
 class NamesInUse:
-    """Processes that have names, and newcomers that ask for these. `patience`: seconds that an owner has to answer."""
+    """Processes that have names, and newcomers that ask for these. `patience`: seconds that a newcomer waits."""
 
     def __init__(self, patience: float) -> None:
-        self._patience, self._numbers = patience, count(1)
+        self._patience = patience
         # By worker.
         self._owners: dict[str, Joiner] = {}
-        # By worker.
-        self._asking: dict[str, _Question] = {}
+        # By worker: the session that has the name, and since when newcomers want it.
+        self._wanted: dict[str, tuple[str, float]] = {}
 
     def owner(self, worker: str, session: str) -> Joiner | None:
         """Return the process of a member. None: it joined at another server, which led then, and not here yet."""
@@ -79,7 +62,7 @@ class NamesInUse:
     def keep(self, workers: Container[str]) -> None:
         """Forget all other names."""
         self._owners = {worker: owner for worker, owner in self._owners.items() if worker in workers}
-        self._asking = {worker: question for worker, question in self._asking.items() if worker in workers}
+        self._wanted = {worker: wanted for worker, wanted in self._wanted.items() if worker in workers}
 
     def ask_for(
         self,
@@ -89,36 +72,25 @@ class NamesInUse:
         now: float,
         *,
         lost: bool,
-        link: object | None,
+        linked: bool,
         older: bool = False,
     ) -> Ruling:
         """Decide on a newcomer that wants the name of the member `worker` with that session.
 
-        `lost`: the member's connection broke, or never stood. `link`: its connection; None if it has none here.
-        `older`: the newcomer had the name before, and never takes it back: it waits until the member is alive or gone.
+        `lost`: the member's connection broke, or never stood. `linked`: it has a connection here. `older`: the newcomer
+        had the name before, and never takes it back: it waits until the member is alive or gone.
         """
         owner = self.owner(worker, session)
         if owner is not None and (not owner.process or owner.same(newcomer)):
             return TAKE
         if lost and not older:
             return TAKE
-        question = self._asking.pop(worker, None)
-        # A question of long ago says nothing about the owner now: its newcomer has gone.
-        if question is None or question.owner != session or now > question.since + 2 * self._patience:
-            question = _Question(session, next(self._numbers), now)
-        if question.answered:
-            return Ruling("refuse")
-        left = question.since + self._patience - now
+        wanted, since = self._wanted.pop(worker, ("", now))
+        # A wait of long ago says nothing about the owner now: its newcomer has gone.
+        if wanted != session or now > since + 2 * self._patience:
+            since = now
+        left = since + self._patience - now
         if left <= 0.0:
-            return TAKE
-        self._asking[worker] = question
-        if link is None or question.asked is link:
-            return Ruling("wait", left)
-        question.asked = link
-        return Ruling("wait", left, question.number)
-
-    def answered(self, session: str, number: int) -> None:
-        """Take a process's answer to a question."""
-        for question in self._asking.values():
-            if question.owner == session and question.number == number:
-                question.answered = True
+            return Ruling("refuse") if linked and not lost else TAKE
+        self._wanted[worker] = session, since
+        return Ruling("wait", left)

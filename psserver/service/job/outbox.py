@@ -9,8 +9,6 @@ from psserver.service.guard.limits import OUTBOX
 from psserver.service.net.loop import settle, until
 from pswire import protocol
 
-# What a session stream takes.
-Notice = protocol.Event | protocol.Ping
 # Notices that end an exchange's wait.
 DECISIVE = (protocol.Grant, protocol.Stop, protocol.Refusal)
 # Most notices of one message.
@@ -25,7 +23,7 @@ class Outbox:
     def __init__(self, loop: AbstractEventLoop, session: str, cut: Callable[[], object]) -> None:
         self.session, self.cut = session, cut
         self.loop = loop
-        self._notices: list[Notice] = []
+        self._notices: list[protocol.Event] = []
         self._waker: Future[None] | None = None
         # While an Exchange waits for the answer to its commit, notices go there, to be sent with the next weights.
         self.inline: InlineReply | None = None
@@ -33,7 +31,7 @@ class Outbox:
         # Done when the stream is over.
         self._over: Future[None] = loop.create_future()
 
-    def put(self, notice: Notice) -> None:
+    def put(self, notice: protocol.Event) -> None:
         """Queue a notice for the stream. A peer that does not read is cut, so that its notices do not fill the
         memory."""
         if len(self._notices) < OUTBOX:
@@ -43,7 +41,7 @@ class Outbox:
             self.full = True
             self.cut()
 
-    async def take(self) -> list[Notice]:
+    async def take(self) -> list[protocol.Event]:
         """Return the queued notices as soon as there are any; an empty list at the end."""
         while not self._notices and not self._over.done():
             self._waker = self.loop.create_future()

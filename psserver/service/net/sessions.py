@@ -88,10 +88,7 @@ class SessionRpc:
                 for notice in notices:
                     if isinstance(notice, protocol.Grant):
                         free.granted(notice.ticket)
-                    if isinstance(notice, protocol.Ping):
-                        reply.events.add().ping.number = notice.number
-                    else:
-                        EVENTS.fill(reply.events.add(), notice)
+                    EVENTS.fill(reply.events.add(), notice)
                 await call.reply(reply)
             if any(isinstance(n, protocol.Refusal) and n.fatal for n in notices):
                 return
@@ -137,7 +134,7 @@ class SessionRpc:
                 job.decider.handle(worker, incarnation, taken)
 
     def _tell(self, request: pb.SessionRequest, hello: pb.Hello, outbox: Outbox) -> None:
-        """Take what is not for the coordinator: what a worker reports for people's status, and its answer to a ping."""
+        """Take what is not for the coordinator: what a worker reports for people's status."""
         match request.WhichOneof("message"):
             case "extent":
                 extent = Extent(request.extent.epochs, request.extent.batches)
@@ -145,8 +142,6 @@ class SessionRpc:
             case "carriers":
                 carriers = [pb.Carrier.Name(each) for each in request.carriers.carriers]
                 self._job.tell_carriers(hello.worker, hello.incarnation, carriers)
-            case "pong":
-                self._job.joining.names.answered(hello.session, request.pong.number)
             case other:
-                kinds = "ready, abandon, done, leave, report, extent, carriers or pong"
+                kinds = "ready, abandon, done, leave, report, extent or carriers"
                 outbox.put(protocol.Refusal(f"expected {kinds}, got {other or 'nothing'}"))
