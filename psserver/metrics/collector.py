@@ -30,6 +30,8 @@ from pswire.security.credentials import NO_TLS, Credentials
 if TYPE_CHECKING:
     from psserver.service.replicas.overview import ReplicaNumbers
 
+# What a server of a job with replicas does for it.
+ROLES = ("leads", "serves", "in sync", "learns", "votes")
 PHASES = ("waiting for workers", "initialising", "training", "between phases", "stopping", "stopped")
 STALENESS = (0, 1, 2, 4, 8, 16, 32, 64)
 # Seconds of an update: from models of a few numbers to those of gigabytes.
@@ -60,8 +62,6 @@ class ServerCollector(Collector):
         yield from _shard(self._host)
         yield from security_families(self._credentials, self._authorizer)
         if self._copies is not None:
-            from psserver.metrics.replicas import replica_families
-
             yield from replica_families(self._copies())
         job = self._job()
         counts = job.routes.run_log.counts if job is not None else None
@@ -111,6 +111,28 @@ def security_families(credentials: Credentials, authorizer: Authorizer) -> Itera
     for reason in ("unknown", "role", "handshake"):
         refused.add_metric([reason], authorizer.refused[reason])
     yield refused
+
+
+def replica_families(numbers: "ReplicaNumbers") -> Iterator[Metric]:
+    """Yield the metrics of a server of a job with replicas."""
+    roles = {role: role == numbers.role for role in ROLES}
+    yield StateSetMetricFamily(f"{PREFIX}replica_role", "What this server does for the job.", roles)
+    text = "The newest configuration of copies that this server knows."
+    yield GaugeMetricFamily(f"{PREFIX}replica_epoch", text, value=numbers.epoch)
+    text = "How often this process took the place of a server that led."
+    yield CounterMetricFamily(f"{PREFIX}replica_takeovers", text, value=numbers.takeovers)
+    if numbers.in_sync is not None:
+        text = "Copies of the job that count; with one, its loss goes back to a checkpoint."
+        yield GaugeMetricFamily(f"{PREFIX}replicas_in_sync", text, value=numbers.in_sync)
+    if numbers.lag is not None:
+        lag = GaugeMetricFamily(
+            f"{PREFIX}replica_lag_items",
+            "Items of the log that a copy has not executed yet.",
+            labels=["server"],
+        )
+        for server, items in sorted(numbers.lag.items()):
+            lag.add_metric([str(server)], items)
+        yield lag
 
 
 def _timer(found: CollectorRegistry) -> Callable[[Order, float], None]:

@@ -185,7 +185,7 @@ class Server:
             self.following = Following(settings, host, continuation, self._announce, self._out)
             return self.following
         # First, before anything is written.
-        self._lock = lock_folder(settings)
+        self._lock = lock_folder(settings, self.runtime.disk())
         announce, out, folder = self._announce, self._out, self.folder
         try:
             self._coordinating = Coordinating(

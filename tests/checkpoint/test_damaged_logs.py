@@ -10,6 +10,7 @@ from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psserver import policies
 from psserver.checkpoint import CheckpointError, FolderLock, Store, UnwritableError
+from psserver.checkpoint.disk import RealDisk
 from psserver.checkpoint.resumption import AUTO
 from psserver.checkpoint.rewind import LogIndex
 from psserver.coordinator import JobTerms
@@ -112,7 +113,7 @@ def test_an_old_line_of_the_metrics_that_is_damaged_costs_no_other(whole: Run, t
 
 
 def find(folder: Path, which: str = AUTO) -> resume_point.ResumePoint | None:
-    return resume_point.find(folder, which, JobTerms("job"), policies.build("sync", {}, 1), None)
+    return resume_point.find(folder, which, JobTerms("job"), policies.build("sync", {}, 1), None, RealDisk())
 
 
 def test_a_damaged_log_without_a_checkpoint_is_put_aside_whole(tmp_path: Path) -> None:

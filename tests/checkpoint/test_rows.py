@@ -6,6 +6,7 @@ import pytest
 
 from psserver import policies
 from psserver.checkpoint import CheckpointError, Store, contents
+from psserver.checkpoint.disk import RealDisk
 from psserver.checkpoint.resumption import LATEST
 from psserver.coordinator import JobTerms
 from psserver.service.store import resume_point
@@ -25,5 +26,7 @@ def test_rows_that_memory_has_no_room_for_are_not_read(
     assert len(names) > 1
     # Without tables there are no rows, which take more than less than nothing.
     with pytest.raises(CheckpointError, match="while they are restored, expected at most"):
-        resume_point.find(folder, LATEST, JobTerms("job"), policies.build("sync", {}, 1), None, room=-1.0)
+        resume_point.find(
+            folder, LATEST, JobTerms("job"), policies.build("sync", {}, 1), None, RealDisk(), room=-1.0
+        )
     assert read == []

@@ -10,7 +10,7 @@ from pslab.launch.engines.launcher import Output
 from pslab.observe.trace import write_trace
 from pslab.runs.folder import Run, RunError
 from pslab.runs.making import make_folder, open_folder
-from psserver.checkpoint.disk import UnwritableError
+from psserver.checkpoint.disk import RealDisk, UnwritableError
 from psserver.checkpoint.rewind import BEGINNING, LogIndex
 from psserver.service.job.log_file import LogError
 from psserver.service.job.run_log import FolderError, RunLog
@@ -61,7 +61,7 @@ def test_a_log_that_is_a_link_is_refused(tmp_path: Path, plant: Callable[[Path],
         RunLog(tmp_path / "metrics")
     plant(tmp_path / "log" / "decisions.jsonl")
     with pytest.raises(FolderError):
-        make_server_folder(tmp_path / "log")
+        make_server_folder(tmp_path / "log", RealDisk())
 
 
 def test_a_resume_cuts_no_file_outside(tmp_path: Path, plant: Callable[[Path], None]) -> None:

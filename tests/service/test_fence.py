@@ -8,6 +8,7 @@ import pytest
 from pslab.check.checker import check_run
 from pslab.runs.folder import Run
 from psserver.checkpoint import CheckpointError, Store, fence
+from psserver.checkpoint.disk import RealDisk
 from psserver.checkpoint.fence import LOCK
 from psserver.options import Options
 from psserver.service.job.log_file import Fence, LogError, TakenOverError
@@ -108,7 +109,7 @@ def test_a_run_without_checkpoints_has_one_coordinator_too(tmp_path: Path) -> No
             peer.step()
             second = resolve(Options(ps_hosts="127.0.0.1:7070", task_index=0, out=out, resume="auto"), None)
             with pytest.raises(CheckpointError, match=r"another coordinator \(process \d+\) works in it"):
-                lock_folder(second)
+                lock_folder(second, RealDisk())
             peer.step()
             peer.send(done=pb.Done())
             peer.receive("stop")

@@ -44,10 +44,9 @@ class FolderError(OSError):
     """A folder that no run can be written to; the text says why."""
 
 
-def make_folder(folder: Path) -> None:
+def make_folder(folder: Path, disk: RealDisk) -> None:
     """Make the folder of a new run; it may hold what ps-lab has put there. Raises FolderError."""
     try:
-        disk = RealDisk()
         disk.make_folder(folder)
         os.close(os.open(folder / DECISIONS, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
         disk.sync_folder(folder)

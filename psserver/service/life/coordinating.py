@@ -77,8 +77,8 @@ def make_job(
             )
         announce("plan", {"fingerprint": plan.fingerprint, "text": plan.describe()})
 
-    settings = replace(settings, terms=name_job(settings))
-    going_on = resume_point(settings, announce)
+    settings = replace(settings, terms=name_job(settings, host.runtime.disk()))
+    going_on = resume_point(settings, announce, host.runtime.disk())
     check: Check = always
     if settings.out is not None and settings.has_generations:
         check = Fence(settings.out / CHECKPOINTS / GENERATION)
@@ -163,13 +163,15 @@ def run_log_of(settings: ServerSettings, going_on: Mark | None, check: Check, di
     return found
 
 
-def resume_point(settings: ServerSettings, announce: Announce) -> ResumePoint | None:
+def resume_point(settings: ServerSettings, announce: Announce, disk: RealDisk) -> ResumePoint | None:
     """Return the checkpoint to resume from, if any, and announce what is passed over. Raises CheckpointError,
     RewindError."""
     if settings.out is None or settings.resume is None:
         return None
     room = settings.host.memory_limit or default_limit()
-    found = find(settings.out, settings.resume, settings.terms, settings.policy, settings.optimizer, room)
+    found = find(
+        settings.out, settings.resume, settings.terms, settings.policy, settings.optimizer, disk, room
+    )
     for sentence in () if found is None else found.warnings:
         announce("warning", {"text": sentence})
     return found
@@ -238,7 +240,7 @@ class Coordinating:
         if job.decider.checkpoints is not None:
             await job.decider.checkpoints.finish()
         code = await results.conclude()
-        say_how_to_go_on(out, code)
+        say_how_to_go_on(out, code, job.host.runtime.disk())
         self._listeners.write_metrics()
         stopped = job.stopped()
         assert stopped is not None
@@ -272,7 +274,7 @@ class Coordinating:
         return ExitCode.UNREACHABLE
 
 
-def lock_folder(settings: ServerSettings) -> FolderLock | None:
+def lock_folder(settings: ServerSettings, disk: RealDisk) -> FolderLock | None:
     """Make the run folder, and lock it. Raises FolderError, CheckpointError."""
     out, resume = settings.out, settings.resume
     if out is None:
@@ -283,11 +285,11 @@ def lock_folder(settings: ServerSettings) -> FolderLock | None:
             raise FolderError(
                 f"{out}: the job there has succeeded already ({ended}); for a new run name another folder"
             )
-        if Store(out / CHECKPOINTS).written():
+        if Store(out / CHECKPOINTS, disk).written():
             raise FolderError(
                 f"{out}: holds checkpoints of a run already; name another folder, or remove that one"
             )
-        make_folder(out)
+        make_folder(out, disk)
     elif resume != AUTO and not (out / DECISIONS).is_file():
         # Make nothing there: the name may be wrong.
         raise CheckpointError(f"{out}: holds no run to go on with: it has no {DECISIONS}")

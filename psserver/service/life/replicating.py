@@ -78,7 +78,7 @@ class Replicating:
         self._logs = logs = Logs(
             index, len(continuation.hosts), settings.terms.servers, promises, settings.resume
         )
-        self._lock = lock_folder(settings) if logs.anew and index == 0 else None
+        self._lock = lock_folder(settings, host.runtime.disk()) if logs.anew and index == 0 else None
         promises.hold()
         # What others do is not known before all have met in the new generation. Until then this server writes nothing
         # and hears nobody, so that one which is started so by mistake harms neither the job nor itself.
@@ -125,9 +125,9 @@ class Replicating:
         if isinstance(copy, PartCopy):
             copy.begin()
             return
-        settings = replace(self._settings, terms=name_job(self._settings))
+        settings = replace(self._settings, terms=name_job(self._settings, self._host.runtime.disk()))
         assert settings.out is not None
-        found = resume_point(settings, self._announce)
+        found = resume_point(settings, self._announce, self._host.runtime.disk())
         mark = None if found is None else found.mark
         copy.begin(
             settings.terms,
@@ -293,7 +293,7 @@ class Replicating:
             return self._stopped(ExitCode.REFUSED, job.decider.failure.reason)
         await self._copy.finish_saving()
         code = await results.conclude()
-        say_how_to_go_on(self._settings.out, code)
+        say_how_to_go_on(self._settings.out, code, self._host.runtime.disk())
         if self._continuation.signal is None:
             await self.rpc.wait_for_log_readers()
         self._concluded, stopped = True, job.stopped()

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from psserver.checkpoint import CheckpointError, Store
+from psserver.checkpoint.disk import RealDisk
 from psserver.coordinator import JobTerms
 from psserver.receipts import membership_token
 from psserver.service.job.follower import Follower
@@ -63,12 +64,12 @@ def exit_code(job: ServedJob) -> ExitCode:
     return EXIT_CODES[stopped.cause]
 
 
-def say_how_to_go_on(out: Path | None, code: ExitCode) -> None:
+def say_how_to_go_on(out: Path | None, code: ExitCode, disk: RealDisk) -> None:
     """Say so, after a job that has failed and can go on from a checkpoint."""
     if out is None or code in (ExitCode.OK, ExitCode.MISSING):
         return
     try:
-        newest = Store(out / CHECKPOINTS).newest()
+        newest = Store(out / CHECKPOINTS, disk).newest()
     except CheckpointError:
         return
     if newest is not None:

@@ -19,6 +19,7 @@ from psserver.checkpoint import (
     needed_by,
     restore_bytes,
 )
+from psserver.checkpoint.disk import RealDisk
 from psserver.checkpoint.resumption import AUTO, LATEST
 from psserver.checkpoint.rewind import (
     BEGINNING,
@@ -88,13 +89,13 @@ class ResumePoint:
         )
 
 
-def name_job(settings: ServerSettings) -> JobTerms:
+def name_job(settings: ServerSettings, disk: RealDisk) -> JobTerms:
     """Return the job's terms under the name of its next generation, if the folder has had one. Raises
     CheckpointError, RewindError."""
     terms, out = settings.terms, settings.out
     if out is None or not settings.has_generations:
         return terms
-    store = Store(out / FOLDER)
+    store = Store(out / FOLDER, disk)
     if settings.resume is None:
         name = fence.begin(store, terms.job)
     else:
@@ -139,11 +140,12 @@ def find(
     terms: JobTerms,
     policy: Policy,
     optimizer: Optimizer | None,
+    disk: RealDisk,
     room: float = math.inf,
 ) -> ResumePoint | None:
     """Choose the checkpoint. Returns None if there is nothing to resume or to put aside. `room`: the bytes that rows of
     tables may take. Raises CheckpointError, RewindError."""
-    store = Store(folder / FOLDER)
+    store = Store(folder / FOLDER, disk)
     if which == AUTO and not (folder / DECISIONS).is_file():
         if store.written():
             raise CheckpointError(
