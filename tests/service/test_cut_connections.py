@@ -78,21 +78,3 @@ def test_a_server_that_has_started_anew_is_not_taken_for_the_one_before(second: 
         follow(second, opening(again=True))
     end = pb.FollowRequest(shutdown=pb.Shutdown(exit_code=0, reason="done"))
     assert follow(second, opening(), end)
-
-
-def test_versions_are_those_of_a_run_without_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower, "FIRST_PAUSE", 0.01)
-
-    def weights(cuts: bool) -> list[bytes]:
-        with serving(2) as cluster, Peer(cluster, "w0") as peer:
-            for number in range(5):
-                peer.step(0.5 + number)
-                if cuts:
-                    cut(cluster)
-            peer.ready()
-            shards = [served.probe.shard for served in cluster.servers]
-            wait_until(lambda: all(shard.version == 5 for shard in shards), "version 5")
-            values = [shard.arena.values(5) for shard in shards]
-            return [b"" if found is None else found.tobytes() for found in values]
-
-    assert weights(cuts=True) == weights(cuts=False) != [b"", b""]

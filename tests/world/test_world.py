@@ -124,6 +124,7 @@ def cut_at(number: int, how: str, folder: Path, stands: float = 0.0, **given: An
     return next(frames) - 1
 
 
+@promise("Retries never apply a gradient twice and never lose one.")
 @promise(
     "Wherever a connection breaks, before or after any message, nothing is lost and nothing counts twice."
 )
