@@ -15,7 +15,7 @@ from psserver.service.job.job import ServedJob
 from psserver.service.life.coordinating import Coordinating, lock_folder
 from psserver.service.life.following import Following
 from psserver.service.life.job_loop import Continuation, end_tasks
-from psserver.service.life.listeners import Listeners, Reminders, name_warning
+from psserver.service.life.listeners import Listeners, name_warning, remind_daily
 from psserver.service.life.settings import Announce, ServerSettings
 from psserver.service.net.commits import Commits
 from psserver.service.net.exchange import ExchangeRpc
@@ -157,7 +157,7 @@ class Server:
             self.job.open()
         await served.start()
         self._announce_ready(address)
-        reminding = asyncio.create_task(Reminders(self.settings.credentials, self.settings.exposure).run())
+        reminding = asyncio.create_task(remind_daily(self.settings.credentials, self.settings.exposure))
         try:
             code = await role.run()
             if self._replicating is not None and self._replicating.numbers().role == "leads":

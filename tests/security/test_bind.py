@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from psserver import cli
 from psserver.options import Options
-from psserver.service.life.listeners import MINUTE, Reminders
+from psserver.service.life.listeners import remind
 from psserver.settings import SettingsError, resolve
 from pswire.exits import ExitCode
 from pswire.security.credentials import NO_TLS
@@ -67,13 +67,10 @@ def test_tls_or_insecure_opens_a_server_to_others(identities: Identities) -> Non
     assert open_to_all.security == "insecure" and "without TLS (--insecure)" in str(open_to_all.exposure)
 
 
-def test_insecure_is_said_each_minute(caplog: pytest.LogCaptureFixture) -> None:
-    reminders = Reminders(NO_TLS, "open to all")
-    assert MINUTE == 60.0
+def test_insecure_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        reminders.remind()
-        reminders.remind()
-    assert [record.getMessage() for record in caplog.records] == ["open to all"] * 2
+        remind(NO_TLS, "open to all", 0.0)
+    assert [record.getMessage() for record in caplog.records] == ["open to all"]
 
 
 def test_what_does_not_fit_together_is_one_sentence(identities: Identities) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from pslab.authority import Authority
 from psserver.service.guard.authorization import Authorizer
-from psserver.service.life.listeners import DAY, Reminders, ending
+from psserver.service.life.listeners import DAY, ending, remind
 from pswire.addresses import parse_address
 from pswire.security.credentials import Credentials, LiveIdentity
 from pswire.security.files import TlsFiles
@@ -97,12 +97,10 @@ def test_an_end_within_a_week_is_announced_each_day(of: str, caplog: pytest.LogC
     credentials = Credentials(LiveIdentity(identity), Role.SERVER)
     now = time.time()
     assert ending(credentials, now - 2 * DAY) is None
-    reminders = Reminders(credentials, None, clock=lambda: now)
     with caplog.at_level(logging.WARNING):
-        reminders.remind()
-        reminders.remind()
+        remind(credentials, None, now)
         now += DAY
-        reminders.remind()
+        remind(credentials, None, now)
     first, second = [record.getMessage() for record in caplog.records]
     assert first.startswith(f"the {of} ps://tests/server/s0 ends on ") and "in 6.0 days" in first
     assert "in 5.0 days" in second

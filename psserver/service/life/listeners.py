@@ -117,8 +117,7 @@ class Listeners:
                 log.error("metrics.prom was not written: %s", error.strerror or error, extra=fields)
 
 
-# Seconds between two warnings, and between two checks of the certificate.
-MINUTE: Final = 60.0
+# Seconds between two warnings.
 DAY: Final = 86_400.0
 # Days before its end from which a certificate is worth a warning.
 WEEK: Final = 7
@@ -152,31 +151,17 @@ def name_warning(credentials: Credentials, host: str) -> str | None:
     )
 
 
-class Reminders:
-    """Repeated warnings, within the running loop until cancelled. `exposure`: the warning of a server that others
-    reach without TLS."""
+def remind(credentials: Credentials, exposure: str | None, now: float) -> None:
+    """Warn of a server that others reach without TLS (`exposure`), and of a certificate that ends soon."""
+    if exposure is not None:
+        log.warning("%s", exposure, extra=event("open_to_all"))
+    sentence = ending(credentials, now)
+    if sentence is not None:
+        log.warning("%s", sentence, extra=event("certificate_ends"))
 
-    def __init__(
-        self,
-        credentials: Credentials,
-        exposure: str | None,
-        every: float = MINUTE,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._credentials, self._exposure = credentials, exposure
-        self._every, self._clock = every, clock
-        self._warned_at = float("-inf")
 
-    async def run(self) -> None:
-        while True:
-            self.remind()
-            await asyncio.sleep(self._every)
-
-    def remind(self) -> None:
-        if self._exposure is not None:
-            log.warning("%s", self._exposure, extra=event("open_to_all"))
-        now = self._clock()
-        sentence = ending(self._credentials, now)
-        if sentence is not None and now - self._warned_at >= DAY:
-            self._warned_at = now
-            log.warning("%s", sentence, extra=event("certificate_ends"))
+async def remind_daily(credentials: Credentials, exposure: str | None) -> None:
+    """Warn now and every day, until cancelled."""
+    while True:
+        remind(credentials, exposure, time.time())
+        await asyncio.sleep(DAY)
