@@ -5,7 +5,7 @@ It only answers GET, and changes nothing.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import cache
 from importlib.resources import files
@@ -140,16 +140,12 @@ class Pages:
         if run is None:
             return PlainTextResponse("the page shows no run folder", 404)
         try:
-            number = int(request.query_params.get("part", "-1"))
             known = int(request.query_params.get("entries", "-1"))
-            return await self._read(lambda: run.part(number, known))
+            # One call at a time.
+            async with self._reading:
+                return _json(await asyncio.to_thread(run.text, known))
         except ValueError as error:
             return PlainTextResponse(str(error), 404)
-
-    async def _read(self, read: Callable[[], str]) -> Response:
-        """Call `read` in a thread, one call at a time."""
-        async with self._reading:
-            return _json(await asyncio.to_thread(read))
 
     async def play(self, request: Request) -> Response:
         try:

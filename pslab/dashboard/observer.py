@@ -5,14 +5,12 @@ Messages queued for a viewer are bounded: one that falls behind gets the whole s
 
 import asyncio
 import json
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from pslab.dashboard.past import Past
-from pslab.dashboard.recording import Batch, Recorder
-from pslab.dashboard.runs import RunRest, rest_of
+from pslab.dashboard.history import History
+from pslab.dashboard.runs import RunPage
 from pslab.display.status import INSECURE, headline_rows, status_json
 from pslab.display.tables import TITLES, figures_of, table_row
 from pslab.launch.status_client import StatusError
@@ -23,8 +21,8 @@ from pswire.v1 import coordinator_pb2 as pb
 # (first entry, first evaluation) -> status.
 Ask = Callable[[int, int], pb.StatusReply]
 
-# Detailed past that a new viewer gets: seconds of the log's clock, and rows of lists.
-SECONDS, ROWS = 120.0, 60_000
+# Seconds of the log's clock that a new viewer gets in detail.
+SECONDS = 120.0
 # Limits: messages queued for one viewer, and viewers.
 BEHIND, VIEWERS = 8, 64
 # Seconds between two questions. This rate costs even a small job little of its pace.
@@ -55,12 +53,9 @@ class Observer:
     def _begin(self, job: str) -> None:
         """Forget everything about the previous job."""
         self._job = job
-        self._recorder = Recorder()
+        self._history = History(SECONDS)
         self._next = 0
         self._skipped = 0
-        self._recent: deque[tuple[float, int, Batch]] = deque()
-        self._rows = 0
-        self._past = Past()
         self._status: dict[str, Any] | None = None
         self._gone = ""
         # Number of known evaluations; version and metrics of the newest.
@@ -113,7 +108,7 @@ class Observer:
                 self._post("gone", json.dumps({"reason": self._gone}))
                 if self._local and self._status is not None and self._status["folder"]:
                     folder = Path(self._status["folder"])
-                    self._take_end(await asyncio.to_thread(rest_of, folder, self._job, self._next))
+                    self._take_end(await asyncio.to_thread(RunPage.of_job, folder, self._job))
                 await asyncio.sleep(PAUSE)
                 continue
             behind = self.take(reply)
@@ -129,25 +124,25 @@ class Observer:
             if asked:
                 # The answer starts behind an entry of the previous job: ask again from the first entry.
                 return True
-        entries = list(reply.entries)
+        entries, recorder = list(reply.entries), self._history.recorder
         if entries:
             self._skipped += max(reply.entries_from - self._next, 0)
             self._next = reply.entries_from + len(entries)
         for entry in read_log(entries):
             if isinstance(entry, Line):
-                self._recorder.see(entry)
+                recorder.see(entry)
         for evaluation in reply.evaluations:
             if evaluation.number >= self._evaluated:
                 self._evaluated = evaluation.number + 1
                 self._newest = evaluation.version, dict(evaluation.metrics)
                 found = Metric(evaluation.seconds, evaluation.version, "eval", metrics=self._newest[1])
-                self._recorder.measured(found)
-        stop = self._recorder.stop
+                recorder.measured(found)
+        stop = recorder.stop
         if reply.phase == "stopped" and stop is not None:
             version, metrics = self._newest
             final = metrics if version == stop["version"] else {}
             self._end = {**stop, "metrics": final, "folder": reply.folder}
-        batch = self._recorder.take()
+        batch = self._history.keep()
         status = status_json(reply)
         for name in ("entries", "entries_from", "evaluations"):
             status.pop(name)
@@ -155,7 +150,6 @@ class Observer:
         status["tables"] = {"titles": TITLES, "rows": list(map(table_row, figures_of(reply)))}
         status["exposed"] = INSECURE if reply.security == "insecure" else ""
         started, self._status = self._status is None, status
-        self._keep(batch)
         if started:
             self._post("whole", self._whole())
         else:
@@ -169,38 +163,17 @@ class Observer:
             self._post("frame", json.dumps(frame, allow_nan=False, separators=(",", ":")))
         return len(entries) >= 1000
 
-    def _take_end(self, rest: RunRest | None) -> None:
-        """Process the end of a job that was read from its run folder."""
-        if rest is None or rest.end == self._end:
+    def _take_end(self, found: RunPage | None) -> None:
+        """Show a job that has ended as its run folder has it."""
+        if found is None or found.end == self._end:
             return
-        for entry in rest.entries:
-            self._next = entry.i + 1
-            self._recorder.see(entry)
-        for metric in rest.evaluations[self._evaluated :]:
-            self._evaluated += 1
-            self._recorder.measured(metric)
-        self._end = rest.end
-        self._keep(self._recorder.take())
+        self._history, self._next, self._end = found.history, found.entries, found.end
         self._post("whole", self._whole())
-
-    def _keep(self, batch: Batch) -> None:
-        rows = sum(len(values) for values in batch.values() if isinstance(values, list))
-        if not rows:
-            return
-        self._recent.append((batch["seconds"], rows, batch))
-        self._rows += rows
-        while self._recent and (self._recent[0][0] < self._recorder.seconds - SECONDS or self._rows > ROWS):
-            _, rows, oldest = self._recent.popleft()
-            self._rows -= rows
-            self._past.add(oldest)
 
     def _whole(self) -> str:
         assert self._status is not None
         whole = {
-            "workers": self._recorder.workers,
-            "job": self._recorder.job,
-            "past": self._past.to_json(),
-            "recent": [batch for _, _, batch in self._recent],
+            **self._history.to_json(),
             "status": self._status,
             "skipped": self._skipped,
             "now": self._status["seconds"],

@@ -5,7 +5,7 @@ Seconds are those of the log's clock.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pslab.runs.folder import Metric
@@ -170,16 +170,6 @@ _MARKS: Mapping[type[Any], int] = {
     facts.Abandon: ABANDON,
     facts.Stop: STOP,
 }
-
-
-def recorded(entries: Iterable[Line], metrics: Iterable[Metric] = ()) -> Batch:
-    """Return a whole log as one batch."""
-    recorder = Recorder()
-    for entry in entries:
-        recorder.see(entry)
-    for metric in metrics:
-        recorder.measured(metric)
-    return recorder.take()
 
 
 def _empty() -> Batch:

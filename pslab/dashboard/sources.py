@@ -8,7 +8,7 @@ from pathlib import Path
 from pslab.dashboard.access import is_loopback
 from pslab.dashboard.observer import Observer
 from pslab.dashboard.playground.pool import PlayPool
-from pslab.dashboard.runs import RunPages
+from pslab.dashboard.runs import RunPage
 from pslab.launch.status_client import StatusClient, StatusError, StatusUntrusted
 from pslab.runs.folder import RunError, address_of, job_of
 from pswire.addresses import AddressError, parse_hosts
@@ -22,7 +22,7 @@ class PageSource:
     kind: str
     title: str
     observer: Observer | None = None
-    run: RunPages | None = None
+    run: RunPage | None = None
     pool: PlayPool = field(default_factory=PlayPool)
 
 
@@ -32,7 +32,7 @@ def find(target: str | None, credentials: Credentials = NO_TLS) -> PageSource:
         return PageSource("playground", "")
     path = Path(target)
     if path.is_dir():
-        return _running(path, credentials) or PageSource("run", path.resolve().name, run=_read(path))
+        return _running(path, credentials) or PageSource("run", path.resolve().name, run=RunPage(path))
     if path.suffix == ".toml" and not path.exists():
         raise RunError(f"{path}: expected HOST:PORT or a run folder, and there is no such file")
     if path.is_file():
@@ -60,12 +60,6 @@ def _running(folder: Path, credentials: Credentials) -> PageSource | None:
         raise
     except (AddressError, StatusError):
         return None
-
-
-def _read(path: Path) -> RunPages:
-    pages = RunPages(path)
-    pages.parts()
-    return pages
 
 
 def _live(target: str, credentials: Credentials, job: Callable[[], str] = lambda: "") -> PageSource:

@@ -2,14 +2,15 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pslab.observe.follow import Point, RunFollower
-from pslab.runs.folder import DECISIONS, EXPERIMENT, SUMMARY, RunError
+from pslab.observe.points import Point, Points, evaluation
+from pslab.runs.folder import DECISIONS, EXPERIMENT, Run, RunError
+from pslab.runs.tail import RunTail
 from pswire.extras import how_to_install
 
 # Versions per histogram of staleness.
@@ -33,7 +34,10 @@ def began_at(folder: Path) -> float:
 
 
 class EventFile:
-    """One event file in `folder`. The step of a point is its version, its wall time `began` plus its seconds."""
+    """One event file in `folder`. The step of a point is its version, its wall time `began` plus its seconds.
+
+    `points`: the number written.
+    """
 
     def __init__(self, folder: Path, began: float) -> None:
         from tensorboardX.event_file_writer import EventsWriter
@@ -41,11 +45,13 @@ class EventFile:
         folder.mkdir(parents=True, exist_ok=True)
         self._writer = EventsWriter(str(folder / "events"))
         self._began = began
+        self._forget()
+
+    def _forget(self) -> None:
         self._ages: Counter[int] = Counter()
-        # Versions at which histograms ended.
-        self._histograms = [0]
+        # Version at which the last histogram ended.
+        self._histogram_at = 0
         self._last: Point | None = None
-        # Written.
         self.points = 0
 
     def add(self, point: Point) -> None:
@@ -56,36 +62,26 @@ class EventFile:
             return
         self._ages.update(point.staleness)
         self._last = point
-        if point.version - self._histograms[-1] >= HISTOGRAM_EVERY:
+        if point.version - self._histogram_at >= HISTOGRAM_EVERY:
             self._histogram()
 
-    def add_all(self, points: Iterable[Point]) -> None:
-        """Write points so that readers see them."""
-        for point in points:
-            self.add(point)
+    def flush(self) -> None:
+        """Have readers see what was written."""
         self._writer.flush()
 
     def _histogram(self) -> None:
         if self._last is not None and self._ages:
             self._write(self._last, [{"tag": "staleness", "histo": _histogram(self._ages)}])
-            self._histograms.append(self._last.version)
+            self._histogram_at = self._last.version
             self._ages.clear()
 
-    def back(self, version: int) -> int:
-        """Void everything after `version` for readers of the file; return the version after which to add points again.
-
-        It may be an earlier one, because the last histogram may include both void and valid versions.
-        """
+    def begin_anew(self) -> None:
+        """Void for readers all that was written."""
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-        while self._histograms[-1] > version:
-            self._histograms.pop()
-        left = self._histograms[-1]
-        self._ages.clear()
-        self._last = None
+        self._forget()
         begun = SessionLog(status=SessionLog.START)
-        self._writer.write_event(Event(wall_time=time.time(), step=left + 1, session_log=begun))
-        return left
+        self._writer.write_event(Event(wall_time=time.time(), step=0, session_log=begun))
 
     def _write(self, point: Point, values: list[dict[str, Any]]) -> None:
         from tensorboardX.proto.event_pb2 import Event
@@ -126,25 +122,53 @@ def write_events(run: Path, target: Path, *, follow: bool = False) -> int:
     check_installed()
     if not (run / DECISIONS).is_file():
         raise RunError(f"{run}: expected a run folder with {DECISIONS}, from which event files are made")
+    reading = _Reading(run)
     try:
         # What cannot be read raises before an earlier file is removed.
-        points = [] if follow else list(RunFollower(run).rest())
+        points = [] if follow else list(reading.points())
         for former in target.glob("events.out.tfevents.*"):
             former.unlink()
         file = EventFile(target, began_at(run))
         if follow:
-            _follow(run, file)
-        file.add_all(points)
+            _follow(reading, file)
+        for point in points:
+            file.add(point)
         file.close()
     except OSError as error:
         raise RunError(f"{target}: cannot be written to: {error.strerror}") from error
     return file.points
 
 
-def _follow(run: Path, file: EventFile) -> None:
-    follower = RunFollower(run, back=file.back)
+class _Reading:
+    """The points of a run that may grow, each once."""
+
+    def __init__(self, run: Path) -> None:
+        self.tail, self._versions = RunTail(Run(run)), Points()
+
+    def cut(self) -> bool:
+        """Return whether a recovery has cut the log: all points come once more then."""
+        if self.tail.cut():
+            self._versions = Points()
+            return True
+        return False
+
+    def points(self) -> Iterator[Point]:
+        """Yield the new points. Raises RunError."""
+        for entry in self.tail.entries():
+            yield from self._versions.see(entry)
+        yield from map(evaluation, self.tail.evaluations())
+
+
+def _follow(reading: _Reading, file: EventFile) -> None:
+    def look() -> None:
+        if reading.cut():
+            file.begin_anew()
+        for point in reading.points():
+            file.add(point)
+        file.flush()
+
     with suppress(KeyboardInterrupt):
-        while not (run / SUMMARY).is_file():
-            file.add_all(follower.points())
+        while not reading.tail.run.stopped:
+            look()
             time.sleep(FOLLOW_EVERY)
-    file.add_all(follower.rest())
+    look()

@@ -1,38 +1,12 @@
-"""Files of lines that grow while they are read, that a recovery truncates, and whose end a kill may damage."""
+"""The end of a file of lines that may still grow, and that a kill may have damaged."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
-# Bytes before a place in a file by which it is recognised. Lines of a log contain their time.
-KNOWN_BY: Final = 4096
-# Bytes per read. The bytes before the place are compared in the same read, so no truncation can come between.
+# Bytes per read.
 PIECE: Final = 1 << 20
-
-
-class Seen:
-    """A place in a file: the first `offset` bytes, recognised by the last of them."""
-
-    def __init__(self) -> None:
-        self.offset = 0
-        self._last = b""
-
-    def more(self, file: BinaryIO, most: int = PIECE) -> bytes | None:
-        """Read up to `most` bytes from the place on; empty at the end of the file.
-
-        Return None if the file has other bytes before the place, or ends before it.
-        """
-        file.seek(self.offset - len(self._last))
-        found = file.read(len(self._last) + most)
-        return found[len(self._last) :] if found.startswith(self._last) else None
-
-    def take(self, data: bytes) -> None:
-        """Move the place behind `data`, which was just read."""
-        self.offset += len(data)
-        self._last = (self._last + data)[-KNOWN_BY:]
-
-
 # Bytes of the end that are searched for a readable line; four times as many if they have none.
 TAIL = 1 << 16
 

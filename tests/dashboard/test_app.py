@@ -96,11 +96,9 @@ def test_only_get_exists(page: Page, method: str) -> None:
 def test_a_run_is_served(page: Page) -> None:
     about = page.json("/api/about")
     assert about["kind"] == "run" and about["title"] == "run"
-    found = page.json("/api/recording?part=0")
-    assert (
-        found["workers"] == ["w0", "w1", "w2", "w3"] and len(found["updates"]) == 30 and found["parts"] == 1
-    )
-    assert page.request("/api/recording?part=1")[0] == 404 and page.request("/api/recording?part=x")[0] == 404
+    found = page.json("/api/recording")
+    assert found["workers"] == ["w0", "w1", "w2", "w3"] and len(found["recent"][0]["updates"]) == 30
+    assert page.request("/api/recording?entries=x")[0] == 404
     assert page.request("/api/events")[0] == 404
 
 

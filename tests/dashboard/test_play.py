@@ -17,12 +17,12 @@ from pslab.dashboard.playground.settings import (
     lessons,
     read_play,
 )
-from pslab.dashboard.recording import recorded
 from pslab.experiment import Experiment
 from pslab.launch.simulated import run_simulated
 from pslab.runs.folder import Run
 from psserver import policies
 from tests.comparing import same
+from tests.dashboard.test_recording import recorded
 from tests.lessons.lesson import DAILY
 from tests.patience import at_most
 
@@ -67,7 +67,7 @@ def test_the_experiment_file_plays_the_same(tmp_path: Path) -> None:
     """As `ps-lab run` accepts it; the same log, entry for entry."""
     found = unchanged()
     run = run_of(found["experiment"], tmp_path)
-    again = recorded(run.decisions(), run.metrics())
+    again = recorded(run, run.metrics())
     for name in ("workers", "stretches", "tickets", "grants", "fates", "updates", "marks", "log", "seconds"):
         assert same(json.loads(json.dumps(again[name])), found[name]), name
     assert found["ended"]["success"] and found["updates"]

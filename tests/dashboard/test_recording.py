@@ -2,14 +2,16 @@
 
 import json
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pslab.dashboard.recording import JOIN, KINDS, LISTS, STOP, Recorder, recorded
-from pslab.dashboard.runs import RunPages
-from pslab.runs.folder import Run, RunError
+from pslab.dashboard import history
+from pslab.dashboard.history import History
+from pslab.dashboard.recording import JOIN, KINDS, LISTS, STOP, Batch, Recorder
+from pslab.dashboard.runs import RunPage
+from pslab.runs.folder import Metric, Run
 from psserver.decisions.entries import KINDS as ENTRIES
 from psserver.decisions.entries import Join, Leave
 from tests.comparing import same
@@ -33,8 +35,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     )
 
 
+def recorded(run: Run, metrics: Iterable[Metric] = ()) -> Batch:
+    """The whole log as one batch."""
+    recorder = Recorder()
+    for entry in run.decisions():
+        recorder.see(entry)
+    for metric in metrics:
+        recorder.measured(metric)
+    return recorder.take()
+
+
 def test_stretches_are_those_of_the_timeline(run: Run) -> None:
-    batch, begun = recorded(run.decisions(), run.metrics()), run.first_grant()
+    batch, begun = recorded(run), run.first_grant()
     found: dict[tuple[str, int], float] = defaultdict(float)
     for worker, kind, begin, end, _ in batch["stretches"]:
         found[batch["workers"][worker], kind] += end - max(begin, begun) if end > begun else 0.0
@@ -46,7 +58,7 @@ def test_stretches_are_those_of_the_timeline(run: Run) -> None:
 
 
 def test_fates_are_those_of_the_summary(run: Run) -> None:
-    batch = recorded(run.decisions())
+    batch = recorded(run)
     owner = {row[0]: batch["workers"][row[1]] for row in batch["tickets"]}
     applied = Counter(owner[row[0]] for row in batch["fates"] if row[1])
     dropped = Counter(owner[row[0]] for row in batch["fates"] if not row[1])
@@ -68,14 +80,14 @@ def test_batches_put_together_are_the_whole(run: Run) -> None:
                 joined[name] += values if isinstance(values, list) else []
     for name, values in recorder.take().items():
         joined[name] += values if isinstance(values, list) else []
-    whole = recorded(run.decisions())
+    whole = recorded(run)
     for name in LISTS:
         assert same(joined[name], whole.get(name, [])), name
 
 
 def test_the_end_is_the_stop(run: Run) -> None:
     """Workers leave after it, and those that crashed much later."""
-    batch = recorded(run.decisions())
+    batch = recorded(run)
     [stop] = [row for row in batch["marks"] if row[1] == STOP]
     assert batch["seconds"] == stop[2] == max(row[2] for row in batch["marks"])
 
@@ -91,46 +103,33 @@ def test_every_kind_of_entry_has_words(run: Run) -> None:
     assert Leave("w1", "tired").sentence() == "leaves: tired"
 
 
-def test_a_long_run_comes_in_parts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pslab.dashboard.runs.PART", 100)
-    pages = RunPages(run.path)
-    parts = [json.loads(pages.part(number)) for number in range(pages.parts())]
-    whole = recorded(run.decisions())
-    assert len(parts) > 3 and all(part["workers"] == whole["workers"] for part in parts)
-    assert same(sum((part.get("updates", []) for part in parts), []), whole["updates"])
-    assert [part["begin"] for part in parts] == [0.0, *(part["seconds"] for part in parts[:-1])]
-    assert len(parts[-1]["evals"]) == len([m for m in run.metrics() if m.kind == "eval"])
-    assert all(part["spans"] == [[each["begin"], each["seconds"]] for each in parts] for part in parts)
-    assert json.loads(pages.part(-1)) == parts[-1] and parts[0]["end"] == parts[-1]["seconds"]
-    with pytest.raises(RunError, match="expected a part from 0 to"):
-        pages.part(len(parts))
-
-
-def test_a_part_and_the_past_before_it_are_the_whole(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counts, presence and shares at a part's begin are those of all parts before it."""
-    monkeypatch.setattr("pslab.dashboard.runs.PART", 100)
-    pages, whole = RunPages(run.path), recorded(run.decisions())
+def test_what_is_in_detail_and_the_past_before_it_are_the_whole(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counts, presence and shares where the details begin are those of all that was before."""
+    monkeypatch.setattr(history, "ROWS", 300)
+    found, whole = History(), recorded(run)
+    for entry in run.decisions():
+        found.recorder.see(entry)
+        found.keep()
+    page = found.to_json()
+    past, recent = page["past"], page["recent"]
+    rows = {name: sum((batch.get(name, []) for batch in recent), []) for name in LISTS}
+    assert 200 < sum(map(len, rows.values())) <= 300
     owner = {row[0]: row[1] for row in whole["tickets"]}
-    for number in range(1, pages.parts()):
-        part = json.loads(pages.part(number))
-        rest, past = [row[0] for row in part["fates"]], part["past"]
-        settled = [row for row in whole["fates"] if row[0] not in rest][: _until(whole, part)]
-        applied = Counter((owner[row[0]], row[4]) for row in settled if row[1])
-        assert {(w, age): n for w, age, n in past["applied"]} == applied
-        assert sum(n for _, n in past["dropped"]) == sum(1 for row in settled if not row[1])
-        known = {row[0] for row in past["tickets"]} | {row[0] for row in part["tickets"]}
-        assert set(rest) <= known, "the owner of each contribution is known"
-        before = [json.loads(pages.part(former))["tickets"] for former in range(number)]
-        committed = {row[0] for rows in before for row in rows}
-        assert not {row[0] for row in past["grants"]} & committed, "a contribution that was sent is not open"
-        assert same(past["updates"], whole["updates"][: len(past["updates"])])
-        joined = {row[0] for row in past["marks"] if row[1] == JOIN}
-        assert joined == set(range(4))
-
-
-def _until(whole: dict[str, Any], part: dict[str, Any]) -> int:
-    first = part["fates"][0][0]
-    return [row[0] for row in whole["fates"]].index(first)
+    settled = whole["fates"][: len(whole["fates"]) - len(rows["fates"])]
+    assert same(rows["fates"], whole["fates"][len(settled) :])
+    applied = Counter((owner[row[0]], row[4]) for row in settled if row[1])
+    assert {(w, age): n for w, age, n in past["applied"]} == applied
+    assert sum(n for _, n in past["dropped"]) == sum(1 for row in settled if not row[1])
+    known = {row[0] for row in past["tickets"]} | {row[0] for row in rows["tickets"]}
+    assert {row[0] for row in rows["fates"]} <= known, "the owner of each contribution is known"
+    assert same(past["updates"] + rows["updates"], whole["updates"])
+    assert {row[0] for row in past["marks"] if row[1] == JOIN} == set(range(4))
+    spent = sum(row[3] - row[2] for row in whole["stretches"])
+    assert sum(n for _, n in past["kinds"]) + sum(
+        row[3] - row[2] for row in rows["stretches"]
+    ) == pytest.approx(spent)
 
 
 def test_a_log_that_still_grows(run: Run, tmp_path: Path) -> None:
@@ -139,18 +138,18 @@ def test_a_log_that_still_grows(run: Run, tmp_path: Path) -> None:
     folder.mkdir()
     log = folder / "decisions.jsonl"
     log.write_text("".join(lines[:50]) + lines[50][:20])
-    pages = RunPages(folder)
-    first = json.loads(pages.part(0))
-    assert first["going"] and len(first["log"]) <= 50
+    page = RunPage(folder)
+    first = json.loads(page.text())
+    assert first["going"] and first["entries"] == 50
     log.write_text("".join(lines[:80]))
-    assert len(json.loads(pages.part(0))["log"]) > len(first["log"])
-    known = json.loads(pages.part(-1))["entries"]
-    assert known == 80 and pages.part(-1, known) == '{"same":true}'
-    assert same(RunPages(folder).part(0), pages.part(0)), "read in two steps as in one"
+    assert json.loads(page.text(50))["entries"] == 80 and page.text(80) == '{"same":true}'
+    whole = json.loads(RunPage(folder).text())
+    steps = sum((batch.get("log", []) for batch in json.loads(page.text())["recent"]), [])
+    assert same(steps, whole["recent"][0]["log"]), "read in two steps as in one"
     (folder / "summary.json").write_text("{}")
-    assert json.loads(pages.part(-1, known))["going"] is False
+    assert json.loads(page.text(80))["going"] is False
     log.write_text("".join(lines[:30]))
-    assert json.loads(pages.part(0))["entries"] == 30, "another log in its place"
+    assert json.loads(page.text())["entries"] == 30, "another log in its place"
 
 
 def test_a_log_that_a_recovery_cut_and_that_has_grown_since(run: Run, tmp_path: Path) -> None:
@@ -158,8 +157,7 @@ def test_a_log_that_a_recovery_cut_and_that_has_grown_since(run: Run, tmp_path: 
     lines = run.log.read_text().splitlines(keepends=True)
     log = tmp_path / "decisions.jsonl"
     log.write_text("".join(lines[:80]))
-    pages = RunPages(tmp_path)
-    assert pages.parts() == 1
+    page = RunPage(tmp_path)
     begun = [
         *lines[:40],
         '{"i":40,"t":9.0,"kind":"restore","job":"a.2","version":3,"servers":2,"rolled_back":40}\n',
@@ -169,6 +167,6 @@ def test_a_log_that_a_recovery_cut_and_that_has_grown_since(run: Run, tmp_path: 
     ]
     log.write_text("".join([*begun, *going_on, "\0\0\0\n"]))
     assert log.stat().st_size > len("".join(lines[:80]))
-    found = json.loads(pages.part(0))
-    assert found["entries"] == 121 and found == json.loads(RunPages(tmp_path).part(0))
-    assert [row[2] for row in found["log"]].count("restore") == 1
+    found = json.loads(page.text())
+    assert found["entries"] == 121 and found == json.loads(RunPage(tmp_path).text())
+    assert [row[2] for row in found["recent"][0]["log"]].count("restore") == 1

@@ -1,9 +1,7 @@
 """What launcher and keeper say to each other arrives whole, however it is cut."""
 
-import os
 from pathlib import Path
 
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -98,24 +96,6 @@ def test_a_log_is_sent_as_it_grows_and_everything_else_in_the_end(tmp_path: Path
         "sub/note": b"second",
         "weights.bin": b"x" * (SMALL + 1),
     }
-
-
-@pytest.mark.parametrize("looks", [True, False])
-def test_a_log_that_a_recovery_cuts_is_the_same_here_and_there(tmp_path: Path, looks: bool) -> None:
-    """Whether the mirror looks while it is shorter, or once it has grown beyond what it was; it is too large to be sent
-    at every change."""
-    log = tmp_path / "decisions.jsonl"
-    lines = [b'{"i":%d,"generation":0}\n' % number for number in range(SMALL // 10)]
-    log.write_bytes(b"".join(lines))
-    copy = Copy(tmp_path)
-    copy.mirror.send_changes()
-    os.truncate(log, len(b"".join(lines[:-100])))
-    if looks:
-        copy.mirror.send_changes()
-    with log.open("ab") as file:
-        file.write(b'{"i":0,"generation":1}\n' * 300)
-    copy.mirror.send_changes()
-    assert bytes(copy.files[log.name]) == log.read_bytes()
 
 
 def test_a_large_file_is_sent_in_pieces(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pslab.check.checker import check_run
-from pslab.dashboard.runs import RunPages
+from pslab.dashboard.runs import RunPage
 from pslab.runs.folder import Run, RunError
 from psserver.policies.builtin import BUILTIN
 from pswire.exits import ExitCode
@@ -116,8 +116,7 @@ def test_every_command_reads_a_killed_run_and_says_so_in_one_sentence(tmp_path: 
         assert bool(words) == ("left out" in note)
     done = ps_lab("check", folder, "--json")
     assert done.code == 0, done
-    pages = RunPages(folder)
-    assert pages.parts() == 1 and json.loads(pages.part(0))["entries"] == entries
+    assert RunPage(folder).entries == entries
     assert sum("has no summary.json" in note for note in done.lines[0]["notes"]) == 1
     assert "1 (1 unfinished)" in ps_lab("compare", folder).out
 

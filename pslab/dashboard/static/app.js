@@ -8,7 +8,7 @@ import { curves } from "./pages/curves.js";
 import { now } from "./pages/now.js";
 import { time } from "./pages/time.js";
 import { playground } from "./play/page.js";
-import { ask, follow, Recording } from "./source.js";
+import { ask, follow, modelOf } from "./source.js";
 
 const PAGES = { now, time, curves, play: playground };
 const TITLES = { now: "Now", time: "Time", curves: "Curves", play: "Playground" };
@@ -132,7 +132,6 @@ function figures() {
 
 function frame(stamp) {
   const moved = context.clock.tick();
-  loadParts();
   // A live page is redrawn 12 times a second, a recording that plays at every frame.
   const due = dirty || (moved && (!context.clock.live || stamp - drawn > 80));
   if (due && !document.hidden) {
@@ -150,7 +149,7 @@ function notice(text) {
   say(element, text ?? "");
 }
 
-/** Show on every page how the job ended. `end`: as made by `end_of` in pslab/dashboard/runs.py. */
+/** Show on every page how the job ended. `end`: as made in pslab/dashboard/runs.py. */
 function showEnd(end) {
   const element = $("ended"),
     key = JSON.stringify(end ?? null);
@@ -177,7 +176,7 @@ function receive(model, info) {
   context.model = model;
   context.info = { ...context.info, ...info, gone: info.gone ?? "" };
   const { ended: end, gone, skipped } = context.info;
-  if (end) model.window = [Math.max(0, model.seconds - 120), model.seconds];
+  if (end) model.begin = Math.max(model.begin, model.seconds - 120);
   exposed(end || gone ? "" : model.status?.exposed);
   copies(end || gone ? null : model.status);
   showEnd(end);
@@ -301,8 +300,7 @@ document.addEventListener("keydown", (event) => {
 function moments(model) {
   let found = null;
   return () => {
-    // Log entries, and the bounds of the loaded parts, at which other parts are loaded.
-    found ??= [...new Set([model.from, ...model.log.map(([t]) => t), model.to])];
+    found ??= [...new Set([model.begin, ...model.log.map(([t]) => t), model.seconds])];
     return found;
   };
 }
@@ -317,59 +315,29 @@ context.show = (model, info, options) => {
   dirty = true;
 };
 
-// A run folder: load other parts when the clock leaves the loaded ones, and new entries while the run goes on.
+// A run folder, and what it gains while the run goes on.
 
 const POLL = 2000,
   RETRY = 10_000; // milliseconds
 
 async function record() {
-  const recording = new Recording();
-  context.show(await recording.open(), recording.info);
-  context.recording = recording;
-  if (recording.info.going) setTimeout(poll, POLL);
-}
-
-function loadParts() {
-  const { recording, clock } = context;
-  if (!recording || clock.owner || clock.held || recording.busy || recording.covers(clock.t)) return;
-  clock.held = true;
-  $("main").setAttribute("aria-busy", "true");
-  recording
-    .open(clock.t)
-    .then(
-      (model) => {
-        shown.page && grow(model);
-        clock.held = false;
-      },
-      (error) => {
-        notice(error.message);
-        setTimeout(() => {
-          clock.held = false;
-        }, RETRY);
-      },
-    )
-    .finally(() => {
-      $("main").removeAttribute("aria-busy");
-      dirty = true;
-    });
-}
-
-function grow(model) {
-  context.model = model;
-  context.info = context.recording.info;
-  showEnd(context.info.ended);
-  if (!context.clock.owner) context.clock.extend(model.seconds, moments(model));
+  const found = await ask("/api/recording");
+  context.show(modelOf(found), found);
+  if (found.going) setTimeout(poll, POLL);
 }
 
 async function poll() {
-  const { recording, clock } = context,
+  const { clock } = context,
     begun = performance.now();
   let pause = POLL;
   try {
-    if (!document.hidden && !recording.busy && (await recording.grown())) {
-      context.info = recording.info;
-      showEnd(context.info.ended);
-      if (!clock.owner) clock.extend(recording.info.end, clock.steps);
+    const found = document.hidden ? { same: true } : await ask(`/api/recording?entries=${context.info.entries}`);
+    if (!found.same) {
+      context.model = modelOf(found);
+      context.info = found;
+      showEnd(found.ended);
+      clock.begin = clock.owner ? clock.begin : context.model.begin;
+      if (!clock.owner) clock.extend(context.model.seconds, moments(context.model));
       dirty = true;
     }
     // Poll a long log less often, because reading it takes long.
@@ -378,7 +346,7 @@ async function poll() {
     notice(error.message);
     pause = RETRY;
   }
-  if (recording.info.going) setTimeout(poll, pause);
+  if (context.info.going) setTimeout(poll, pause);
 }
 
 async function start() {

@@ -16,7 +16,6 @@ export class Clock extends EventTarget {
     this.steps = () => []; // moments at which something happened, in order
     this.last = null;
     this.offset = null;
-    this.held = false; // waiting for data of the next moment
     this.over = false; // a live cluster has ended, and its last moment is shown
   }
 
@@ -54,7 +53,7 @@ export class Clock extends EventTarget {
     this.show();
   }
 
-  /** Continue with the same recording after it has grown or other parts were loaded. */
+  /** Continue with the same recording after it has grown. */
   extend(end, steps) {
     if (this.t >= this.end && !this.playing) this.t = Math.max(end, this.t);
     this.end = Math.max(end, this.begin);
@@ -180,10 +179,6 @@ export class Clock extends EventTarget {
       return true;
     }
     if (!this.playing) return false;
-    if (this.held) {
-      this.last = null;
-      return false;
-    }
     const now = performance.now() / 1000,
       passed = this.last === null ? 0 : now - this.last;
     this.last = now;

@@ -20,7 +20,7 @@ export class Model {
     this.workers = [];
     this.job = {};
     this.seconds = 0;
-    this.begin = 0;
+    this.begin = 0; // of what is shown in detail
     this.lanes = [];
     this.tickets = new Map();
     this.commits = []; // [t, ticket]
@@ -32,9 +32,6 @@ export class Model {
     this.marks = []; // per worker: [t, kind, sentence]
     this.stops = [];
     this.past = { applied: [], dropped: [] };
-    this.window = null; // of a long recording: begin and end of the loaded parts
-    this.whole = true; // whether these are all parts
-    this.final = null; // the newest update
     this.status = null;
   }
 
@@ -45,13 +42,6 @@ export class Model {
       this.ordered = this.workers.map((_, place) => place).sort((a, b) => compare(this.workers[a], this.workers[b]));
     }
     return this.ordered;
-  }
-
-  get from() {
-    return this.window?.[0] ?? this.begin;
-  }
-  get to() {
-    return this.window?.[1] ?? this.seconds;
   }
 
   lane(worker) {
@@ -128,10 +118,10 @@ export class Model {
   /** The end of the last work that began by `t`. */
   busy(t) {
     return Math.max(
-      this.from,
+      this.begin,
       ...this.lanes.map((lane) => {
         const place = upTo(lane, t);
-        return place ? Math.min(lane[place - 1][1], t) : this.from;
+        return place ? Math.min(lane[place - 1][1], t) : this.begin;
       }),
     );
   }

@@ -6,15 +6,13 @@ Standard library only.
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Final
-
-from pslab.runs.growing import Seen
+from typing import Final
 
 # Bytes of one frame.
 PIECE: Final = 1 << 20
 # A file up to this size is sent at every change, a larger one only at the end.
 SMALL: Final = 1 << 16
-# Suffix of files that only grow while a job runs, unless a recovery truncates them.
+# Suffix of files that only grow: a job that may go back has a folder that all nodes see.
 GROWING: Final = ".jsonl"
 # Seconds between two scans.
 EVERY: Final = 0.5
@@ -30,8 +28,6 @@ class Mirror:
         self._root, self._send = root, send
         # Path -> size and modification time when it was last sent.
         self._sent: dict[str, tuple[int, int]] = {}
-        # Positions in growing files.
-        self._positions: dict[str, Seen] = {}
 
     def send_changes(self, final: bool = False) -> None:
         """Send what has changed; with `final`, large files too, because nothing changes any more."""
@@ -51,38 +47,16 @@ class Mirror:
         name = path.relative_to(self._root).as_posix()
         with path.open("rb") as file:
             facts = os.fstat(file.fileno())
-            now = (facts.st_size, facts.st_mtime_ns)
-            if self._sent.get(name) == now:
+            size, now = facts.st_size, (facts.st_size, facts.st_mtime_ns)
+            grows = path.suffix == GROWING
+            if self._sent.get(name) == now or not (grows or final or size <= SMALL):
                 return
-            if path.suffix == GROWING:
-                self._send_growth(name, file)
-            elif final or now[0] <= SMALL:
-                self._send_whole(name, file, now[0])
-            else:
-                return
+            offset = self._sent[name][0] if grows and name in self._sent else 0
+            file.seek(offset)
+            last = False
+            while not last:
+                piece = file.read(min(PIECE, size - offset))
+                last = offset + len(piece) >= size or not piece
+                self._send(name, offset, piece, last)
+                offset += len(piece)
         self._sent[name] = now
-
-    def _send_growth(self, name: str, file: BinaryIO) -> None:
-        """Send new bytes, or everything again if a recovery has truncated the file."""
-        if name not in self._positions:
-            # Create the file even if it is still empty.
-            self._send(name, 0, b"", False)
-        position = self._positions.setdefault(name, Seen())
-        while (piece := position.more(file, PIECE)) != b"":
-            if piece is None:
-                position = self._positions[name] = Seen()
-                # Truncate first, so that no reader sees a mixture of old and new.
-                self._send(name, 0, b"", True)
-                continue
-            self._send(name, position.offset, piece, False)
-            position.take(piece)
-
-    def _send_whole(self, name: str, file: BinaryIO, size: int) -> None:
-        offset = 0
-        while True:
-            piece = file.read(min(PIECE, size - offset))
-            last = offset + len(piece) >= size or not piece
-            self._send(name, offset, piece, last)
-            offset += len(piece)
-            if last:
-                return

@@ -26,7 +26,7 @@ export function drawLanes(element, model, { t, span, start = null, live = false,
   // If all work ended long before `t`, show the last work instead of empty lanes.
   const last = start !== null || live ? t : model.busy(t),
     end = last < t - span ? last : t;
-  const from = start ?? Math.max(end - span, Math.min(model.from, end)),
+  const from = start ?? Math.max(end - span, Math.min(model.begin, end)),
     to = from + span;
   const x = (moment) => left + ((right - left) * (moment - from)) / span;
   const place = new Map(model.order().map((worker, row) => [worker, row]));

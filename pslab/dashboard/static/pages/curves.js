@@ -58,7 +58,7 @@ function losses(context) {
     const [label, key] = AXES[axis];
     const seen = model.updates.slice(0, clock.live ? model.updates.length : upTo(model.updates, clock.t));
     const raw = seen.map((row) => [key(row), row[5] ?? NaN]);
-    const newest = model.final ?? model.updates.at(-1);
+    const newest = model.updates.at(-1);
     const end = newest ? key(newest) : null;
     const faint = { points: raw, colour: "--a", faint: true, width: 1 };
     const strong = { points: smooth(raw, 20), colour: "--a", width: 2.2 };

@@ -22,8 +22,8 @@ export function legend() {
 }
 
 /** The time in seconds that the median worker needs for about a dozen tickets. */
-export function usualSpan(model, from = model.from) {
-  const total = Math.max(model.to - from, 1e-6);
+export function usualSpan(model, from = model.begin) {
+  const total = Math.max(model.seconds - from, 1e-6);
   const counts = model.grants.map((rows) => rows.length).sort((a, b) => a - b);
   const median = counts[counts.length >> 1] || 1;
   return Math.min(total, Math.max((total * 14) / median, total / 200));
@@ -64,7 +64,7 @@ export function time(context) {
 
   function zoom(by) {
     const { model, clock } = context;
-    const most = clock.live ? 4 : Math.max(1, (model.to - model.from) / usualSpan(model));
+    const most = clock.live ? 4 : Math.max(1, (model.seconds - model.begin) / usualSpan(model));
     factor = Math.min(Math.max(factor * by, 1 / 64), most);
     context.changed();
   }
@@ -172,7 +172,7 @@ function logCard(context) {
     if (now === key) return;
     key = now;
     const found = model.log.slice(0, end).filter((row) => wanted(model, row));
-    const from = model.whole ? "" : ` from ${seconds(model.from)} on (move the slider for others)`;
+    const from = model.begin ? ` from ${seconds(model.begin)} on` : "";
     const cut = found.length > SHOWN ? `, only the latest ${SHOWN} are shown` : "";
     say(count, `${found.length} entries${from}${cut}; newest first`);
     const latest = found.slice(-SHOWN).reverse();
