@@ -1,6 +1,6 @@
 """Export of a run's weights, or its whole model, to formats of other tools.
 
-Weights come from the run folder, from a checkpoint, or from the log, which is executed again for any version. The
+Weights come from the run's last file, from a checkpoint of that version, or from the log, which is executed again. The
 path's suffix chooses the format: .keras, .safetensors, .npz, or none for a SavedModel. Nothing is overwritten, and a
 file appears whole or not at all.
 """
@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,13 +20,11 @@ from pslab.experiment import Experiment
 from pslab.replay.execution import Replayed
 from pslab.replay.records import model_of
 from pslab.replay.run_folder import replay_of
-from pslab.runs.checkpoints import next_complete
-from pslab.runs.folder import CHECKPOINTS, DECISIONS, EXPERIMENT, WEIGHTS, Run, RunError
+from pslab.runs.checkpoints import Shelf
+from pslab.runs.folder import EXPERIMENT, WEIGHTS, Run, RunError
 from psserver import weights_file
 from psserver.checkpoint import CheckpointError, Store, slots, weights
-from psserver.checkpoint.contents import COORDINATOR
-from psserver.checkpoint.manifest import NAME as MANIFEST
-from psserver.checkpoint.store import entry_of
+from psserver.checkpoint.rewind import RewindError
 from psserver.decisions import entries
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
@@ -56,20 +54,27 @@ class Weights:
     tables: WholeTables = field(default_factory=dict)
 
 
-def weights_of_checkpoint(folder: Path, *, optimizer: bool = False) -> Weights:
-    """Read a checkpoint's weights, with every byte verified. `optimizer`: also its state. Raises RunError."""
-    store = Store(folder.parent)
+def _weights_of_checkpoint(run: Run, version: int) -> Weights | None:
+    """Read a version with its optimizer from a checkpoint of the run's log, with every byte verified.
+
+    None where no intact one has it, or it has sparse tables, of which a checkpoint knows rows but not the model.
+    """
     try:
-        about, found = weights(store, folder.name)
-        if about.tables:
-            raise RunError(
-                f"{folder}: holds sparse tables, which are exported from the run: expected ps-lab export "
-                f"{folder.parent.parent} FILE --version {about.version}"
-            )
-        state = _optimizer_of(store, folder.name) if optimizer else None
-    except CheckpointError as error:
-        raise RunError(_no_weights(store, folder, error)) from error
-    return Weights(found, about.version, f"read from checkpoint {folder.name}", state)
+        shelf = Shelf(run.path)
+        names = reversed(shelf.store.names())
+    except (CheckpointError, RewindError):
+        return None
+    for name in names:
+        try:
+            about = shelf.store.manifest(name)
+            if about.version != version or about.tables or shelf.lacks(about) is not None:
+                continue
+            about, found = weights(shelf.store, name)
+            return Weights(found, version, f"read from checkpoint {name}", _optimizer_of(shelf.store, name))
+        except CheckpointError:
+            # Damaged, or removed meanwhile.
+            continue
+    return None
 
 
 def _optimizer_of(store: Store, name: str) -> OptimizerState:
@@ -83,26 +88,6 @@ def _optimizer_of(store: Store, name: str) -> OptimizerState:
     began = about.optimizer["learning_rate"]
     rate = began * scale if isinstance(began, int | float) else None
     return OptimizerState(about.optimizer, found, about.version, rate)
-
-
-def with_optimizer(run: Run, found: Weights) -> Weights:
-    """Add the optimizer at this version: with its slots if an intact checkpoint of the run has them, else as the log
-    says."""
-    store = Store(run.path / CHECKPOINTS)
-    try:
-        names = list(reversed(store.names()))
-    except CheckpointError:
-        names = []
-    for name in names:
-        try:
-            about, arrays = weights(store, name)
-            # A checkpoint of a version that a recovery has undone may have the same number.
-            same = all(np.array_equal(arrays.get(each, ()), values) for each, values in found.arrays.items())
-            if about.version == found.version and same:
-                return replace(found, optimizer=_optimizer_of(store, name))
-        except CheckpointError:
-            continue
-    return replace(found, optimizer=_optimizer_of_log(run, found.version))
 
 
 def _optimizer_of_log(run: Run, version: int) -> OptimizerState | None:
@@ -120,68 +105,34 @@ def _optimizer_of_log(run: Run, version: int) -> OptimizerState | None:
     return OptimizerState(config, None if build_optimizer(config).slots else (), version, rate)
 
 
-def is_checkpoint(folder: Path) -> bool:
-    """Return True for a checkpoint's folder, complete or not, also if a run has removed it."""
-    if (folder / MANIFEST).is_file():
-        return True
-    whole = folder.resolve()
-    if entry_of(whole.name) is None or (whole / DECISIONS).exists():
-        return False
-    return whole.parent.name == CHECKPOINTS or (whole / COORDINATOR).exists()
+def weights_of(
+    run: Run, version: int | None, watch: Callable[[Replayed], None] | None = None, *, optimizer: bool = False
+) -> Weights:
+    """Return the weights of `version`, or of the last one. `optimizer`: with its state, as far as that is known.
 
-
-def _no_weights(store: Store, folder: Path, error: CheckpointError) -> str:
-    """Return what is wrong with a checkpoint, and which one is complete."""
-    if not folder.is_dir():
-        problem = (
-            f"{folder}: does not exist: a run removes checkpoints once enough newer ones are complete (keep)"
-        )
-    elif not (folder / MANIFEST).is_file():
-        problem = (
-            f"{folder}: is an incomplete checkpoint, without {MANIFEST}: it is being written or removed, or the server "
-            "died meanwhile"
-        )
-    else:
-        problem = str(error)
-    try:
-        other = next_complete(store, folder.name)
-    except CheckpointError:
-        # The folder of checkpoints cannot be read.
-        return problem
-    return f"{problem}; " + (f"{other} is complete" if other else f"none in {store.root} is complete")
-
-
-def run_of_checkpoint(folder: Path) -> Run:
-    """Return the run of a checkpoint. Raises RunError if the checkpoint does not lie in a run folder."""
-    if folder.parent.name != CHECKPOINTS:
-        raise RunError(
-            f"{folder}: lies in no run folder, which has the job's name and so the model: expected "
-            f"RUN/{CHECKPOINTS}/{folder.name}; weights.safetensors and weights.npz can be written from anywhere"
-        )
-    return Run(folder.parent.parent)
-
-
-def weights_of(run: Run, version: int | None, watch: Callable[[Replayed], None] | None = None) -> Weights:
-    """Return the weights of `version`, or of the last one.
-
-    The last version's file is read, and compared with the run's fingerprint. For another version, or if the run was
-    killed before it wrote the file, the log is executed again, which takes as long as computing every gradient in one
-    process; `watch` is called after each version. Raises RunError, and JobError if the job's own code raises.
+    The last version's file is read, and compared with the run's fingerprint. Another version, or that of a run that was
+    killed before it wrote the file, is read from a checkpoint; where none has it the log is executed again, which takes
+    as long as computing every gradient in one process; `watch` is called after each version. Raises RunError, and
+    JobError if the job's own code raises.
     """
     saved = run.path / WEIGHTS
     last = run.summary.versions
-    if saved.is_file() and version in (None, last):
+    wanted = last if version is None else version
+    from_file = saved.is_file() and wanted == last
+    if (optimizer or not from_file) and (found := _weights_of_checkpoint(run, wanted)) is not None:
+        return found
+    if from_file:
         arrays, tables = _read(run)
-        return Weights(arrays, last, f"read from {saved.name}", None, tables)
+        state = _optimizer_of_log(run, last) if optimizer and not tables else None
+        return Weights(arrays, last, f"read from {saved.name}", state, tables)
     execution = replay_of(run)
-    wanted = execution.last if version is None else version
     if not 0 <= wanted <= execution.last:
         raise RunError(f"{run.path}: has no version {wanted}; its last one is {execution.last}")
     replayed = execution.run(wanted, watch)
     if replayed.first is not None:
         raise OtherWeightsError(f"{run.path}: these would not be the run's weights: {replayed.first}")
-    optimizer, store = model_of(execution.steps).optimizer, execution.store
-    state = OptimizerState(optimizer, store.slots(), wanted, replayed.rate)
+    store = execution.store
+    state = OptimizerState(model_of(execution.steps).optimizer, store.slots(), wanted, replayed.rate)
     origin = "computed again from the decision log"
     return Weights(store.weights(), wanted, origin, state, store.tables())
 
@@ -289,24 +240,13 @@ def exported(
 
     Raises RunError, ExperimentError, DataError, OtherWeightsError, and JobError.
     """
-    found = weights_of(run, version, watch)
-    if holds_optimizer(path) and found.optimizer is None and not found.tables:
-        found = with_optimizer(run, found)
+    found = weights_of(run, version, watch, optimizer=holds_optimizer(path))
     model = _model(run, job) if needs_model(path) else None
     return found, write_weights(path, found, model)
 
 
-def exported_checkpoint(folder: Path, path: Path, job: str | None = None) -> tuple[Weights, str]:
-    """Write a checkpoint's weights as `exported` does. Nothing is computed."""
-    model = None
-    if needs_model(path):
-        model = _model(None if job else run_of_checkpoint(folder), job)
-    found = weights_of_checkpoint(folder, optimizer=holds_optimizer(path))
-    return found, write_weights(path, found, model)
-
-
-def _model(run: Run | None, job: str | None) -> Any:
-    if run is None or job is not None:
+def _model(run: Run, job: str | None) -> Any:
+    if job is not None:
         return load_trainer(Experiment.parse({"job": {"module": job}}), "cpu")
     if not (run.path / EXPERIMENT).is_file():
         raise RunError(

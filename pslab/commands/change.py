@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from pslab.commands.failure import EPILOG, Failure, trust_option
+from pslab.commands.failure import EPILOG, Failure
 from pslab.commands.live import job_in, observer_credentials, servers_of, status_client
 from pslab.launch.status_client import ChangeRefused, StatusClient, StatusError
 from pswire.command.options import security_options
@@ -29,7 +29,6 @@ from pswire.security.settings import SecurityOptions
     help="Multiply the job's learning rate from then on; 0: leave it as it is.",
 )
 @click.option("--why", default="", metavar="TEXT", help="A reason, for the decision log.")
-@trust_option
 @security_options
 def policy(
     target: str,
@@ -37,7 +36,6 @@ def policy(
     overrides: tuple[str, ...],
     rate: float,
     why: str,
-    trust: bool,
     security: SecurityOptions,
 ) -> None:
     """Change the policy of a running job.
@@ -57,7 +55,7 @@ def policy(
       ps-lab policy runs/digits --set policy.max_staleness=8
     """
     knobs = _knobs(to, overrides)
-    client = status_client(target, security, trusted=trust, role=Role.ADMIN)
+    client = status_client(target, security, role=Role.ADMIN)
     try:
         if not to:
             status = client.ask()
@@ -92,9 +90,8 @@ def _knobs(to: str, overrides: Sequence[str]) -> dict[str, Any]:
 @click.command(epilog=EPILOG)
 @click.argument("target", metavar="HOST:PORT|RUN")
 @click.option("--yes", is_flag=True, help="Do not ask whether the other server is dead.")
-@trust_option
 @security_options
-def promote(target: str, yes: bool, trust: bool, security: SecurityOptions) -> None:
+def promote(target: str, yes: bool, security: SecurityOptions) -> None:
     """Have one of two servers go on alone.
 
     A job with replicas on two servers waits when one of them is lost, because neither may decide alone: the other
@@ -108,7 +105,7 @@ def promote(target: str, yes: bool, trust: bool, security: SecurityOptions) -> N
     PS_JOB_SECRET.
     """
     hosts, folder = servers_of(target)
-    credentials = observer_credentials(security, folder, trusted=trust, role=Role.ADMIN)
+    credentials = observer_credentials(security, folder, role=Role.ADMIN)
     if not yes:
         click.confirm("Is the other server dead, and sure not to go on?", abort=True)
     failure: StatusError | None = None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pslab.commands.failure import EPILOG, Failure, trust_option
+from pslab.commands.failure import EPILOG, Failure
 from pslab.commands.live import observer_credentials
 from pslab.dashboard import sources
 from pslab.dashboard.access import is_loopback
@@ -38,13 +38,11 @@ from pswire.security.settings import SecurityOptions
     "reverse proxy.",
 )
 @insecure_option
-@trust_option
 @security_options
 def dashboard(
     target: str | None,
     port: int,
     bind: str,
-    trust: bool,
     security: SecurityOptions,
 ) -> None:
     """Serve a web page that shows a cluster or a run, with a playground.
@@ -68,7 +66,7 @@ def dashboard(
         )
     if target is not None and sources.live_address(Path(target)):
         # A running run may have certificates of its own.
-        credentials = observer_credentials(security, Path(target), trusted=trust)
+        credentials = observer_credentials(security, Path(target))
     try:
         check_installed()
         source = sources.find(target, credentials)

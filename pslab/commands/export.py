@@ -10,8 +10,6 @@ from pslab.export import (
     OtherWeightsError,
     check_target,
     exported,
-    exported_checkpoint,
-    is_checkpoint,
     needs_model,
 )
 from pslab.observe.tensorboard import write_events
@@ -30,7 +28,7 @@ EVERY = 500
 
 
 @click.command(epilog=EPILOG)
-@click.argument("folder", metavar="RUN|CHECKPOINT", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option(
     "--to",
     "path",
@@ -95,15 +93,14 @@ def export(
     The files load without this project: keras.models.load_model, tf.saved_model.load, safetensors,
     numpy.load. A Keras model is compiled with the job's Keras loss and metrics, so that evaluate works. A
     .keras file is compiled with the run's optimizer. It also has the optimizer's state, so that fit
-    continues where the run ended, if that is known: for a checkpoint, for a version that is computed again,
-    and for the last version of a run with checkpoints (run.checkpoint_every). Model formats need
+    continues where the run ended, if that is known: for a version that a checkpoint has (run.checkpoint_every;
+    ps-lab checkpoints lists them) or that is computed again. Model formats need
     TensorFlow and the job's module (at the path in experiment.toml, or --job); the others need neither.
     They run that module: export only folders whose author you trust.
 
     The last version comes from the run's weights.safetensors. Any other version, and any version of a
-    killed run, is computed again from the decision log (see ps-lab replay); the exit code is 9 if a
-    contribution differs from the logged one. A checkpoint's folder (ps-lab checkpoints lists them) gives
-    its own version without computing anything. Nothing is overwritten.
+    killed run, comes from a checkpoint that has it, else it is computed again from the decision log (see
+    ps-lab replay); the exit code is 9 if a contribution differs from the logged one. Nothing is overwritten.
 
     --tables writes the records of the decision log and the metrics, one file for each kind, of one run or of
     all runs in a sweep's folder. In Python, pslab.runs.load(FOLDER) returns the same as pandas frames. Both
@@ -124,7 +121,6 @@ def export(
       ps-lab export runs/digits --trace trace.json
       ps-lab export runs/digits --tensorboard runs/events/digits --follow
       ps-lab export runs/digits-async --version 100 --to weights.safetensors
-      ps-lab export runs/digits/checkpoints/0000000812-1f0c9a2b7d3e4c55 --to model.keras
       ps-lab export runs/by-hand --to model.keras --job my_job.py:MyJob
     """
     targets = {"--to": path, "--tables": tables, "--trace": trace, "--tensorboard": events}
@@ -161,17 +157,9 @@ def _write_model(folder: Path, path: Path, version: int | None, job: str | None,
             raise RunError(
                 f"--job {job}: expected --to a .keras file or a SavedModel, got {path}, which holds weights only"
             )
-        if is_checkpoint(folder):
-            if version is not None:
-                raise RunError(
-                    f"--version {version}: expected the run's folder, got a checkpoint, which has a single version"
-                )
-            # Resolve paths such as ".", which do not contain the folder's name.
-            found, optimizer = exported_checkpoint(folder.resolve(), path, job)
-        else:
-            run = Run(folder)
-            say_unfinished([run])
-            found, optimizer = exported(run, path, version, None if as_json else _progress, job)
+        run = Run(folder)
+        say_unfinished([run])
+        found, optimizer = exported(run, path, version, None if as_json else _progress, job)
     except JobError as error:
         raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
     except OtherWeightsError as error:

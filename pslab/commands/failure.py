@@ -1,4 +1,4 @@
-"""Shared parts of all subcommands: expected errors, the end of every --help, `--trust`, the console."""
+"""Shared parts of all subcommands: expected errors, the end of every --help, the console."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,13 +13,6 @@ from pswire.logs.lines import escaped_lines
 from psworker.job.errors import JobError
 
 EPILOG = "Exit codes: ps-lab --help lists them."
-
-
-trust_option = click.option(
-    "--trust",
-    is_flag=True,
-    help="Use the certificates that the [security] of a run folder names. Only for folders whose author you trust.",
-)
 
 
 class Failure(click.ClickException):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from pslab.commands.failure import EPILOG, Failure, console, trust_option
+from pslab.commands.failure import EPILOG, Failure, console
 from pslab.display.progress import Display, choose, print_json
 from pslab.display.status import status_json, status_view
 from pslab.display.tables import figures_of, tables_view
@@ -23,7 +23,6 @@ from pslab.runs.folder import EXPERIMENT, RunError, address_of, job_of, secret_o
 from pswire.addresses import Address, AddressError, parse_hosts
 from pswire.command.options import security_options
 from pswire.config.experiment import ExperimentError
-from pswire.config.run_sections import SecuritySection
 from pswire.exits import ExitCode
 from pswire.security.credentials import Credentials
 from pswire.security.names import IdentityError, Role
@@ -33,19 +32,19 @@ from pswire.v1 import coordinator_pb2 as pb
 
 
 def observer_credentials(
-    options: SecurityOptions, run: Path | None = None, *, trusted: bool = False, role: Role = Role.OBSERVER
+    options: SecurityOptions, run: Path | None = None, *, role: Role = Role.OBSERVER
 ) -> Credentials:
     """Return the credentials for a cluster, or for the run in folder `run`. Raises Failure.
 
-    For a run of this user, these are what the run was started with. Files that the folder itself names are used only
-    if it is `trusted`, because the folder also names the address to which they would be presented.
+    A run that has made certificates has one for this in its folder. Files that the folder's experiment names are not
+    used, because the folder also names the address to which they would be presented.
     """
-    section = None
     if run is not None and not options.with_environment(os.environ).given:
         options = options_for(run)
-        section = None if options.given else _section_of(run, trusted)
+        if not options.given:
+            _note_own_files(run)
     try:
-        found = credentials_for(role, options, os.environ, section, name=OBSERVER)
+        found = credentials_for(role, options, os.environ, name=OBSERVER)
         if role is not Role.ADMIN or found.encrypted:
             return found
         return replace(found, job_secret=_secret(run))
@@ -67,13 +66,11 @@ def _secret(run: Path | None) -> Secret:
     return found or given
 
 
-def status_client(
-    target: str, options: SecurityOptions, *, trusted: bool, role: Role = Role.OBSERVER
-) -> StatusClient:
+def status_client(target: str, options: SecurityOptions, *, role: Role = Role.OBSERVER) -> StatusClient:
     """Return a client of the coordinator at address `target`, or of the running run in folder `target`. Raises
     Failure."""
     hosts, folder = servers_of(target)
-    credentials = observer_credentials(options, folder, trusted=trusted, role=role)
+    credentials = observer_credentials(options, folder, role=role)
     return StatusClient(",".join(map(str, hosts)), credentials=credentials, job=job_in(folder))
 
 
@@ -94,20 +91,17 @@ def servers_of(target: str) -> tuple[list[Address], Path | None]:
         raise Failure(error) from error
 
 
-def _section_of(run: Path, trusted: bool) -> SecuritySection | None:
-    """Return [security] of a run's experiment; None if unreadable or not to be trusted."""
+def _note_own_files(run: Path) -> None:
+    """Say so if a run's experiment names certificates."""
     try:
         section = Experiment.load(run / EXPERIMENT).security
     except ExperimentError:
-        return None
-    if trusted or not (section.ca or section.cert or section.key):
-        return section
-    click.echo(
-        f"note: {run / EXPERIMENT} names certificates, which are not used: you did not start this run here, "
-        "or it is over. Give --tls-ca and its companions, or --trust if you trust the author of the folder",
-        err=True,
-    )
-    return None
+        return
+    if section.ca or section.cert or section.key:
+        click.echo(
+            f"note: {run / EXPERIMENT} names certificates, which are not used: give --tls-ca and its companions",
+            err=True,
+        )
 
 
 @click.command(epilog=EPILOG)
@@ -118,9 +112,8 @@ def _section_of(run: Path, trusted: bool) -> SecuritySection | None:
     is_flag=True,
     help="Show it again and again, as ps-lab run does, until the server is gone, or Ctrl-C.",
 )
-@trust_option
 @security_options
-def status(target: str, as_json: bool, watch: bool, trust: bool, security: SecurityOptions) -> None:
+def status(target: str, as_json: bool, watch: bool, security: SecurityOptions) -> None:
     """Show what a cluster is doing, and why each waiting worker waits.
 
     HOST:PORT is the server with task index 0, or any server of a job with replicas; RUN is the folder of a
@@ -135,7 +128,7 @@ def status(target: str, as_json: bool, watch: bool, trust: bool, security: Secur
       made          rows made since the servers started; "evicted": rows removed since then
       not made      gradients that were dropped because rules of admission made no row for them
     """
-    client = status_client(target, security, trusted=trust)
+    client = status_client(target, security)
     try:
         first = client.ask()
         if watch:
@@ -170,9 +163,8 @@ def show(first: pb.StatusReply, ask: Callable[[], pb.StatusReply], display: Disp
 @click.command(epilog=EPILOG)
 @click.argument("target", metavar="HOST:PORT|RUN")
 @click.argument("text")
-@trust_option
 @security_options
-def note(target: str, text: str, trust: bool, security: SecurityOptions) -> None:
+def note(target: str, text: str, security: SecurityOptions) -> None:
     """Write a remark into the decision log of a running job.
 
     HOST:PORT is the server with task index 0, or any server of a job with replicas; RUN is the folder of a
@@ -183,7 +175,7 @@ def note(target: str, text: str, trust: bool, security: SecurityOptions) -> None
     \b
       ps-lab note runs/digits "learning rate looks too large"
     """
-    client = status_client(target, security, trusted=trust, role=Role.ADMIN)
+    client = status_client(target, security, role=Role.ADMIN)
     try:
         client.note(text)
     except StatusError as error:

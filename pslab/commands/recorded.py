@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from pslab.check.checker import check_run, result_json, result_lines
-from pslab.commands.failure import EPILOG, Failure, console, failures, trust_option
+from pslab.commands.failure import EPILOG, Failure, console, failures
 from pslab.display.progress import print_json
 from pslab.runs.checkpoints import Fate, Listed, Shelf
 from pslab.runs.folder import Run, RunError, later_jobs
@@ -45,32 +45,24 @@ def check(context: click.Context, folders: tuple[Path, ...], as_json: bool) -> N
     context.exit(int(ExitCode.OK if kept else ExitCode.VIOLATIONS))
 
 
-LABELS = {
-    Fate.LATEST: "whole",
-    Fate.NAMED: "whole",
-    Fate.ALONE: "whole",
-    Fate.VOID: "VOID",
-    Fate.REFUSED: "REFUSED",
-    Fate.DAMAGED: "DAMAGED",
-}
+LABELS = {Fate.LATEST: "whole", Fate.NAMED: "whole", Fate.VOID: "VOID", Fate.DAMAGED: "DAMAGED"}
 
 
 @click.command(epilog=EPILOG)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per checkpoint.")
-@trust_option
 @click.pass_context
-def checkpoints(context: click.Context, folder: Path, as_json: bool, trust: bool) -> None:
+def checkpoints(context: click.Context, folder: Path, as_json: bool) -> None:
     """List and verify the checkpoints of a run folder or of a folder of checkpoints, with their effect on --resume.
 
     For a run of several jobs (job-2, job-3, ...), the checkpoints of all jobs are listed.
 
     Every byte is compared with the digests of the manifest. A checkpoint is "whole" (--resume latest takes the newest
-    of these, --resume NAME any), VOID (the run's log has diverged from it, or it belongs to another run), REFUSED (the
-    run's experiment.toml has another policy, optimizer, number of workers or seed), or DAMAGED, which also means
-    incomplete and names the file; then the exit code is 9.
+    of these, --resume NAME any), VOID (the run's log has diverged from it, or it belongs to another run), or DAMAGED,
+    which also means incomplete and names the file; then the exit code is 9. Whether a changed experiment can go on from
+    it, --resume says.
     """
-    shelves = [_shelf(each, trust) for each in (folder, *later_jobs(folder))]
+    shelves = [_shelf(each) for each in (folder, *later_jobs(folder))]
     if not any(names for _, names in shelves):
         raise Failure(f"{shelves[0][0].store.root}: contains no checkpoints")
     intact = True
@@ -81,10 +73,10 @@ def checkpoints(context: click.Context, folder: Path, as_json: bool, trust: bool
     context.exit(int(ExitCode.OK if intact else ExitCode.VIOLATIONS))
 
 
-def _shelf(folder: Path, trust: bool) -> tuple[Shelf, list[str]]:
+def _shelf(folder: Path) -> tuple[Shelf, list[str]]:
     """Return the checkpoints of a folder and their names. Raises Failure."""
     with failures(CheckpointError, RewindError):
-        shelf = Shelf(folder, trusted=trust)
+        shelf = Shelf(folder)
         return shelf, shelf.store.names()
 
 
@@ -113,7 +105,7 @@ def _record(found: Listed) -> dict[str, Any]:
     record: dict[str, Any] = {
         "checkpoint": found.name,
         "problem": found.reason or None,
-        "void": found.fate in (Fate.VOID, Fate.ALONE),
+        "void": found.fate is Fate.VOID,
         "resume": _resume(found),
         "fate": str(found.fate),
     }

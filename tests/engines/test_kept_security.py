@@ -27,6 +27,8 @@ from tests.engines.test_kept_runs import NUMPY
 from tests.patience import PATIENCE
 from tests.promises import promise
 
+# What nobody presents.
+NONE = SecurityOptions()
 # Of a job whose first worker has joined.
 PHASES = ("waiting for workers", "initialising", "training")
 
@@ -59,8 +61,10 @@ def words_of_all() -> str:
 class Looking:
     """Looks at a run from beside it: the run itself, with its signals, is in the main thread."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, own: SecurityOptions = NONE) -> None:
+        """`own`: what the observer presents, where the run's folder has nothing for that."""
         self._folder, self.joined, self.found = folder, Joined(), dict[str, Any]()
+        self._own = own
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
 
@@ -87,7 +91,7 @@ class Looking:
         self.found["kept"] = (run / "observer").is_dir()
         address = address_of(run)
         for who, credentials in (
-            ("observer", observer_credentials(SecurityOptions(), run)),
+            ("observer", observer_credentials(self._own, run)),
             ("stranger", observer_credentials(SecurityOptions())),
         ):
             client = StatusClient(address, credentials=credentials)
@@ -97,12 +101,12 @@ class Looking:
                 self.found[who] = error
             finally:
                 client.close()
-        self.found["page"] = page_of(run)
+        self.found["page"] = page_of(run, self._own)
 
 
-def page_of(run: Path) -> str:
+def page_of(run: Path, own: SecurityOptions = NONE) -> str:
     """What ps-lab dashboard RUN shows."""
-    return find(str(run), observer_credentials(SecurityOptions(), run)).kind
+    return find(str(run), observer_credentials(own, run)).kind
 
 
 @promise("A run on several nodes makes its own certificates and leaves no key behind.")

@@ -9,7 +9,6 @@ import pytest
 
 import pslab.runs
 from pslab.check.checker import check_log
-from pslab.dashboard.recording import recorded
 from pslab.observe.trace import Tracer
 from pslab.replay.records import read_records
 from pslab.runs.folder import Run, RunError
@@ -17,6 +16,7 @@ from pslab.runs.work import WorkFold
 from psserver.decisions.entries import KINDS
 from psserver.decisions.records import MISSING, declared
 from pswire.exits import ExitCode
+from tests.dashboard.test_recording import recorded
 from tests.replay.command import ps_lab
 from tests.replay.simulated import Record, edit_log, simulate
 
@@ -44,7 +44,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 
 READERS: Mapping[str, Callable[[Run], object]] = {
     "check": lambda run: check_log(run.decisions()),
-    "dashboard": lambda run: recorded(run.decisions(), run.metrics()),
+    "dashboard": lambda run: recorded(run, run.metrics()),
     "frames": lambda run: pslab.runs.load(run.path),
     "replay": read_records,
     "settings": lambda run: (run.summary, run.settings()),

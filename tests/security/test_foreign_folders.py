@@ -1,5 +1,5 @@
-"""Looking at a run folder of somebody else runs nothing that it names, and shows nobody a token, unless its reader says
-so."""
+"""Looking at a run folder of somebody else runs nothing that it names, and shows nobody a
+certificate."""
 
 import json
 import sys
@@ -11,14 +11,11 @@ from click.testing import CliRunner
 
 from pslab.authority import Authority
 from pslab.cli import cli
-from pslab.commands import dashboard, live
-from pslab.commands.failure import Failure
 from pslab.commands.live import observer_credentials
 from pslab.runs.folder import Run
 from psserver.checkpoint.store import name_of
 from psserver.policies import PolicyError, build
 from pswire.exits import ExitCode
-from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.files import TlsFiles
 from pswire.security.names import Role
 from pswire.security.settings import SecurityOptions
@@ -73,14 +70,11 @@ def test_predictions_are_made_with_policies_that_are_built_in(
         assert marker.exists() == bool(trust)
 
 
-@pytest.mark.parametrize("trust", [(), ("--trust",)])
-def test_checkpoints_are_held_against_policies_that_are_built_in(
-    tmp_path: Path, marker: Path, trust: tuple[str, ...]
-) -> None:
+def test_checkpoints_are_listed_without_the_policy(tmp_path: Path, marker: Path) -> None:
     run = folder_that_names("others_policy:Mine", tmp_path / "run")
     (run.path / "checkpoints" / name_of(1, "j")).mkdir(parents=True)
-    ps_lab("checkpoints", run.path, *trust)
-    assert marker.exists() == bool(trust)
+    ps_lab("checkpoints", run.path)
+    assert not marker.exists()
 
 
 @pytest.fixture
@@ -96,42 +90,11 @@ def planted(tmp_path: Path) -> Path:
     return run
 
 
-def shown(credentials: Credentials) -> bool:
-    return credentials.encrypted
-
-
 def test_a_folder_gets_no_certificate_for_the_address_that_it_names(
     planted: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert not shown(observer_credentials(SecurityOptions(), planted))
+    assert not observer_credentials(SecurityOptions(), planted).encrypted
     assert "names certificates, which are not used" in capsys.readouterr().err
-    assert shown(observer_credentials(SecurityOptions(), planted, trusted=True))
-
-
-@pytest.mark.parametrize("command", ["status", "dashboard", "note"])
-def test_each_command_that_asks_a_running_server_takes_trust(
-    planted: Path, command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[bool] = []
-
-    def noted(
-        options: SecurityOptions,
-        run: Path | None = None,
-        *,
-        trusted: bool = False,
-        role: Role = Role.OBSERVER,
-    ) -> Credentials:
-        if run is not None:
-            said.append(trusted)
-            raise Failure("enough")
-        return NO_TLS
-
-    monkeypatch.setattr(live, "observer_credentials", noted)
-    monkeypatch.setattr(dashboard, "observer_credentials", noted)
-    for trust in ((), ("--trust",)):
-        more = ("hot",) if command == "note" else ()
-        CliRunner().invoke(cli, [command, str(planted), *more, *trust])
-    assert said == [False, True]
 
 
 def test_nothing_but_a_policy_is_called(tmp_path: Path, sentences: Recorder) -> None:

@@ -7,10 +7,10 @@ import grpc
 import numpy as np
 import pytest
 
-from pslab.dashboard.recording import recorded
 from pslab.runs.folder import Run
 from pswire.exits import ExitCode
 from pswire.v1 import coordinator_pb2 as pb
+from tests.dashboard.test_recording import recorded
 from tests.lab.test_cli import ps_lab
 from tests.links import connect_link
 from tests.sentences import Recorder
@@ -40,7 +40,7 @@ def test_a_note_stands_in_the_log(
         assert [served.ended() for served in cluster.servers] == [ExitCode.OK, ExitCode.OK]
     lines = [json.loads(line) for line in (tmp_path / "run" / "decisions.jsonl").read_text().splitlines()]
     sentences.check(*[line["text"] for line in lines if line["kind"] == "note"])
-    page = recorded(Run(tmp_path / "run").decisions())
+    page = recorded(Run(tmp_path / "run"))
     sentences.check(*[row[4] for row in page["log"] if row[2] == "note"])
     assert ps_lab(monkeypatch, "check", tmp_path / "run") == 0
     picture = tmp_path / "loss.svg"

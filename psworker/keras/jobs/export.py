@@ -92,7 +92,7 @@ def _give_optimizer(
     if state.slots is None:
         return (
             f"compiled with the run's {state.config['name']}, without the optimizer's state, which begins anew: a "
-            "checkpoint has it (ps-lab run --checkpoint-every), and ps-lab export CHECKPOINT writes it"
+            "checkpoint has it (ps-lab run --checkpoint-every), and ps-lab export --version writes it"
         )
     if state.config.get("exclude_from_weight_decay"):
         return "with the optimizer's state, but exclude_from_weight_decay, which Keras' files do not keep"
