@@ -14,7 +14,6 @@ from pslab.runs.work import (
     COMPUTING,
     RECEIVING,
     SENDING,
-    TURN,
     UNREPORTED,
     WAITING,
     WASTED,
@@ -29,7 +28,6 @@ KINDS: Mapping[str, int] = {
     RECEIVING: 1,
     SENDING: 2,
     WAITING: 3,
-    TURN: 3,
     WASTED: 4,
     UNREPORTED: 5,
 }

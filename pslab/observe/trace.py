@@ -20,7 +20,6 @@ from pslab.runs.work import (
     COMPUTING,
     RECEIVING,
     SENDING,
-    TURN,
     WAITING,
     WASTED,
     Stretch,
@@ -40,7 +39,6 @@ NAMES = {
     RECEIVING: "pull",
     SENDING: "push",
     WAITING: "wait for grant",
-    TURN: "wait for turn",
     WASTED: "wasted",
 }
 

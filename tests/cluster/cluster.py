@@ -211,11 +211,6 @@ class Cluster:
         """A worker without TensorFlow: see `numpy_worker`."""
         return self._worker("-m", "tests.cluster.numpy_worker", "--ps-hosts", self.hosts, *flags)
 
-    def start_tables_worker(self, index: int, *flags: str) -> Process:
-        """A worker without TensorFlow whose model has sparse tables: see `tables_worker`."""
-        told = {"PS_HOSTS": self.hosts, "PS_TASK_INDEX": str(index)}
-        return self._worker("-m", "tests.cluster.tables_worker", *flags, **told)
-
     def start_ps_worker(self, job: str, *flags: str) -> Process:
         """The real ps-worker."""
         return self._worker("-m", "psworker", "--ps-hosts", self.hosts, "--job", job, "--json", *flags)

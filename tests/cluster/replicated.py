@@ -27,11 +27,10 @@ def start(
     elements: int = 1000,
     timeout: float = 60.0,
     more: tuple[str, ...] = (),
-    tables: bool = False,
     worker: tuple[str, ...] = (),
 ) -> None:
     """Two workers, which stand still before their step number `GATE` until there is the file `gate`, and before number
-    `LATER` until there is `later`. `tables`: their model has sparse tables; `worker`: their options."""
+    `LATER` until there is `later`. `worker`: their options."""
     cluster.start_servers(
         servers if replicas == 2 else 1,
         timeout=timeout,
@@ -46,12 +45,8 @@ def start(
         str(cluster.folder / "later"),
     )
     for rank in range(2):
-        much = "--batches", str(batches)
-        if tables:
-            cluster.start_tables_worker(rank, *much, *gates)
-        else:
-            sized = "--elements", str(elements), *worker
-            cluster.start_worker("--task-index", str(rank), *much, *sized, *gates)
+        sized = "--batches", str(batches), "--elements", str(elements), *worker
+        cluster.start_worker("--task-index", str(rank), *sized, *gates)
 
 
 def killed_and_started_again(cluster: Cluster, number: int, policy: str, *more: str) -> None:
@@ -127,12 +122,12 @@ def committed_once(cluster: Cluster, batches: int = BATCHES) -> None:
         assert worker.wait_event("finished")["computed"] == batches
 
 
-def undisturbed(folder: Path, elements: int, batches: int, *, tables: bool = False) -> str:
-    """The digest of the weights, and of the rows of tables, that one server makes alone."""
+def undisturbed(folder: Path, elements: int, batches: int) -> str:
+    """The digest of the weights that one server makes alone."""
     folder.mkdir()
     with Cluster(folder) as cluster:
         open_gates(cluster)
-        start(cluster, "sync", replicas=1, batches=batches, elements=elements, tables=tables)
+        start(cluster, "sync", replicas=1, batches=batches, elements=elements)
         cluster.wait_end()
         return sha256(cluster)
 

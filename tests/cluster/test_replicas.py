@@ -1,12 +1,10 @@
 """A job with replicas goes on without going back, whichever server dies or stands still."""
 
-from contextlib import closing
 from pathlib import Path
-from signal import SIGCONT, SIGSTOP, SIGTERM, Signals
+from signal import SIGCONT, SIGSTOP
 
 import pytest
 
-from pslab.launch.status_client import StatusClient
 from tests.cluster.cluster import Cluster, wait_until
 from tests.cluster.replicated import (
     GATE,
@@ -17,7 +15,6 @@ from tests.cluster.replicated import (
     open_gates,
     sha256,
     start,
-    start_again,
     undisturbed,
     wait_for_the_gate,
     wait_state,
@@ -54,26 +51,6 @@ def test_both_copies_are_killed_one_after_the_other_and_the_weights_are_those_of
         assert len(list(cluster.out.glob("decisions.before-epoch-*.jsonl"))) == 2
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(("number", "code"), usually([(SIGTERM, 143)], soak=[(None, 0)]))
-def test_a_server_that_comes_when_the_job_is_over_ends_as_the_others_did(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: Signals | None, code: int
-) -> None:
-    """Nobody is left who could tell it."""
-    monkeypatch.setenv("PS_REPLICAS", "2")
-    with Cluster(tmp_path) as cluster:
-        start(cluster, "sync", servers=2)
-        wait_for_the_gate(cluster, GATE)
-        wait_state(cluster, 0, 1, "in sync")
-        if number is not None:
-            cluster.servers[0].send(number)
-        open_gates(cluster)
-        assert [server.wait_exit() for server in cluster.servers] == [code, code]
-        start_again(cluster, 1, "sync")
-        assert cluster.servers[1].wait_exit() == code
-        assert "the job had ended before" in cluster.servers[1].wait_event("stopped")["reason"]
-
-
 @promise("With two copies of each part, the loss of one server rolls nothing back.")
 @pytest.mark.parametrize(
     ("more", "loss"),
@@ -96,28 +73,6 @@ def test_the_other_copy_is_killed_and_training_goes_on(
         said = f"one copy is left: its loss would {loss}"
         cluster.wait_for(lambda status: said in status.note, "the loss in the status")
         end(cluster, lost=1)
-        committed_once(cluster)
-
-
-@pytest.mark.nightly
-def test_workers_have_as_long_to_come_to_another_server_as_to_notice_a_silent_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A broken connection has a third of that. Workers that were dismissed would compute their batches again."""
-    monkeypatch.setenv("PS_REPLICAS", "2")
-    with Cluster(tmp_path) as cluster:
-        start(cluster, "sync", timeout=15.0)
-        wait_for_the_gate(cluster, GATE)
-        for worker in cluster.workers:
-            worker.send(SIGSTOP)
-        cluster.servers[0].kill()
-        wait_state(cluster, 1, 0, "lost")
-        with closing(StatusClient(cluster.addresses[1])) as client:
-            began = client.ask().seconds
-            wait_until(lambda: client.ask().seconds > began + 7.0, "more than the usual time to come back")
-        for worker in cluster.workers:
-            worker.send(SIGCONT)
-        end(cluster, lost=0)
         committed_once(cluster)
 
 

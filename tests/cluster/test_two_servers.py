@@ -11,7 +11,6 @@ from pslab.launch.status_client import ChangeRefused, StatusClient, StatusError
 from tests.cluster.cluster import Cluster
 from tests.cluster.replicated import (
     GATE,
-    LATER,
     MORE,
     committed_once,
     end,
@@ -74,23 +73,4 @@ def test_a_person_promotes_the_server_that_is_left_and_later_the_other_one(tmp_p
         wait_state(cluster, 0, 1, "lost")
         end(cluster, lost=1)
         assert sha256(cluster) == expected
-        committed_once(cluster, MORE)
-
-
-@pytest.mark.nightly
-def test_a_job_on_two_servers_waits_for_the_one_that_was_lost(tmp_path: Path) -> None:
-    """Without a person: whoever leads cannot go on alone, and does when the other one is back."""
-    with Cluster(tmp_path) as cluster:
-        start(cluster, "sync", servers=2, batches=MORE)
-        wait_for_the_gate(cluster, GATE)
-        cluster.servers[1].kill()
-        cluster.wait_for(lambda status: "the job waits for a server" in status.note, "the wait in the status")
-        open_gates(cluster, "gate")
-        start_again(cluster, 1, "sync")
-        wait_state(cluster, 0, 1, "in sync")
-        wait_for_the_gate(cluster, LATER)
-        cluster.servers[0].kill()
-        start_again(cluster, 0, "sync")
-        wait_state(cluster, 1, 0, "in sync")
-        end(cluster)
         committed_once(cluster, MORE)

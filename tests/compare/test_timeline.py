@@ -17,7 +17,7 @@ from pslab.compare.charts import plotter as charts
 from pslab.compare.charts.timeline import ROWS, Timeline, timeline, timeline_chart
 from pslab.compare.groups import RunGroup, grouped
 from pslab.runs.folder import Run
-from pslab.runs.work import COMPUTING, KINDS, RECEIVING, SENDING, TURN, UNREPORTED, WAITING, WASTED
+from pslab.runs.work import COMPUTING, KINDS, RECEIVING, SENDING, UNREPORTED, WAITING, WASTED
 from tests.lab.logs import Record, write_run
 from tests.lab.waits import spent
 from tests.replay.simulated import simulate
@@ -209,38 +209,6 @@ def test_of_many_workers_some_are_shown(tmp_path: Path) -> None:
     words = list(drawn(timeline_chart(group(run))))
     assert sum(word.startswith("w") and word[1:].isdigit() for word in words) == ROWS
     assert any(word.startswith(f"{ROWS} of {workers} workers") for word in words)
-
-
-def test_a_gradient_that_is_ready_waits_for_its_turn(tmp_path: Path) -> None:
-    """Of more workers than a server holds payloads of: nothing takes time here but computing."""
-    timed = {"problem": "quadratic", "compute": "exponential(1)"}
-    run = simulate(tmp_path / "run", "sync", run={"versions": 10}, cluster={"workers": 24}, simulation=timed)
-    seconds = by_kind(run)
-    assert seconds[TURN] > 0.1 * seconds[COMPUTING]
-    assert seconds[SENDING] < 0.001 * seconds[COMPUTING]
-
-
-def test_a_few_gradients_that_are_under_way_at_once_wait_for_no_turn(tmp_path: Path) -> None:
-    timed = {"problem": "quadratic", "compute": "constant(1)"}
-    run = simulate(
-        tmp_path / "run",
-        "sync",
-        run={"versions": 10},
-        cluster={"workers": 4},
-        simulation=timed,
-        links={"latency": 0.2},
-    )
-    assert by_kind(run)[TURN] == 0
-    assert all(spent(run)[f"w{number}", SENDING] > 0 for number in range(4))
-
-
-def test_nobody_waits_for_a_turn_where_there_is_none(tmp_path: Path) -> None:
-    timed = TIMED | {"batches": 6, "compute": "exponential(1)"}
-    run = simulate(
-        tmp_path / "run", "async", cluster={"workers": 24}, simulation=timed, links={"latency": 0.2}
-    )
-    assert by_kind(run)[TURN] == 0
-    assert all(spent(run)[f"w{number}", SENDING] > 0 for number in range(24))
 
 
 def test_the_slowest_of_many_workers_are_always_shown(tmp_path: Path) -> None:

@@ -66,35 +66,6 @@ def lose(place: Spread, number: int) -> Machine:
     return machine
 
 
-@pytest.mark.parametrize("engine", usually([], ["ssh"]))
-def test_a_server_that_lives_on_a_machine_without_a_cable_is_one_process(
-    engine: str, tmp_path: Path, undisturbed: str
-) -> None:
-    """It is started on another machine, and refused there until the first process has ended: its keeper waits for a
-    minute."""
-    folder, out = tmp_path / "job", tmp_path / "job" / "run"
-    with site(engine, tmp_path / engine) as place:
-        command = place.run(experiment(folder), "--out", str(out), *COPIES)
-        with running(command, place.environment) as run:
-            for number in range(3):
-                run.until(f"server-{number}", "ready")
-            run.until_status(lambda status: whole(status, GATES[0]), "two copies")
-            machine, server = place.server(1)
-            place.machines.cut(place.machines.machines.index(machine))
-            (folder / str(GATES[0])).touch()
-            run.until("server-1", "ready")
-            assert_gone([server.pid])
-            run.until_status(lambda status: whole(status, GATES[1]), "two copies again")
-            assert place.server(1)[0] is not machine
-            for gate in GATES[1:]:
-                (folder / str(gate)).touch()
-            end = run.end()
-        assert (run.process.returncode, end["code"]) == (0, 0), end
-        refused = "expected one process for server 1 of this run"
-        assert refused in (out / "logs" / "server-1.log").read_text()
-    assert sha256(folder) == undisturbed
-
-
 @promise("Over several machines, losing a server and then a node leaves the weights of an undisturbed run.")
 def test_a_server_and_then_two_nodes_are_lost_and_the_weights_are_those_of_a_run_without(
     fresh: Spread, tmp_path: Path, undisturbed: str

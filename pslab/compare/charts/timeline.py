@@ -20,7 +20,6 @@ PALETTE = {
     work.RECEIVING: "#56B4E9",
     work.SENDING: "#E69F00",
     work.WAITING: "#E4E4E4",
-    work.TURN: "#C4C4C4",
     work.WASTED: "#FFFFFF",
     work.UNREPORTED: "#999999",
 }

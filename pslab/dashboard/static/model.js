@@ -169,9 +169,6 @@ export class Model {
     if (held && this.tickets.get(held[1])?.end === undefined && held[0] <= t) {
       return { state: "computing", doing: "compute", since: held[0], ticket: held[1], base: held[2] };
     }
-    if (stretch && stretch[1] > t && this.tickets.get(stretch[3])?.granted <= stretch[0]) {
-      return { state: "waiting", since: stretch[0], event: `its turn to push ticket ${stretch[3]}` };
-    }
     const begin = stretch ? (stretch[2] === WAIT && stretch[1] > t ? stretch[0] : stretch[1]) : since;
     return { state: "waiting", since: begin, event: "its next ticket" };
   }
