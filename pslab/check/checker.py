@@ -17,8 +17,9 @@ from pslab.check.run_files import MetricsAgree, SummaryAgrees, WeightsAgree
 from pslab.check.tickets import Accounting, OneAtATime, TicketLife, WorkUnitsCheck
 from pslab.check.updates import Folds, KeptBackCheck, Staleness, TurnsCheck, VersionsCheck, WeightsCheck
 from pslab.runs.fold import LogState
-from pslab.runs.folder import WEIGHTS, Run, RunError, Summary
+from pslab.runs.folder import WEIGHTS, Run, RunError
 from pslab.runs.log import Line, Malformed
+from pslab.runs.summary import Summary
 
 READABLE = "entries"
 LAW = "staleness law"

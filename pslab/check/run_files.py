@@ -5,7 +5,8 @@ from pathlib import Path
 
 from pslab.check.log_check import LogCheck
 from pslab.runs.fold import LogState
-from pslab.runs.folder import Metric, RunError, Summary
+from pslab.runs.folder import RunError
+from pslab.runs.summary import Metric, Summary
 from psserver.weights_file import Saved, WeightsFileError, load
 
 

@@ -14,8 +14,8 @@ from pslab.dashboard.runs import RunPage
 from pslab.display.status import INSECURE, headline_rows, status_json
 from pslab.display.tables import TITLES, figures_of, table_row
 from pslab.launch.status_client import StatusError
-from pslab.runs.folder import Metric
 from pslab.runs.log import Line, read_log
+from pslab.runs.summary import Metric
 from pswire.v1 import coordinator_pb2 as pb
 
 # (first entry, first evaluation) -> status.

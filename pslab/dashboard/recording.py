@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from pslab.runs.folder import Metric
 from pslab.runs.log import Line
+from pslab.runs.summary import Metric
 from pslab.runs.work import (
     COMPUTING,
     RECEIVING,

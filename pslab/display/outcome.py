@@ -8,7 +8,8 @@ from rich.text import Text
 
 from pslab.display.status import number
 from pslab.launch.experiments import FinishedRun
-from pslab.runs.folder import CHECKPOINTS, EXPERIMENT, LOGS, SIMULATED, Run, RunError, Summary, later_jobs
+from pslab.runs.folder import CHECKPOINTS, EXPERIMENT, LOGS, SIMULATED, Run, RunError, later_jobs
+from pslab.runs.summary import Summary
 from psserver.checkpoint import CheckpointError, Store
 from psserver.policies.builtin import BUILTIN
 from pswire.exits import ExitCode

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from pswire.exits import ExitCode
 
-_DAEMONS = ("ps-worker: ", "ps-server: ")
 # Servers that have a copy of a part, of a job with replicas: 0 and 1, 2 and 3, and so on; an odd last one has none.
 COPIES = 2
 
@@ -165,30 +164,6 @@ class ExitTracker:
         code = self._exits[name]
         gone = ExitCode.UNREACHABLE if name in self._servers else ExitCode.ABANDONED
         return Verdict(exit_code(code, gone), f"{what}: {name} {end_text(code)}{more}", name)
-
-
-class DuplicateOutput:
-    """Final messages of processes, so that workers that fail for one reason are reported once."""
-
-    def __init__(self) -> None:
-        # Final messages -> the process that printed them first.
-        self._first: dict[str, str] = {}
-
-    def first_with(self, name: str, tail: str) -> str | None:
-        """Return the process that printed the same earlier, or None. `tail`: the end of this process's log."""
-        first = self._first.setdefault(_final_message(tail), name) if tail.strip() else name
-        return None if first == name else first
-
-    def is_first(self, name: str) -> bool:
-        """Whether no other process had printed the same when this one ended."""
-        return name in self._first.values()
-
-
-def _final_message(tail: str) -> str:
-    """Return the text from a daemon's last line on; earlier log lines contain times and names."""
-    lines = tail.splitlines()
-    ends = [number for number, line in enumerate(lines) if line.startswith(_DAEMONS)]
-    return "\n".join(lines[ends[-1] if ends else 0 :])
 
 
 def exit_code(returncode: int, gone: ExitCode) -> int:

@@ -26,7 +26,7 @@ from pslab.launch.events import (
     StatusFailure,
     signals_to,
 )
-from pslab.launch.exits import COPIES, DuplicateOutput, ExitTracker, RunResult, Verdict, end_text
+from pslab.launch.exits import COPIES, ExitTracker, RunResult, Verdict, end_text
 from pslab.launch.restarts import AGREEING, RestartRules, Restarts
 from pslab.launch.security import Protection
 from pslab.launch.status_client import StatusPoller
@@ -90,7 +90,8 @@ class RealRun:
         self._unplaced = ""
         self._signals: list[int] = []
         self._warnings: list[str] = []
-        self._duplicates = DuplicateOutput()
+        # The process whose output was shown with a warning: the first one only, for others mostly fail alike.
+        self._shown = ""
         self._stopping = False
         self._saves = bool(experiment.run.checkpoint_every)
         # Nodes come and go. On one machine without checkpoints, a worker that dies mostly dies again.
@@ -132,7 +133,7 @@ class RealRun:
 
     def reported(self, name: str) -> bool:
         """Whether the end of the process's output was shown with a warning."""
-        return self._duplicates.is_first(name)
+        return name == self._shown
 
     def tail(self, name: str) -> str:
         """Return the last lines that a process printed for people, and why it ended, if it said so."""
@@ -367,9 +368,10 @@ class RealRun:
         if warning is None or consequence or self._stopping:
             return
         tail = self.tail(name)
-        former = self._duplicates.first_with(name, tail)
-        if former is not None:
-            warning, tail = f"{warning}; it printed the same as {former}", ""
+        if self._shown:
+            warning, tail = f"{warning}; its output is in {LOGS}/{name}.log", ""
+        elif tail:
+            self._shown = name
         # The number of remaining workers is true at this moment only, so the final report does not repeat it.
         self._warnings.append(warning)
         self._display.warning(f"{warning}; {self._exits.remaining()}", tail)

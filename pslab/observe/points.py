@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pslab.runs.fold import LogState
-from pslab.runs.folder import Metric
 from pslab.runs.log import Line
+from pslab.runs.summary import Metric
 from psserver.decisions import entries as facts
 
 LOSS, MEAN, MOST, SPEED, ACCEPTED = (

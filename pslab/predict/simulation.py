@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pslab.experiment import Experiment
 from pslab.predict.steps import StepTimes, factors_of
-from pslab.runs.folder import SUMMARY, Summary
+from pslab.runs.summary import Summary
 from pslab.sections import FaultsSection, LinksSection, SimulationSection
 from pslab.simulator import SimulationError, build
 from pslab.simulator.store import SizedStore
@@ -138,7 +138,7 @@ def _played(experiment: Experiment, plan: Plan | None, batches: Mapping[int, int
     cluster.batches = numbered
     cluster.run()
     cluster.conclude()
-    summary = Summary.read(Path(SUMMARY), cluster.folder.summary)
+    summary = Summary.read(cluster.folder.summary)
     if not summary.versions:
         raise SimulationError(
             "the simulation made no version: it is one of time, in which policies see neither losses nor norms (NaN), "

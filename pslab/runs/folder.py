@@ -15,22 +15,17 @@ saved                the name of the newest checkpoint
 metrics.prom         the last metrics of server 0, if it has any
 """
 
-import math
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from pslab.experiment import Experiment
-from pslab.runs.fold import LogState, mean_of
-from pslab.runs.growing import Problem, count_lines, end_of
+from pslab.runs.fold import LogState
 from pslab.runs.log import Line, Malformed, loads, printable, read_log
+from pslab.runs.summary import ContributionCounts, Metric, Summary, parse_metric
 from psserver.decisions.entries import Grant
-from psserver.table_figures import TableFigures
-from pswire.domains import in_range
 from pswire.security.files import read_file
 from pswire.security.names import IdentityError
 from pswire.security.proof import FILE
@@ -58,187 +53,43 @@ class RunError(ValueError):
     """A run folder cannot be read or made. The text names the file, and the line if there is one."""
 
 
-#: The largest number of anything that a summary counts.
-MOST = 2**62
+# Bytes of a file's end that are searched for a readable line; four times as many if they have none.
+TAIL = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class ContributionCounts:
-    """Counts of one worker's contributions; committed = applied + dropped + pending."""
-
-    committed: int = 0
-    applied: int = 0
-    dropped: int = 0
-    pending: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """`summary.json`, checked on reading. `wall_seconds` runs from the first grant to the stop.
-
-    For a run without one (it was killed, or is still running) the same numbers are counted from its log; then `success`
-    is false, and `reason` says so. `metrics`: the newest evaluation; "training_loss", of the last version's
-    contributions, where no loss was evaluated.
-    """
-
-    job: str
-    policy: Mapping[str, Any]
-    optimizer: Mapping[str, Any]
-    servers: int
-    workers: int
-    versions: int
-    samples: int
-    wall_seconds: float
-    metrics: Mapping[str, float | None]
-    contributions: Mapping[str, ContributionCounts]
-    staleness: Mapping[str, Mapping[int, int]]
-    weights_sha256: str | None
-    success: bool
-    reason: str
-    missing: Mapping[str, Any] = field(default_factory=dict)
-    # Name and knobs of the policy before the first change while the job ran; empty if there was none.
-    began_with: Mapping[str, Any] = field(default_factory=dict)
-    # What each sparse table held at the end, on all servers.
-    tables: tuple[TableFigures, ...] = ()
-    # Workers whose work did not count, as a sentence; empty if there is none.
-    uncounted: str = ""
-    # Elements that versions left as they were, as a sentence; empty if there are none.
-    kept_back: str = ""
-
-    @property
-    def missing_text(self) -> str:
-        """The data that was not trained on, as text; empty if all was."""
-        batches = self.missing.get("batches", {})
-        found = [f"{'some' if n is None else n} batches of {name}" for name, n in batches.items()]
-        found += [f"{n} {unit} of the work" for unit, n in self.missing.items() if unit != "batches"]
-        return ", ".join(found)
-
-    @property
-    def histogram(self) -> Counter[int]:
-        """Applied contributions by staleness, over all workers."""
-        total: Counter[int] = Counter()
-        for counts in self.staleness.values():
-            total.update(counts)
-        return total
-
-    @property
-    def mean_staleness(self) -> float:
-        """Mean staleness of applied contributions, in versions; NaN if nothing was applied."""
-        return mean_of(self.histogram)
-
-    def metric(self, name: str) -> float:
-        """Return a final metric; NaN if the job did not measure it."""
-        value = self.metrics.get(name)
-        return math.nan if value is None else float(value)
-
-    @property
-    def seconds_per_version(self) -> float:
-        return self.wall_seconds / self.versions if self.versions else math.nan
-
-    @property
-    def samples_per_second(self) -> float:
-        return self.samples / self.wall_seconds if self.wall_seconds > 0 else math.nan
-
-    @classmethod
-    def read(cls, file: Path, record: Any) -> Self:
-        """Return the summary from parsed JSON. Raises RunError, which names `file`."""
-        try:
-            return cls(
-                job=str(record["job"]),
-                policy=_named(record["policy"]),
-                # A job that ended before its first initial values settled none.
-                optimizer={} if record["optimizer"] == {} else _named(record["optimizer"]),
-                servers=_count(record["servers"]),
-                workers=_count(record["workers"]),
-                versions=_count(record["versions"]),
-                samples=_count(record["samples"]),
-                wall_seconds=float(record["wall_seconds"]),
-                metrics=_numbers(record["metrics"]),
-                contributions={
-                    worker: ContributionCounts(**{fate: _count(n) for fate, n in counts.items()})
-                    for worker, counts in record["contributions"].items()
-                },
-                staleness={
-                    worker: {int(tau): _count(n) for tau, n in counts.items()}
-                    for worker, counts in record["staleness"].items()
-                },
-                weights_sha256=record.get("weights_sha256"),
-                success=bool(record["success"]),
-                reason=str(record["reason"]),
-                missing=dict(record.get("missing", {})),
-                uncounted=str(record.get("uncounted", "")),
-                kept_back=str(record.get("kept_back", "")),
-                began_with=dict(record.get("began_with", {})),
-                tables=tuple(map(TableFigures.from_json, record.get("tables", ()))),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise RunError(f"{file}: is no summary: {_short(error)}") from error
-
-
-def _named(config: Any) -> dict[str, Any]:
-    """Return what a policy or an optimizer is called, and its knobs. Raises ValueError."""
-    if not isinstance(config, dict) or not isinstance(config.get("name"), str):
-        raise ValueError(f"expected an object with a name, got {str(config)[:40]!r}")
-    return config
-
-
-def _count(value: Any) -> int:
-    """Return a whole number. Raises ValueError for what is none, or is out of range."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
-        raise ValueError(f"expected a whole number from 0 to {MOST}, got {str(value)[:40]!r}")
-    return value
-
-
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return metrics by name; None for one that is not finite. Raises ValueError for what is no number."""
-    for name, value in metrics.items():
-        if value is not None and not in_range(value):
-            raise ValueError(f"expected a number as the metric {name!r}, got {str(value)[:40]!r}")
-    return dict(metrics)
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One line of `metrics.jsonl`. `kind` is "train" (with samples and loss) or "eval" (with metrics)."""
-
-    t: float
-    version: int
-    kind: str
-    samples: int = 0
-    loss: float = math.nan
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-
-def parse_metric(line: str) -> Metric:
-    """Parse a line of `metrics.jsonl`. Raises RunError, which says what is wrong with it."""
-    try:
-        record = loads(line)
-        return Metric(
-            t=float(record["t"]),
-            version=int(record["version"]),
-            kind=str(record.get("kind", "train")),
-            samples=int(record.get("samples") or 0),
-            loss=_number(record.get("loss")),
-            metrics={k: _number(v) for k, v in (record.get("metrics") or {}).items()},
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise RunError(f"is no line of metrics: {_short(error)}") from error
-
-
-def _no_entry(line: str) -> str | None:
+def _is_entry(line: str) -> bool:
     (read,) = read_log([line])
-    return read.problem if isinstance(read, Malformed) else None
+    return isinstance(read, Line)
 
 
-def _no_metric(line: str) -> str | None:
+def _is_metric(line: str) -> bool:
     try:
         parse_metric(line)
-    except RunError as error:
-        return str(error)
-    return None
+    except ValueError:
+        return False
+    return True
 
 
-_PROBLEMS: Mapping[str, Problem] = {DECISIONS: _no_entry, METRICS: _no_metric}
+_READABLE: Mapping[str, Callable[[str], bool]] = {DECISIONS: _is_entry, METRICS: _is_metric}
+
+
+def _end_of(path: Path, readable: Callable[[str], bool]) -> int:
+    """Return the bytes up to the end of the last readable line of a file, which may grow or be cut meanwhile."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        length = min(TAIL, size)
+        while True:
+            file.seek(size - length)
+            lines = file.read(length).splitlines(keepends=True)
+            # The beginning of the first line may be missing.
+            first = 1 if length < size else 0
+            for number in range(len(lines) - 1, first - 1, -1):
+                line = lines[number]
+                if line.endswith(b"\n") and readable(line.decode("utf-8", "replace")):
+                    return size - length + sum(map(len, lines[: number + 1]))
+            if length == size:
+                return 0
+            length = min(4 * length, size)
 
 
 class Run:
@@ -270,16 +121,10 @@ class Run:
         file = self.path / DECISIONS
         if self.stopped or not file.is_file():
             return None
-        end = end_of(file, _PROBLEMS[DECISIONS])
-        whole, left = count_lines(file, end.bytes), ""
-        if end.unreadable:
-            last = f"{whole + 1}" if end.unreadable == 1 else f"{whole + 1} to {whole + end.unreadable}"
-            left = f"; line {last} cannot be read and is left out: {end.problem}"
-        if end.rest:
-            left += f"; the last line is not whole ({end.rest} bytes) and is left out"
+        left = file.stat().st_size - self.readable()
         return (
-            f"{self.path}: has no {SUMMARY}: the job is still running, or was cut off (killed, for example); "
-            f"read up to the last of {whole} entries{left}"
+            f"{self.path}: has no {SUMMARY}: the job is still running, or was cut off (killed, for example); read up "
+            f"to the last entry that can be read{f', without {left} bytes behind it' if left else ''}"
         )
 
     @cached_property
@@ -292,7 +137,10 @@ class Run:
             record = loads(file.read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
             raise RunError(f"{file}: is not JSON: {error}") from error
-        return Summary.read(file, record)
+        try:
+            return Summary.read(record)
+        except ValueError as error:
+            raise RunError(f"{file}: {error}") from error
 
     def _counted(self) -> Summary:
         evaluated: Mapping[str, float] = {}
@@ -392,13 +240,13 @@ class Run:
         for number, line in enumerate(self._lines(METRICS), start=1):
             try:
                 yield parse_metric(line)
-            except RunError as error:
+            except ValueError as error:
                 raise RunError(f"{path}:{number}: {error}") from error
 
     def readable(self, name: str = DECISIONS) -> int:
         """Return how many bytes of the file are read: in a run without a summary, up to the last readable line."""
         file = self._file(name)
-        return file.stat().st_size if self.stopped else end_of(file, _PROBLEMS[name]).bytes
+        return file.stat().st_size if self.stopped else _end_of(file, _READABLE[name])
 
     def _lines(self, name: str) -> Iterator[str]:
         left = self.readable(name)
@@ -438,14 +286,6 @@ def _contribution(found: LogState, worker: str) -> ContributionCounts:
     # A pending contribution does not count as dropped: that was never decided.
     committed, applied, dropped = found.committed[worker], found.applied[worker], found.dropped[worker]
     return ContributionCounts(committed, applied, dropped, committed - applied - dropped)
-
-
-def _number(value: Any) -> float:
-    return math.nan if value is None else float(value)
-
-
-def _short(error: Exception) -> str:
-    return f"no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def later_jobs(path: Path) -> list[Path]:

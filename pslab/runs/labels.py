@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pslab.runs.folder import Summary
+from pslab.runs.summary import Summary
 from psserver.policies.builtin import BUILTIN
 from pswire.knobs import knobs_of
 

@@ -6,8 +6,9 @@ A recovery truncates both files, which then grow again: who reads them begins an
 from collections.abc import Iterator
 from typing import BinaryIO, Final
 
-from pslab.runs.folder import DECISIONS, METRICS, Metric, Run, RunError, parse_metric
+from pslab.runs.folder import DECISIONS, METRICS, Run, RunError
 from pslab.runs.log import Line, Malformed, read_log
+from pslab.runs.summary import Metric, parse_metric
 
 # Bytes before a place in a file by which it is recognised. Lines of a log contain their time.
 KNOWN_BY: Final = 4096
@@ -80,7 +81,7 @@ class RunTail:
         for number, line in enumerate(self._new(METRICS), start=self._seen[METRICS].lines + 1):
             try:
                 metric = parse_metric(line)
-            except RunError as error:
+            except ValueError as error:
                 raise RunError(f"{self.run.path / METRICS}:{number}: {error}") from error
             if metric.kind == "eval":
                 yield metric

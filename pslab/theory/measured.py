@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslab.runs.fold import LogState, mean_of
-from pslab.runs.folder import EXPERIMENT, SIMULATED, Metric, Run
+from pslab.runs.folder import EXPERIMENT, SIMULATED, Run
+from pslab.runs.summary import Metric
 from pslab.simulator.problems import numpy_problem
 from pslab.simulator.problems.quadratic import Quadratic
 from pslab.theory import formulas

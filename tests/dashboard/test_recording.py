@@ -11,7 +11,8 @@ from pslab.dashboard import history
 from pslab.dashboard.history import History
 from pslab.dashboard.recording import JOIN, KINDS, LISTS, STOP, Batch, Recorder
 from pslab.dashboard.runs import RunPage
-from pslab.runs.folder import Metric, Run
+from pslab.runs.folder import Run
+from pslab.runs.summary import Metric
 from psserver.decisions.entries import KINDS as ENTRIES
 from psserver.decisions.entries import Join, Leave
 from tests.comparing import same

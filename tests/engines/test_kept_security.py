@@ -37,6 +37,7 @@ class Joined(Quiet):
     """Tells when a worker has joined, and when the run itself was told its status."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.joined, self.answered = threading.Event(), threading.Event()
 
     def event(self, name: str, event: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from pslab.display.outcome import outcome_text
 from pslab.display.progress import Quiet
-from pslab.launch.exits import DuplicateOutput, ExitTracker, end_text, exit_code
+from pslab.launch.exits import ExitTracker, end_text, exit_code
 from pswire.exits import ExitCode
 from tests.lab.drive import run_fakes
 from tests.patience import PATIENCE, at_most
@@ -120,22 +120,13 @@ def test_a_job_whose_workers_all_crash_fails_with_their_code(tmp_path: Path) -> 
     reason = finished.result.verdict.reason
     assert reason.startswith("every worker failed: worker-") and reason.endswith(", and 2 more workers alike")
     assert "ValueError: no data" in finished.tail
-    # What all printed is shown once, with the first; the last one's end is the run's.
+    # What the first printed is shown with it; the last one's end is the run's.
     first, second = notes.warnings
     assert "ValueError: no data" in first[1]
-    assert second[1] == "" and f"; it printed the same as {finished.result.verdict.culprit}; " in second[0]
+    assert second[1] == "" and "; its output is in logs/worker-" in second[0]
     outcome = outcome_text(finished).plain
     assert "no data" not in outcome and f"the output of {finished.result.verdict.culprit} is above" in outcome
     assert_gone(notes.pids())
-
-
-def test_the_same_last_words_are_an_echo_whatever_was_logged_before() -> None:
-    output = DuplicateOutput()
-    assert output.first_with("worker-1", "10:00:01 joined as w1\nps-worker: no data\nTraceback") is None
-    assert output.first_with("worker-0", "10:00:02 joined as w0\nps-worker: no data\nTraceback") == "worker-1"
-    assert output.first_with("worker-2", "10:00:02 joined as w2\nps-worker: other data\nTraceback") is None
-    assert output.first_with("worker-3", "") is None and output.first_with("worker-4", "") is None
-    assert [output.is_first(f"worker-{n}") for n in range(5)] == [False, True, True, False, False]
 
 
 @pytest.mark.cluster

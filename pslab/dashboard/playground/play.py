@@ -10,8 +10,8 @@ from typing import Any
 from pslab.dashboard.playground.settings import Play, PlaygroundError, experiment_of
 from pslab.dashboard.recording import Recorder
 from pslab.experiment import Experiment
-from pslab.runs.folder import Metric
 from pslab.runs.log import Line, read_log
+from pslab.runs.summary import Metric
 from pslab.simulator import Cluster, Folder, build
 from psserver.coordinator.outputs import Record
 from pswire.config.experiment import ExperimentError
