@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pslab.authority import Authority, Certificate, described
-from pswire.addresses import Address, AddressError, parse_address
+from pswire.addresses import AddressError, parse_address
 from pswire.security.files import TlsFiles, read_file, write_file
 from pswire.security.names import IdentityError, Role
 from pswire.security.secret import Secret
@@ -154,40 +154,15 @@ def _in_order(stem: str) -> tuple[str, int]:
     return letters, int(number) if number else -1
 
 
-# Port of an address without one.
-PORT = 7070
+def parse_servers(text: str) -> tuple[tuple[str, ...], ...]:
+    """Parse `h0,h1:7071/10.0.0.7`: the names of each server, in task order. Raises AddressError."""
+    return tuple(tuple(map(_host, part.strip().split("/"))) for part in text.split(","))
 
 
-@dataclass(frozen=True, slots=True)
-class ServerHost:
-    """A server. `address`: as in --ps-hosts; `others`: its other names and addresses."""
-
-    address: Address
-    others: tuple[str, ...] = ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.address.host, *self.others)
-
-
-def parse_servers(text: str) -> tuple[ServerHost, ...]:
-    """Parse `h0,h1:7071/10.0.0.7`: servers in task order, with a port if it is not 7070, and other names after slashes.
-
-    Raises AddressError.
-    """
-    return tuple(_server(part.strip()) for part in text.split(","))
-
-
-def _server(text: str) -> ServerHost:
-    first, *others = text.split("/")
-    if not all((first, *others)):
-        raise AddressError(f"expected servers such as h0,h1 or h0:7070/10.0.0.7, got {text!r}")
-    return ServerHost(_address(first), tuple(_address(other).host for other in others))
-
-
-def _address(text: str) -> Address:
-    """Parse an address with or without a port. An IPv6 address without a port needs no brackets."""
-    bare = text.count(":") > 1 and not text.startswith("[")
-    if bare or text.endswith("]"):
-        return parse_address(f"[{text.strip('[]')}]:{PORT}")
-    return parse_address(text if ":" in text else f"{text}:{PORT}")
+def _host(text: str) -> str:
+    """Return the host of an address with or without a port. An IPv6 address without a port needs no brackets."""
+    if not text:
+        raise AddressError("expected servers such as h0,h1 or h0:7070/10.0.0.7, got an empty name")
+    if (text.count(":") > 1 and not text.startswith("[")) or text.endswith("]"):
+        return parse_address(f"[{text.strip('[]')}]:0").host
+    return parse_address(text if ":" in text else f"{text}:0").host

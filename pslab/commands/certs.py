@@ -1,7 +1,6 @@
 """The command ``ps-lab certs``."""
 
 import datetime
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,14 +13,11 @@ from pslab.certificates import (
     CertificateFolder,
     HeldCertificate,
     MadeCertificates,
-    ServerHost,
     WantedCertificate,
     parse_servers,
 )
 from pslab.commands.failure import EPILOG, Failure, console
-from pslab.display.progress import print_json
 from pswire.addresses import AddressError
-from pswire.security.files import TlsFiles
 from pswire.security.names import IdentityError, Role
 
 # A certificate that ends within this many days is marked.
@@ -64,12 +60,6 @@ DAYS = 30
 @click.option(
     "--renew", is_flag=True, help="Replace all certificates in DIR, with new keys; the authority stays."
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print the resulting content of DIR, one JSON object per certificate.",
-)
 def certs(
     folder: Path,
     servers: str | None,
@@ -80,9 +70,8 @@ def certs(
     days: int | None,
     cluster: str | None,
     renew: bool,
-    as_json: bool,
 ) -> None:
-    """Make certificates for the processes of a cluster in DIR, and print the commands that use them.
+    """Make certificates for the processes of a cluster in DIR, and list them.
 
     DIR gets an authority (ca.pem, which every process needs; ca-key.pem, which stays here), and a certificate with its
     key for each server, worker and observer. Existing certificates stay: the same command with more workers adds
@@ -116,15 +105,9 @@ def certs(
         raise Failure(error) from error
     except OSError as error:
         raise Failure(f"{error.filename or folder}: {error.strerror or error}") from error
-    if as_json:
-        for each in held:
-            print_json(_facts(each, made.files(each.stem)))
-        return
     console().print(_table(held))
     if new is not None:
         _say(folder, new)
-    for line in _commands(made, hosts, held) if hosts and not any_server else ():
-        console().print(line, soft_wrap=True)
 
 
 def _observers(given: int | None, folder: Path, servers: str | None, workers: int, any_worker: bool) -> int:
@@ -134,12 +117,12 @@ def _observers(given: int | None, folder: Path, servers: str | None, workers: in
     return int(bool(servers or workers or any_worker) and not (folder / f"{CA}.pem").exists())
 
 
-def _wanted_servers(hosts: Sequence[ServerHost], shared: bool) -> list[WantedCertificate]:
+def _wanted_servers(hosts: Sequence[tuple[str, ...]], shared: bool) -> list[WantedCertificate]:
     if shared:
         if not hosts:
             raise IdentityError("--any-server: expected --servers with the names of the servers, got none")
-        return [WantedCertificate(Role.SERVER, "", tuple(name for host in hosts for name in host.names))]
-    return [WantedCertificate(Role.SERVER, f"server-{index}", host.names) for index, host in enumerate(hosts)]
+        return [WantedCertificate(Role.SERVER, "", tuple(name for names in hosts for name in names))]
+    return [WantedCertificate(Role.SERVER, f"server-{index}", names) for index, names in enumerate(hosts)]
 
 
 def _wanted(workers: int, any_worker: bool, observers: int) -> Iterator[WantedCertificate]:
@@ -169,19 +152,6 @@ def _until(held: HeldCertificate) -> str:
     return f"{ends:%Y-%m-%d}, {left:.0f} days" + (": renew it" if left < SOON else "")
 
 
-def _facts(held: HeldCertificate, files: TlsFiles) -> dict[str, object]:
-    found = held.certificate
-    return {
-        "name": held.stem,
-        "subject": None if found.subject is None else str(found.subject),
-        "hosts": list(found.hosts),
-        "begins": found.begins.isoformat(),
-        "ends": found.ends.isoformat(),
-        "cert": str(files.cert),
-        "key": str(files.key),
-    }
-
-
 def _say(folder: Path, made: MadeCertificates) -> None:
     kept = f"; {len(made.kept)} existing ones are unchanged" if made.kept else ""
     new = ", ".join(made.new) or "none"
@@ -190,34 +160,4 @@ def _say(folder: Path, made: MadeCertificates) -> None:
         f"Each process needs ca.pem and its own two files. {folder / f'{CA}-key.pem'} makes certificates: keep it here "
         "and copy it nowhere.",
         soft_wrap=True,
-    )
-
-
-def _commands(
-    folder: CertificateFolder, hosts: Sequence[ServerHost], held: Sequence[HeldCertificate]
-) -> Iterator[str]:
-    """Yield commands to paste, with the current paths of the files."""
-    addresses = ",".join(str(host.address) for host in hosts)
-    stems = [each.stem for each in held if each.stem != CA]
-    workers = [
-        each.stem
-        for each in held
-        if each.certificate.subject and each.certificate.subject.role is Role.WORKER
-    ]
-    servers = f"ps-server --ps-hosts {addresses} --bind 0.0.0.0 --workers {max(1, len(workers))}"
-    for index, host in enumerate(hosts):
-        options = _options(folder, f"server-{index}")
-        yield f"\n# on {host.address.host}\n{servers} --task-index {index} {options}"
-    for stem in workers[:1]:
-        more = f"; also {', '.join(workers[1:])}" if len(workers) > 1 else ""
-        yield f"\n# worker {stem}{more}\nps-worker --ps-hosts {addresses} --job MODULE:NAME {_options(folder, stem)}"
-    for stem in [each for each in stems if each.startswith("observer")][:1]:
-        yield f"\n# to observe\nps-lab status {hosts[0].address} {_options(folder, stem)}"
-
-
-def _options(folder: CertificateFolder, stem: str) -> str:
-    files = folder.files(stem)
-    return " ".join(
-        f"--tls-{kind} {shlex.quote(str(path))}"
-        for kind, path in (("ca", files.ca), ("cert", files.cert), ("key", files.key))
     )

@@ -17,6 +17,9 @@ from pslab.launch.exits import ExitTracker
 from pswire.exits import ExitCode
 from pswire.generations import follows
 
+# Default restarts of each process: on this machine where the job takes checkpoints or has replicas, and on nodes, which
+# may be off for a minute.
+RESTARTS, RESTARTS_ON_NODES = 3, 6
 # Consecutive status answers that must agree, because a single one may be older than a worker's join.
 AGREEING = 8
 # Phases in the status.

@@ -9,6 +9,7 @@ import secrets
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from queue import Empty
 
@@ -27,7 +28,7 @@ from pslab.launch.events import (
     signals_to,
 )
 from pslab.launch.exits import COPIES, ExitTracker, RunResult, Verdict, end_text
-from pslab.launch.restarts import AGREEING, RestartRules, Restarts
+from pslab.launch.restarts import AGREEING, RESTARTS, RESTARTS_ON_NODES, RestartRules, Restarts
 from pslab.launch.security import Protection
 from pslab.launch.status_client import StatusPoller
 from pslab.launch.tasks import Daemons, Tasks
@@ -39,9 +40,6 @@ from pswire.own_files import write_file
 from pswire.running import now as present
 from pswire.security.secret import Secret
 
-# Default restarts of each process: on this machine where the job takes checkpoints or has replicas, and on nodes, which
-# may be off for a minute.
-RESTARTS, RESTARTS_ON_NODES = 3, 6
 # Seconds in which servers with replicas tell each other that the job is over, before the run tells them.
 TELLING = 5.0
 
@@ -81,9 +79,10 @@ class RealRun:
         self._addresses: dict[str, str] = {}
         # Servers that start at an address which is not known yet.
         self._moving: set[str] = set()
-        copies = experiment.cluster.replicas > 1
+        # With replicas any server may come to lead.
+        self._copies = experiment.cluster.replicas > 1
         self._exits = ExitTracker(
-            self._servers, self._workers, scripts=bool(experiment.job.script), replicas=copies
+            self._servers, self._workers, scripts=bool(experiment.job.script), replicas=self._copies
         )
         self._reserved: Reserved | None = None
         # Why the first process that found no place did not.
@@ -95,15 +94,13 @@ class RealRun:
         self._stopping = False
         self._saves = bool(experiment.run.checkpoint_every)
         # Nodes come and go. On one machine without checkpoints, a worker that dies mostly dies again.
-        default = RESTARTS_ON_NODES if launcher.remote else RESTARTS if self._saves or copies else 0
+        default = RESTARTS_ON_NODES if launcher.remote else RESTARTS if self._saves or self._copies else 0
         self._restarts = Restarts(default if self._daemons.restarts is None else self._daemons.restarts)
         self._rules = RestartRules(
-            self._servers, self._exits, self._restarts, saves=self._saves, copies=copies
+            self._servers, self._exits, self._restarts, saves=self._saves, copies=self._copies
         )
         # Processes that wait to be restarted: when each is due, and the code with which it ended.
         self._due: dict[str, tuple[float, int]] = {}
-        # The job that server 0 has begun; with replicas, where another one may lead, the log says which it is.
-        self._begun = ""
         # Consecutive status answers by which the job can never start.
         self._too_few = 0
         # When servers that still run are told that the job is over, on the clock of `pswire.running`.
@@ -150,11 +147,10 @@ class RealRun:
             try:
                 self._launcher.reserve(self._tasks.wanted)
                 self._events.put(Reserved())
-            except PlaceError as error:
-                self._events.put(Reserved(str(error)))
             except Exception as error:
                 # Report any failure: otherwise the run would wait for ever.
-                self._events.put(Reserved(f"{type(error).__name__}: {error}"))
+                kind = "" if isinstance(error, PlaceError) else f"{type(error).__name__}: "
+                self._events.put(Reserved(f"{kind}{error}"))
 
         threading.Thread(target=reserve, name="reserve", daemon=True).start()
         while self._reserved is None:
@@ -177,18 +173,12 @@ class RealRun:
             return verdict
         for name in self._workers:
             self._start_worker(name)
-        # With replicas any server may come to lead.
-        several = self._experiment.cluster.replicas > 1
-        if several:
+        if self._copies:
             self._warn_of_one_node()
-        asked = [self._addresses[name] for name in (self._servers if several else self._servers[:1])]
-        self._poller = StatusPoller(",".join(asked), self._events, self._credentials, self._job)
+        asked = [self._addresses[name] for name in (self._servers if self._copies else self._servers[:1])]
+        job = partial(job_of, self._folder)
+        self._poller = StatusPoller(",".join(asked), self._events, self._credentials, job)
         return None
-
-    def _job(self) -> str:
-        """Return the job whose status is asked; empty while it is not known."""
-        alone = self._experiment.cluster.replicas == 1
-        return (self._begun if alone else "") or job_of(self._folder)
 
     def _warn_of_one_node(self) -> None:
         """Warn if both copies of a part are on one node."""
@@ -196,9 +186,13 @@ class RealRun:
         for first, second in zip(hosts[::COPIES], hosts[1::COPIES], strict=False):
             warning = f"both copies are on node {first}: its loss would end the job"
             if first and first == second and warning not in self._warnings:
-                self._warnings.append(warning)
-                self._display.warning(warning, "")
+                self._say(warning)
                 return
+
+    def _say(self, warning: str, tail: str = "") -> None:
+        """Show a warning, also beneath the run's end. `tail`: the end of what the process printed."""
+        self._warnings.append(warning)
+        self._display.warning(warning, tail)
 
     def _start_worker(self, name: str) -> None:
         self._start_task(self._tasks.worker(name, self._addresses))
@@ -206,8 +200,7 @@ class RealRun:
     @property
     def _first_from(self) -> str | None:
         """Where servers begin. With replicas those that live on go on from a checkpoint, too, if no copy is left."""
-        copies = self._experiment.cluster.replicas > 1
-        return self._resume_from or (AUTO if copies and self._saves else None)
+        return self._resume_from or (AUTO if self._copies and self._saves else None)
 
     def _start_server(self, name: str, resume_from: str | None) -> None:
         known = {
@@ -276,8 +269,7 @@ class RealRun:
         """Let the other processes end by themselves: workers after a success, servers that report the cause."""
         self._cancel_restarts()
         waits = self._daemons.farewell if verdict.code == ExitCode.OK else self._daemons.linger
-        waits = 0.0 if self._signals else waits
-        self._take_until(present() + waits, self._running)
+        self._take_until(present() + (0.0 if self._signals else waits), self._running)
 
     def _step(self, deadline: float) -> Verdict | None:
         """Take one event, waiting until `deadline` and at most a second. Returns a verdict once the run is over."""
@@ -311,13 +303,13 @@ class RealRun:
                 if record.get("event") == "stopped" and record.get("exit_code"):
                     self._reasons[name] = str(record.get("reason", ""))
                 if record.get("event") == "warning":
-                    self._warnings.append(f"{name}: {record.get('text')}")
-                    self._display.warning(self._warnings[-1], "")
+                    self._say(f"{name}: {record.get('text')}")
                 if record.get("event") == "ready" and name in self._servers:
                     self._addresses[name] = str(record.get("address"))
                     self._moving.discard(name)
-                    self._begun = str(record.get("job", "")) or self._begun
-                    self._describe_later_job(str(record.get("out", "")))
+                    if (job := self._folder / Path(str(record.get("out"))).name) in later_jobs(self._folder):
+                        # A later job of the same servers has a run folder of its own.
+                        write_file(job / EXPERIMENT, self._experiment.to_toml())
                     # Observers need the folder to find the run's certificates.
                     record = {**record, "run": str(self._folder)}
                 self._display.event(name, record)
@@ -344,15 +336,9 @@ class RealRun:
                 if not self._signals or number == signal.SIGINT:
                     self._signals.append(number)
 
-    def _describe_later_job(self, out: str) -> None:
-        """Write the experiment into the folder of a later job of the same servers, inside the run folder."""
-        name = Path(out).name
-        if name in {folder.name for folder in later_jobs(self._folder)}:
-            write_file(self._folder / name / EXPERIMENT, self._experiment.to_toml())
-
     def _record_exit(self, name: str, code: int) -> None:
         self._warn(name, self._exits.exited(name, code))
-        if code == ExitCode.OK and name in self._servers and self._experiment.cluster.replicas > 1:
+        if code == ExitCode.OK and name in self._servers and self._copies:
             self._tell_at = present() + TELLING
         elif code == ExitCode.OK and name == self._servers[0]:
             self._tell_uninformed()
@@ -391,14 +377,13 @@ class RealRun:
         if not names:
             return False
         where = ""
-        if lost and name in self._servers and self._experiment.cluster.replicas > 1:
+        if lost and name in self._servers and self._copies:
             self._moving.add(name)
             where = f" {self._launcher.place_again(name)}"
         pause = self._restarts.pause(name)
         later = f" in {pause:g} s" if pause else ""
         warning = f"{name} {end_text(code)}; started again{where}{later} ({self._restarts.count(name)})"
-        self._warnings.append(warning)
-        self._display.warning(warning, self.tail(name))
+        self._say(warning, self.tail(name))
         for each in names:
             if pause:
                 self._due[each] = now + pause, code
@@ -409,8 +394,7 @@ class RealRun:
     def _restart(self, name: str) -> None:
         if name in self._servers:
             # A copy comes from another server; without checkpoints there is nothing else.
-            copies = self._experiment.cluster.replicas > 1
-            self._start_server(name, AUTO if self._first_from or not copies else None)
+            self._start_server(name, AUTO if self._first_from or not self._copies else None)
             if name in self._moving:
                 self._warn_of_one_node()
         else:

@@ -31,7 +31,7 @@ class Daemons:
     saving: float = 60.0
     # Servers end by themselves once no worker is left; they get worker_timeout and this.
     farewell: float = 30.0
-    # Restarts of each process that dies; None for the engine's default (`pslab.launch.run`).
+    # Restarts of each process that dies; None for the engine's default (`pslab.launch.restarts`).
     restarts: int | None = None
     # Format of the processes' logs, one of pswire.logs.events.FORMATS.
     log_format: str = "text"

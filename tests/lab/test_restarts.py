@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from pslab.launch.exits import ExitTracker
-from pslab.launch.restarts import AGREEING, SETTLED, RestartRules, Restarts
-from pslab.launch.run import RESTARTS_ON_NODES
+from pslab.launch.restarts import AGREEING, RESTARTS_ON_NODES, SETTLED, RestartRules, Restarts
 from pswire.exits import ExitCode
 from tests.lab.drive import run_fakes
 from tests.sentences import Recorder
