@@ -41,7 +41,7 @@ ALLOWED = {
     ("pswire/security/files.py", ".st_mtime_ns"): CHANGED,
     ("pslab/certificates.py", "datetime.now"): CERTIFICATES,
     ("pslab/commands/certs.py", "datetime.now"): CERTIFICATES,
-    ("pslab/launch/remote/mirror.py", ".st_mtime_ns"): CHANGED,
+    ("pslab/launch/remote/keeper.py", ".st_mtime_ns"): CHANGED,
     ("pslab/observe/tensorboard.py", ".st_mtime"): "TensorBoard's axis, for people",
     ("pslab/observe/tensorboard.py", "time.time"): "TensorBoard's axis, for people",
 }

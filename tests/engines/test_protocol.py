@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pslab.launch.remote import protocol, spawn
-from pslab.launch.remote.mirror import SMALL, Mirror
+from pslab.launch.remote.keeper import SMALL, Mirror
 
 KINDS = st.sampled_from([protocol.STDOUT, protocol.STDERR, protocol.FILE, protocol.EXIT])
 
