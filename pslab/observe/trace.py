@@ -33,6 +33,12 @@ Event = dict[str, Any]
 
 WORKERS, COORDINATOR = 1, 2
 UPDATES = 1
+# Entries that are marks.
+MARKS = (
+    *(facts.Join, facts.Leave, facts.Lost, facts.Back, facts.Done, facts.Rate),
+    *(facts.Drop, facts.Cancel, facts.Abandon),
+    *(facts.Stop, facts.Policy, facts.Note, facts.Checkpoint, facts.Restore),
+)
 # Names of slices by kind of stretch. Unreported work is only part of the ticket's slice.
 NAMES = {
     COMPUTING: "compute",
@@ -99,44 +105,38 @@ class Tracer:
         yield from self._event(fact, t)
 
     def _event(self, fact: facts.Entry, t: float) -> Iterator[Event]:
+        if isinstance(fact, MARKS):
+            yield self._mark(fact, t)
         match fact:
             case facts.Commit():
                 yield self._waiting(t)
             case facts.Apply():
                 yield from self._applied(fact, t)
-            case facts.Drop(worker, ticket, staleness, reason):
-                args = {"fate": "dropped", "staleness": staleness, "reason": reason}
+            case facts.Drop(_, ticket, staleness, reason):
                 if (work := self._pending.pop(ticket, None)) is not None:
+                    args = {"fate": "dropped", "staleness": staleness, "reason": reason}
                     yield from self._worked(work, args)
-                yield self._instant(worker, f"dropped: {reason}", t, {"ticket": ticket, **args})
                 yield self._waiting(t)
-            case facts.Cancel(worker, ticket, reason) | facts.Abandon(worker, ticket, reason):
-                name = "cancelled" if isinstance(fact, facts.Cancel) else "abandoned"
-                yield self._instant(worker, f"{name}: {reason}", t, {"ticket": ticket, "reason": reason})
-            case facts.Join(worker, incarnation, rank):
-                yield self._instant(worker, "join", t, {"incarnation": incarnation, "rank": rank})
-            case facts.Leave(worker, reason):
-                yield self._instant(worker, f"leave: {reason}", t, {"reason": reason})
-            case facts.Rate(worker, rate):
-                yield self._instant(worker, f"learning rate {rate:g}", t, {"learning_rate": rate})
-            case facts.Lost(worker) | facts.Back(worker) | facts.Done(worker):
-                yield self._instant(worker, type(fact).__name__.lower(), t, {})
-            case facts.Stop(reason, version, success):
-                outcome = {"reason": reason, "version": version, "success": success}
-                yield _of_the_job(f"stop: {reason}", t, outcome)
-            case facts.Policy(policy, former, _, by, why):
-                change = {"policy": dict(policy), "former": dict(former), "by": by, "why": why}
-                yield _of_the_job(f"policy {policy.get('name')}", t, change)
-            case facts.Note(text):
-                yield _of_the_job(f"note: {text}", t, {"text": text})
-            case facts.Checkpoint(version) | facts.Restore(_, version):
-                yield _of_the_job(f"{fact.kind} of version {version}", t, {"version": version})
             case facts.Install():
                 yield _counter("version", t, {"value": 0})
             case facts.Model():
                 self.about["optimizer"] = json.dumps(fact.optimizer)
             case facts.Job():
                 self._about_job(fact)
+
+    def _mark(self, fact: facts.Entry, t: float) -> Event:
+        """Return an entry as a mark in its worker's lane, or in that of the updates."""
+        worker = getattr(fact, "worker", None)
+        lane = (WORKERS, self._lanes[worker]) if isinstance(worker, str) else (COORDINATOR, UPDATES)
+        at = {"pid": lane[0], "tid": lane[1], "ts": _us(_ns(t))}
+        return {
+            "ph": "i",
+            "s": "t",
+            "name": fact.sentence(),
+            "cat": fact.kind,
+            **at,
+            "args": fact.to_json(),
+        }
 
     def _about_job(self, job: facts.Job) -> None:
         virtual = job.job.startswith(SIMULATED)
@@ -160,10 +160,6 @@ class Tracer:
         yield _slice(name, "ticket", WORKERS, lane, begin, nanoseconds, args)
         for stretch in work.held:
             yield from _inner(stretch, lane)
-
-    def _instant(self, worker: str, name: str, t: float, args: Mapping[str, Any]) -> Event:
-        at = {"pid": WORKERS, "tid": self._lanes[worker], "ts": _us(_ns(t))}
-        return {"ph": "i", "s": "t", "name": name, "cat": "fate", **at, "args": dict(args)}
 
     # Lane of the coordinator
 
@@ -196,11 +192,6 @@ class Tracer:
 
     def _waiting(self, t: float) -> Event:
         return _counter("pending", t, {"value": len(self._pending)})
-
-
-def _of_the_job(name: str, t: float, args: Mapping[str, Any]) -> Event:
-    at = {"pid": COORDINATOR, "tid": UPDATES, "ts": _us(_ns(t))}
-    return {"ph": "i", "s": "t", "name": name, "cat": "job", **at, "args": dict(args)}
 
 
 def _loss(losses: Sequence[float | None], t: float) -> Iterator[Event]:
