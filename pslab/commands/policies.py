@@ -259,7 +259,7 @@ def _lines(report: Report) -> list[str]:
     if finding is None:
         return [
             f"{case.policy} keeps the contract: {report.schedules} schedules with {case.workers} workers, "
-            f"{report.events} events, no fault found"
+            f"{report.acts} acts, no fault found"
         ]
     return [
         f"{case.policy} breaks the contract, in schedule {finding.schedule} (seed {finding.seed}):",
@@ -292,7 +292,7 @@ def _facts(report: Report) -> dict[str, Any]:
         "knobs": dict(case.knobs),
         "workers": case.workers,
         "schedules": report.schedules,
-        "events": report.events,
+        "acts_played": report.acts,
         "holds": finding is None,
     }
     if finding is not None:

@@ -2,12 +2,10 @@
 
 A *schedule* is a list of acts ("w0 joins", "w0 commits", "0.4 seconds pass"): the unindented lines of a golden trace.
 
-    schedule      draws random schedules and plays them
-    guarded       plays a given schedule; every step is checked, and executed by a real shard
+    schedule      draws acts, and plays each at once
+    guarded       plays acts; every step is checked, and executed by a real shard
     search        searches for faults, and shrinks the schedule that shows one
-    harness       a coordinator with a clock of its own
-    clients       workers: honest ones on the real engine, and messages that must change nothing
+    harness       a coordinator with a clock of its own, and a method for each act
     invariants    what holds after every step: all that `ps-lab check` checks, and the coordinator's own counts
-    time_limit    a policy that is stopped when a step takes too long
     trace_format  a schedule as text
 """

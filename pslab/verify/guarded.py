@@ -1,27 +1,29 @@
-"""A schedule played from its acts: every step is checked, and executed by a real shard with the least memory."""
+"""Acts played one by one: every step is checked, and executed by a real shard with the least memory."""
 
-from collections.abc import Iterable, Mapping
+import signal
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import numpy as np
 
 from pslab.verify.harness import CoordinatorHarness
 from pslab.verify.invariants import Guard, InvariantViolation, expect
-from pslab.verify.time_limit import PATIENCE, TimeLimitedPolicy
-from pslab.verify.trace_format import act
-from psserver.coordinator import Coordinator, Output, Record
+from pslab.verify.trace_format import do
+from psserver.coordinator import Coordinator, Input, Output, Record
 from psserver.decisions.entries import Apply, Cancel, Drop, Entry, Fold, Grant
 from psserver.optimizers import build as build_optimizer
-from psserver.policies import Policy, TensorParts, build
+from psserver.policies import TensorParts, build
+from psserver.records import StateError
 from psserver.shard import Shard
 from pswire.model.plan import VariableSpec, make_plan
 
 # Seconds of `worker_timeout` in every schedule.
 TIMEOUT = 3.0
-# The loss of a commit whose act says nothing else.
-USUAL_LOSS = 0.5
-NO_CONTROLLER: Mapping[str, object] = {}
+# CPU seconds after which an input that hangs is interrupted; 0: never. See `patient`.
+_patience = 0.0
 
 
 class StagedShard:
@@ -76,52 +78,51 @@ class StagedShard:
 
 @dataclass(frozen=True)
 class Case:
-    """The policy to verify, by its name or as module:Class, and the job that it runs in. `adapt`: its controller."""
+    """The policy to verify, by its name or as module:Class, and the job that it runs in."""
 
     policy: str
     knobs: Mapping[str, object] = field(default_factory=dict)
     workers: int = 3
-    adapt: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def head(self) -> list[str]:
         """The head of a trace."""
-        return [
-            f"policy: {named(self.policy, self.knobs)}",
-            f"workers: {self.workers}",
-            f"worker_timeout: {TIMEOUT:g}",
-            f"regather: {TIMEOUT:g}",
-            *([f"adapt: {named_config(self.adapt)}"] if self.adapt else []),
-        ]
+        terms = (f"{term}: {value:g}" for term, value in self.terms.items())
+        return [f"policy: {named(self.policy, self.knobs)}", f"workers: {self.workers}", *terms]
 
     @property
     def terms(self) -> dict[str, Any]:
         """The job's terms."""
-        return {"worker_timeout": TIMEOUT, "regather": TIMEOUT, "adapt": self.adapt}
+        return {"worker_timeout": TIMEOUT, "regather": TIMEOUT}
+
+    def harness(self) -> CoordinatorHarness:
+        """Return a new harness of the job, which checks nothing."""
+        return PatientHarness(self.policy, self.knobs, self.workers, self.terms)
 
 
-class TimedHarness(CoordinatorHarness):
-    """A harness whose policies are stopped when a step takes longer than `patience`."""
+class PatientHarness(CoordinatorHarness):
+    """A harness whose inputs are interrupted when they hang, within `patient`."""
 
-    def __init__(self, case: Case, patience: float = PATIENCE) -> None:
-        self._patience = patience
-        super().__init__(case.policy, case.knobs, workers=case.workers, terms=case.terms, now=0.0)
+    def gives(self, given: Input) -> list[Output]:
+        signal.setitimer(signal.ITIMER_VIRTUAL, _patience)
+        try:
+            outputs = self.coordinator.take(given, self.now)
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        return self.take(outputs)
 
-    def built(self, name: str, knobs: Mapping[str, object]) -> Policy:
-        return TimeLimitedPolicy(super().built(name, knobs), self._patience)
 
-
-class GuardedHarness(TimedHarness):
+class GuardedHarness(PatientHarness):
     """A harness that checks the invariants after every step, and whose log a shard executes.
 
-    Raises InvariantViolation.
+    Raises InvariantViolation. `terms`: of the job, beside those of the case.
     """
 
-    def __init__(self, case: Case, patience: float = PATIENCE) -> None:
+    def __init__(self, case: Case, **terms: Any) -> None:
         policy = build(case.policy, case.knobs, case.workers)
         self.guard = Guard(case.policy)
         self.servers = StagedShard(workers=case.workers, tensors=policy.tensors)
-        super().__init__(case, patience)
+        super().__init__(case.policy, case.knobs, case.workers, case.terms | terms)
 
     def take(self, outputs: list[Output]) -> list[Output]:
         super().take(outputs)
@@ -146,6 +147,60 @@ class GuardedHarness(TimedHarness):
         blamed = stopped is not None and stopped.cause == "policy" and not stopped.success
         return stopped.reason if stopped is not None and blamed else ""
 
+    def plays(self, line: str) -> bool:
+        """Play an act if an honest worker can do that now; return whether it could. A commit's payload is staged."""
+        if not self._possible(line):
+            return False
+        for _ in do(self, line):
+            pass
+        return True
+
+    def _possible(self, line: str) -> bool:
+        who, verb, *rest = line.split()
+        member = self.coordinator.state.roster.present.get(who)
+        if verb in ("seconds", "joins", "becomes"):
+            return True
+        if verb in ("restart", "takes"):
+            return self.coordinator.state.stopped is None and self._can_be_saved()
+        if member is None:
+            return False
+        if verb == "leaves":
+            return True
+        if verb == "reconnects":
+            return member.absent_since is not None
+        if member.absent_since is not None:
+            return False
+        if verb not in ("commits", "commits-its-last", "abandons", "asks-ahead"):
+            return True
+        numbers = [int(word) for word in rest if word.isdigit()]
+        ticket = numbers[0] if numbers else self.holds(who)
+        if ticket is None:
+            return False
+        return not verb.startswith("commits") or self.servers.push(ticket)
+
+    def _can_be_saved(self) -> bool:
+        try:
+            self.coordinator.saved()
+        except StateError:
+            return False
+        return True
+
+
+@contextmanager
+def patient(seconds: float) -> Iterator[None]:
+    """Interrupt inputs that take longer than so many CPU seconds: the policy fails. Only for the main thread."""
+    global _patience
+    before, handler, _patience = _patience, signal.signal(signal.SIGVTALRM, _interrupt), seconds
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGVTALRM, handler)
+        _patience = before
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise TimeoutError("the step does not end: it was interrupted after some time")
+
 
 @dataclass(frozen=True)
 class Played:
@@ -156,45 +211,18 @@ class Played:
     decisions: list[Entry]
 
 
-def play(case: Case, acts: Iterable[str], patience: float = PATIENCE) -> Played:
+def play(case: Case, acts: Iterable[str]) -> Played:
     """Play the acts in a new harness, until the first fault. Raises PolicyError when the policy cannot be built."""
-    harness = GuardedHarness(case, patience)
-    played: list[str] = []
+    harness, played = GuardedHarness(case), list[str]()
     for line in acts:
-        if not possible(harness, line):
-            continue
-        played.append(line)
         try:
-            for _ in act(harness, line):
-                pass
+            if harness.plays(line):
+                played.append(line)
         except InvariantViolation as breach:
-            return Played(played, str(breach), decisions(harness.log))
+            return Played([*played, line], harness.fault or str(breach), decisions(harness.log))
         if harness.fault:
             break
     return Played(played, harness.fault or harness.guard.complaint, decisions(harness.log))
-
-
-def possible(harness: GuardedHarness, line: str) -> bool:
-    """Return True if an honest worker can do that now. A commit's payload is staged first, as by a real worker."""
-    who, verb, *rest = line.split()
-    member = harness.coordinator.state.roster.present.get(who)
-    if verb in ("seconds", "joins", "becomes", "make"):
-        return True
-    if verb in ("restart", "takes"):
-        return harness.coordinator.state.stopped is None
-    if member is None:
-        return False
-    if verb in ("leaves", "reconnects"):
-        return True
-    if member.absent_since is not None:
-        return False
-    if verb not in ("commits", "commits-its-last", "abandons"):
-        return True
-    named = [int(word) for word in rest if word.isdigit()]
-    ticket = named[0] if named else harness.holds(who)
-    if ticket is None:
-        return False
-    return verb == "abandons" or harness.servers.push(ticket)
 
 
 def decisions(log: Iterable[Record]) -> list[Entry]:
@@ -206,11 +234,6 @@ def decisions(log: Iterable[Record]) -> list[Entry]:
 def named(name: str, knobs: Mapping[str, object]) -> str:
     """Return a policy as a trace has it."""
     return " ".join([name, *(f"{knob}={_toml(value)}" for knob, value in knobs.items())])
-
-
-def named_config(config: Mapping[str, object]) -> str:
-    """Return a name and knobs as a trace has them."""
-    return named(str(config["name"]), {key: value for key, value in config.items() if key != "name"})
 
 
 def _toml(value: object) -> str:

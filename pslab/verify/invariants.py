@@ -30,7 +30,8 @@ class Guard:
 
     def __init__(self, policy: str) -> None:
         self.log = LogState(remember=True)
-        self._checks = [check for check in log_checks() if type(check).see is not LogCheck.see]
+        self._checks = log_checks()
+        self._seeing = [check for check in self._checks if type(check).see is not LogCheck.see]
         self._explained = policy in names()
         # Cancels since a worker last committed, joined, left or gave something up.
         self.wasted_grants = 0
@@ -42,7 +43,7 @@ class Guard:
         """Check the next entry of the log."""
         log, entry = self.log, record.entry
         line = Line(record.index + 1, record.index, record.t, entry.kind, entry, {})
-        for check in self._checks:
+        for check in self._seeing:
             for sentence in check.see(line, log):
                 raise InvariantViolation(sentence)
         if isinstance(entry, entries.Commit | entries.Leave | entries.Done | entries.Abandon | entries.Join):
@@ -65,6 +66,14 @@ class Guard:
             f"{worker} and others are granted tickets that are cancelled at once: {self.wasted_grants} cancels, "
             "and nobody has committed, joined, left or given up anything meanwhile",
         )
+
+    def finish(self) -> None:
+        """Check the log as a whole, once the job has ended, and what policies that are not built in explained."""
+        expect(not self.complaint, self.complaint)
+        expect(self.log.stop is not None, "the log has no stop entry")
+        for check in self._checks:
+            for sentence in check.finish(self.log):
+                raise InvariantViolation(sentence)
 
     # The log and the coordinator's own state
 

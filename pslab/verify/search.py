@@ -4,13 +4,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pslab.verify.guarded import NO_CONTROLLER, Case, TimedHarness, decisions, play
+from pslab.verify.guarded import Case, decisions, patient, play
 from pslab.verify.invariants import InvariantViolation
-from pslab.verify.schedule import MORE, Named, Schedule, Seeded
-from pslab.verify.time_limit import PATIENCE, timed
+from pslab.verify.schedule import Named, Schedule
 from pslab.verify.trace_format import write_trace
 from psserver.policies import PolicyError, build
-from psserver.policies.controllers import CONTROLLERS, Controller
 from psserver.policies.succession import successors
 
 # From a case and acts to the acts played up to the fault, or None if they do not show it.
@@ -18,7 +16,7 @@ Shows = Callable[[Case, Sequence[str]], list[str] | None]
 
 
 def shrink(case: Case, acts: Sequence[str], shows: Shows) -> tuple[Case, list[str]]:
-    """Try fewer workers, then fewer acts, then plainer acts, until none of it works any more.
+    """Try fewer workers, then fewer acts, until none of it works any more.
 
     Delta debugging (Zeller and Hildebrandt 2002, Simplifying and Isolating Failure-Inducing Input), greedy and
     deterministic. No single act of the result can be left out.
@@ -28,7 +26,6 @@ def shrink(case: Case, acts: Sequence[str], shows: Shows) -> tuple[Case, list[st
         before = (case, list(best))
         case, best = _fewer_workers(case, best, shows)
         best = _fewer_acts(case, best, shows)
-        best = _plainer_acts(case, best, shows)
         if (case, best) == before:
             return case, best
 
@@ -87,53 +84,13 @@ def _fewer_acts(case: Case, acts: list[str], shows: Shows) -> list[str]:
             return acts
 
 
-def _plainer_acts(case: Case, acts: list[str], shows: Shows) -> list[str]:
-    at = 0
-    while at < len(acts):
-        for plain in _plainer(acts[at]):
-            played = shows(case, [*acts[:at], plain, *acts[at + 1 :]])
-            if played is not None and len(played) <= len(acts):
-                acts = played
-                break
-        at += 1
-    return _in_order(case, acts, shows)
-
-
-def _plainer(line: str) -> list[str]:
-    """Return plainer acts: leave instead of disconnect, the first process, the ticket in hand, an ordinary loss."""
-    who, verb, *rest = line.split()
-    if verb == "disconnects":
-        return [f"{who} leaves"]
-    if verb == "joins" and rest:
-        return [f"{who} leaves", f"{who} joins"]
-    if verb == "commits-its-last":
-        return [f"{who} commits"]
-    if verb not in ("commits", "abandons") or not rest:
-        return []
-    fewer = [" ".join([who, verb, *rest[:at], *rest[at + 1 :]]) for at in range(len(rest))]
-    return list(dict.fromkeys([f"{who} {verb}", *fewer]))
-
-
-def _in_order(case: Case, acts: list[str], shows: Shows) -> list[str]:
-    """Rename workers in the order of their first acts: w0, w1, ..."""
-    ranks: list[int] = []
-    for line in acts:
-        who = line.partition(" ")[0]
-        if who.startswith("w") and int(who[1:]) not in ranks:
-            ranks.append(int(who[1:]))
-    if ranks == sorted(ranks):
-        return acts
-    played = shows(case, _renamed(acts, {rank: number for number, rank in enumerate(ranks)}))
-    return acts if played is None or len(played) > len(acts) else played
-
-
 # Every fifth schedule is played twice: the same events must lead to the same decisions.
 TWICE = 5
 # In every fourth schedule an operator changes the policy, where it permits that.
 CHANGED = 4
-# One schedule in 50 has a controller of the policy, where one fits.
-ADAPTED = 50
-# CPU seconds after which a step that hangs is stopped while its schedule is shrunk.
+# CPU seconds that a step may take; the first one of a policy may import a library.
+PATIENCE = 1.0
+# The same while a schedule is shrunk.
 IMPATIENCE = 0.05
 OTHERWISE = "the same events led to other decisions the second time"
 
@@ -157,11 +114,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """The result: how many schedules were played, how many events the policy got, and the fault if there was one."""
+    """The result: how many schedules were played, with how many acts, and the fault if there was one."""
 
     case: Case
     schedules: int
-    events: int
+    acts: int
     finding: Finding | None
 
 
@@ -173,32 +130,22 @@ def verify(
     `watch` is called with the stage ("schedules" or "shrinking") and its progress. Raises PolicyError if the policy
     cannot be built.
     """
-    with timed():
+    with patient(PATIENCE):
         _self_description(case)
-        others, controllers, events = _others(case), _controllers(case), 0
+        others, acts = _others(case), 0
         for number in range(schedules):
             if watch is not None:
                 watch("schedules", number)
-            adapt = controllers[number // ADAPTED % len(controllers)] if controllers else NO_CONTROLLER
-            played_case = replace(case, adapt=adapt) if number % ADAPTED == ADAPTED - 2 else case
-            choices = Seeded(seed + number)
-            schedule = Schedule(
-                case.policy,
-                case.knobs,
-                choices,
-                workers=case.workers,
-                servers=True,
-                others=others if number % CHANGED == CHANGED - 1 else (),
-                adapt=played_case.adapt,
-            )
-            fault = _fault_of(schedule, (40 + number % 80) * (MORE if played_case.adapt else 1))
-            events += schedule.events
+            changes = others if number % CHANGED == CHANGED - 1 else ()
+            schedule = Schedule(case, seed + number, others=changes)
+            fault = _fault_of(schedule, 40 + number % 80)
+            acts += len(schedule.acts)
             if not fault and number % TWICE == 0:
-                fault = _otherwise(played_case, schedule)
+                fault = _otherwise(case, schedule)
             if fault:
-                finding = _finding(played_case, schedule, fault, number, seed, watch)
-                return Report(case, number + 1, events, finding)
-    return Report(case, schedules, events, None)
+                finding = _finding(case, schedule, fault, number, seed, watch)
+                return Report(case, number + 1, acts, finding)
+    return Report(case, schedules, acts, None)
 
 
 def _others(case: Case) -> list[Named]:
@@ -206,18 +153,6 @@ def _others(case: Case) -> list[Named]:
     found = successors(build(case.policy, case.knobs, case.workers), case.workers, 1)
     again: list[Named] = [] if ":" in case.policy or not found else [(case.policy, case.knobs)]
     return [*again, *((name, {}) for name in found if name != case.policy)]
-
-
-def _controllers(case: Case) -> list[Mapping[str, object]]:
-    """Return the controllers that the policy may have, each with its defaults."""
-    policy, found = build(case.policy, case.knobs, case.workers), list[Mapping[str, object]]()
-    for name in CONTROLLERS:
-        try:
-            Controller({"name": name}, policy, case.workers)
-        except PolicyError:
-            continue
-        found.append({"name": name})
-    return found
 
 
 def _self_description(case: Case) -> None:
@@ -235,7 +170,7 @@ def _fault_of(schedule: Schedule, steps: int) -> str:
     try:
         schedule.run(steps)
     except InvariantViolation as breach:
-        return str(breach)
+        return schedule.job.fault or str(breach)
     return ""
 
 
@@ -243,7 +178,7 @@ def _otherwise(case: Case, schedule: Schedule) -> str:
     played = play(case, schedule.acts)
     if played.fault:
         return OTHERWISE
-    return "" if played.decisions == decisions(schedule.log) else OTHERWISE
+    return "" if played.decisions == decisions(schedule.job.log) else OTHERWISE
 
 
 def _finding(
@@ -255,25 +190,26 @@ def _finding(
     watch: Callable[[str, int], None] | None,
 ) -> Finding:
     acts = schedule.acts
-    patience = IMPATIENCE if "does not end" in fault else PATIENCE
-    if fault != OTHERWISE and signature(play(case, acts, patience).fault) != signature(fault):
+    if fault != OTHERWISE and signature(play(case, acts).fault) != signature(fault):
         # It cannot be reproduced: the policy is random, or the schedule saw something that acts do not show.
-        if play(case, acts, patience).decisions != decisions(schedule.log):
+        if play(case, acts).decisions != decisions(schedule.job.log):
             fault = f"{OTHERWISE}; the first time: {fault}"
         return Finding(fault, number + 1, seed + number, len(acts), case, tuple(acts), "")
 
     def shows(smaller: Case, fewer: Sequence[str]) -> list[str] | None:
         if watch is not None:
             watch("shrinking", len(fewer))
-        first = play(smaller, fewer, patience)
+        first = play(smaller, fewer)
         if fault == OTHERWISE:
-            same = all(play(smaller, fewer, patience).decisions == first.decisions for _ in range(3))
+            same = all(play(smaller, fewer).decisions == first.decisions for _ in range(3))
             return None if same else first.acts
         return first.acts if first.fault and signature(first.fault) == signature(fault) else None
 
-    smallest, shortest = shrink(case, acts, shows)
-    if fault != OTHERWISE:
-        fault = play(smallest, shortest, patience).fault
+    with patient(IMPATIENCE if "does not end" in fault else PATIENCE):
+        smallest, shortest = shrink(case, acts, shows)
+        if fault != OTHERWISE:
+            fault = play(smallest, shortest).fault
+        trace = _trace_of(smallest, shortest, fault)
     return Finding(
         fault,
         number + 1,
@@ -281,11 +217,10 @@ def _finding(
         len(acts),
         smallest,
         tuple(shortest),
-        _trace_of(smallest, shortest, fault, patience),
+        trace,
     )
 
 
-def _trace_of(case: Case, acts: Sequence[str], fault: str, patience: float) -> str:
+def _trace_of(case: Case, acts: Sequence[str], fault: str) -> str:
     # Without checks, so that the trace shows the fault.
-    harness = TimedHarness(case, patience)
-    return write_trace([f"# {' '.join(fault.split())}", *case.head], acts, harness)
+    return write_trace([f"# {' '.join(fault.split())}", *case.head], acts, case.harness())

@@ -96,13 +96,14 @@ def act(harness: CoordinatorHarness, line: str) -> Iterator[str]:
         harness.starts()
         return
     before = len(harness.outputs)
-    yield from _do(harness, line)
+    yield from do(harness, line)
     for output in harness.outputs[before:]:
         if isinstance(output, Record | Send):
             yield _written(output)
 
 
-def _do(harness: CoordinatorHarness, line: str) -> Iterator[str]:
+def do(harness: CoordinatorHarness, line: str) -> Iterator[str]:
+    """Play one act, and yield refusals and answers, but no outputs."""
     who, verb, *rest = line.split()
     match verb, rest:
         case "joins" | "joins-to-stay", [*session]:

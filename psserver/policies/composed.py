@@ -261,7 +261,6 @@ class ComposedPolicy(Policy):
         return not self._view.buffer
 
     def check_succession(self, former: Policy) -> None:
-        former = former.unwrapped
         if not isinstance(former, ComposedPolicy):
             super().check_succession(former)
             return
@@ -283,7 +282,6 @@ class ComposedPolicy(Policy):
         them. Where the former kept none, tickets that are open count from now on.
         """
         self.check_succession(former)
-        former = former.unwrapped
         assert isinstance(former, ComposedPolicy)
         fresh, view = self._view.times, from_plain(View, to_plain(former._view), "view")
         # Only a change that replaces another one leaves some, which were dropped.

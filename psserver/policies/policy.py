@@ -73,11 +73,6 @@ class Policy(ABC):
         """Return what would release a waiting worker; None if it does not wait."""
 
     @property
-    def unwrapped(self) -> "Policy":
-        """The policy that decides, for one that only passes events on."""
-        return self
-
-    @property
     def rests(self) -> bool:
         """Whether no contribution waits for its update, so that another policy may take over."""
         return False

@@ -1,8 +1,8 @@
 """The worker's half of the session protocol, without I/O: what it may send, and what it must send again.
 
 Rules of this package: standard library, `psworker.errors`, `pswire.protocol` and `psserver.records` only; no clock, no
-thread, no protobuf. A real worker's session stream (`psworker.control`), the simulated worker (`pslab.simulator`) and
-the schedules of `ps-lab verify-policy` (`pslab.verify`) drive it.
+thread, no protobuf. A real worker's session stream (`psworker.control`) and the simulated worker (`pslab.simulator`)
+drive it.
 
     legal       the inputs that are legal in each state
     client      the state machine

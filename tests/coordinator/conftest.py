@@ -18,7 +18,10 @@ def copies_know_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     def compared(self: CoordinatorHarness, outputs: list[Output]) -> list[Output]:
         given = take(self, outputs)
         count = taken[id(self)] = taken.get(id(self), 0) + 1
-        due = count <= EACH or count % (EVERY if count <= MANY else MANY) == 0
+        # Schedules have copies that take over.
+        due = type(self) is CoordinatorHarness and (
+            count <= EACH or count % (EVERY if count <= MANY else MANY) == 0
+        )
         if isinstance(self.policy, str) and due:
             assert not differs(self.coordinator, self.built(self.policy, self.knobs))
         return given

@@ -1,14 +1,11 @@
-"""Policies with knobs that schedules try, and the second opinion of `ps-lab check` on their logs."""
+"""Policies with knobs that schedules try."""
 
-import io
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from pslab.check.checker import CheckResult, check_log
-from pslab.runs.log import read_log
-from pslab.verify.schedule import ChoiceSource, Schedule
-from psserver.coordinator import Record
+from pslab.verify.guarded import Case
+from pslab.verify.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -20,9 +17,18 @@ class Setting:
     def __str__(self) -> str:
         return " ".join([self.policy, *(f"{k}={v}" for k, v in self.knobs.items()), f"n={self.workers}"])
 
-    def play(self, dice: ChoiceSource, steps: int, *, eager: bool = False, phases: int = 1) -> Schedule:
-        schedule = Schedule(self.policy, self.knobs, dice, workers=self.workers, eager=eager, phases=phases)
-        schedule.run(steps)
+    @property
+    def case(self) -> Case:
+        return Case(self.policy, self.knobs, self.workers)
+
+    def play(self, seed: int, acts: int, **more: Any) -> Schedule:
+        """Play a schedule to its end; a failure names the setting and the seed."""
+        schedule = Schedule(self.case, seed, **more)
+        try:
+            schedule.run(acts)
+        except BaseException as error:
+            error.add_note(f"{self}, seed {seed}")
+            raise
         return schedule
 
 
@@ -55,12 +61,3 @@ SETTINGS = {
     ),
 }
 ALL = [setting for group in SETTINGS.values() for setting in group]
-
-
-def checked(log: Iterable[Record]) -> CheckResult:
-    lines = (json.dumps({"i": r.index, "t": round(r.t, 6), **r.entry.to_json()}) + "\n" for r in log)
-    return check_log(read_log(io.StringIO("".join(lines))))
-
-
-def second_opinion(schedule: Schedule) -> list[str]:
-    return [str(violation) for violation in checked(schedule.log).violations]

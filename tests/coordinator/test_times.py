@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from pslab.verify.schedule import Schedule, Seeded
 from psserver.coordinator import Coordinator, Input, JobTerms, Output, Record, inputs
 from psserver.decisions.entries import Commit
 from psserver.policies import build
 from pswire import protocol
 from pswire.protocol import UNTOLD, Times
+from tests.coordinator.settings import Setting
 from tests.promises import promise
 
 
@@ -48,9 +48,8 @@ def test_a_commit_that_is_repeated_with_other_times_changes_nothing() -> None:
 
 
 def logged(policy: str, knobs: dict[str, object], seed: int) -> list[dict[str, Any]]:
-    schedule = Schedule(policy, knobs, Seeded(seed), workers=3)
-    schedule.run(60)
-    return [record.entry.to_json() for record in schedule.log]
+    schedule = Setting(policy, 3, knobs).play(seed, 60)
+    return [record.entry.to_json() for record in schedule.job.log]
 
 
 def tell_times(patch: pytest.MonkeyPatch, seed: int) -> None:

@@ -17,7 +17,6 @@ from pslab.experiment import Experiment
 from pslab.simulator import Folder, build
 from pslab.simulator.checkpoints import Saver
 from pslab.simulator.problems.problem import Floats, Gradient, NumpyTrainer, Parameters
-from pslab.verify.schedule import Schedule, Seeded
 from pslab.verify.trace_format import replay
 from psserver.coordinator import Record
 from psserver.optimizers import OptimizerError
@@ -146,21 +145,14 @@ def policies() -> dict[str, Value]:
 
 
 def rough() -> dict[str, Value]:
-    """Crashes, losses, late joins, work units, checkpoints; phases, by the schedules of `ps-lab verify-policy`."""
+    """Crashes, losses, late joins, work units, checkpoints."""
     found = {}
     for name in ("sync", "async", "bounded", "ssp", "k-sync", "softsync", "fedbuff"):
         found[name] = simulated({"name": name}, **ROUGH)
         found[f"{name}, work units"] = simulated({"name": name}, job={"epochs": 3}, simulation=UNITS, **ROUGH)
     for name in ("sync", "async"):
         found[f"{name}, checkpoints"] = simulated({"name": name}, run={"checkpoint_every": "20 versions"})
-        found[f"{name}, phases"] = [_schedule(name, seed) for seed in range(4)]
     return found
-
-
-def _schedule(policy: str, seed: int) -> Value:
-    schedule = Schedule(policy, {}, Seeded(seed), workers=3, phases=3)
-    schedule.run(300)
-    return _logged(schedule.log)
 
 
 def _logged(records: Iterable[Record]) -> Value:

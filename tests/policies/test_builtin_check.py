@@ -8,7 +8,6 @@ from typing import Any, cast
 import pytest
 
 from pslab.check.known import KNOWN
-from pslab.verify.schedule import Seeded
 from psserver.policies import names
 from psserver.policies.parts.weights import FAMILIES
 from tests.coordinator.settings import Setting
@@ -28,12 +27,12 @@ def lively(policy: str, after: int = 0, **knobs: object) -> list[Record]:
 @cache
 def _lively(policy: str, after: int, knobs: str) -> str:
     for seed in range(1000):
-        schedule = Setting(policy, 4, json.loads(knobs)).play(Seeded(seed), 200)
+        schedule = Setting(policy, 4, json.loads(knobs)).play(seed, 200).job
         records = [{"i": r.index, "t": round(r.t, 6), **r.entry.to_json()} for r in schedule.log]
         stale = [p for r in records if r["kind"] == "apply" for p in r["parts"] if p["staleness"] > 1]
         void = [r for r in records if r["kind"] == "cancel" and r["reason"].startswith("version ")]
         void += [r for r in records if r["kind"] == "drop" and r["reason"] == "stale"]
-        if schedule.coordinator.state.version >= 4 and (stale or void):
+        if schedule.version >= 4 and (stale or void):
             assert verify(records).violations == ()
             if not after:
                 return json.dumps(records)
@@ -170,8 +169,8 @@ def test_a_planted_breach_is_found(policy: str, knobs: dict[str, Any], breach: B
 def rounds(policy: str, workers: int, **knobs: object) -> list[Record]:
     """The log of a random job under a barrier, with a good number of updates."""
     for seed in range(1000):
-        schedule = Setting(policy, workers, knobs).play(Seeded(seed), 200)
-        if schedule.coordinator.state.version >= 3:
+        schedule = Setting(policy, workers, knobs).play(seed, 200).job
+        if schedule.version >= 3:
             return [{"i": r.index, "t": round(r.t, 6), **r.entry.to_json()} for r in schedule.log]
     raise AssertionError(f"nothing happens under {policy} {knobs}")
 

@@ -5,14 +5,12 @@ where the other one ended, writes the same log. 10,000 schedules per policy in a
 """
 
 import random
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from pslab.verify.schedule import ChoiceSource, Schedule, Seeded
-from pslab.verify.time_limit import TimeLimitedPolicy
-from psserver.coordinator import Coordinator, Input, Output, Record
+from pslab.verify.guarded import Case, GuardedHarness
+from psserver.coordinator import Coordinator, Input, JobState, JobTerms, Output, Record
 from psserver.decisions import entries
 from psserver.policies import (
     Apply,
@@ -33,7 +31,7 @@ from psserver.policies import (
     microseconds,
 )
 from psserver.service.replicas.inputs import Noted, decode, encode
-from tests.coordinator.settings import Setting, second_opinion
+from tests.coordinator.settings import Setting
 from tests.policies.settings import SETTINGS
 from tests.promises import promise
 from tests.repetitions import repetitions, seeds
@@ -79,11 +77,13 @@ class Restless(Policy):
         return Waiting("its timer", timer=f"hold {worker}") if worker in self.held else None
 
 
-class Watched(TimeLimitedPolicy):
+class Watched(Policy):
     """A policy beside a twin of its timers, which knows what the policy hears and says, and who is there."""
 
     def __init__(self, policy: Policy) -> None:
-        super().__init__(policy)
+        self.policy = policy
+        self.name, self.knobs, self.ahead = policy.name, policy.knobs, policy.ahead
+        self.tensors, self.local_rule = policy.tensors, policy.local_rule
         # Tag -> when it is due; in the order of setting.
         self.due: dict[str, int] = {}
         self.present: set[str] = set()
@@ -91,6 +91,13 @@ class Watched(TimeLimitedPolicy):
         self.since: int | None = None
         # (tag, when it was due, when it fired)
         self.fired: list[tuple[str, int, int]] = []
+
+    def explain(self, worker: str) -> Waiting | None:
+        return self.policy.explain(worker)
+
+    @property
+    def rests(self) -> bool:
+        return self.policy.rests
 
     def step(self, event: Event) -> list[Decision]:
         t = microseconds(event.t)
@@ -102,7 +109,7 @@ class Watched(TimeLimitedPolicy):
             self.fired.append((event.tag, self.due.pop(event.tag), t))
         else:
             assert not late, f"{event} before the timers {late}"
-        decisions = super().step(event)
+        decisions = self.policy.step(event)
         for decision in decisions:
             if isinstance(decision, SetTimer | ClearTimer):
                 self.due.pop(decision.tag, None)
@@ -149,28 +156,23 @@ class Copied(Coordinator):
         return outputs
 
 
-class Succeeded(Schedule):
-    """A schedule whose coordinator dies now and then: a copy that was given its inputs goes on with the job."""
+class Succeeded(GuardedHarness):
+    """A job whose coordinator dies now and then: a copy that was given its inputs goes on."""
 
     coordinator: Copied
 
-    def __init__(self, policy: str, knobs: Mapping[str, object], choices: ChoiceSource, workers: int) -> None:
-        self.takeovers = 0
-        self.named = policy, knobs, workers
-        super().__init__(policy, knobs, choices, workers=workers)
-        for client in self.clients.values():
-            client.batches *= 4
+    def __init__(self, case: Case) -> None:
+        self.takeovers, self.case = 0, case
+        super().__init__(case)
 
-    def servers_change(self, servers: int) -> None:
-        """A copy takes over. No checkpoint: it would begin other inputs."""
-        if self.coordinator.state.stopped is None:
-            self.succeed(self.copy())
+    def _new(self, state: JobState | None = None) -> Copied:
+        terms = JobTerms("j", workers=self.workers, **self.case.terms)
+        return Copied(terms, Watched(build(self.case.policy, self.case.knobs, self.workers)))
 
     def copy(self) -> Copied:
         """Return a coordinator that was given all inputs so far, in messages between servers."""
         noted, _ = decode(encode(self.coordinator.notes, 0.0))
-        copy = Copied(self.coordinator.terms, Watched(build(*self.named)))
-        outputs = list[Output]()
+        copy, outputs = self._new(), list[Output]()
         for each in noted:
             assert isinstance(each, tuple)
             outputs += copy.take(each[1], each[0])
@@ -178,18 +180,17 @@ class Succeeded(Schedule):
         assert repr([output for output in outputs if isinstance(output, Record)]) == repr(self.log)
         return copy
 
-    def succeed(self, copy: Copied) -> None:
-        """Have a copy go on; all connections are gone."""
+    def copy_takes_over(self) -> None:
         self.takeovers += 1
-        self.coordinator = copy
-        for client in self.clients.values():
-            self.cut(client)
+        self.coordinator = self.copy()
 
+    def servers_restart(self, servers: int = 0) -> list[Output]:
+        """A copy takes over: a checkpoint would begin other inputs."""
+        self.copy_takes_over()
+        return []
 
-@pytest.fixture(autouse=True)
-def _watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pslab.verify.schedule.TimeLimitedPolicy", Watched)
-    monkeypatch.setattr("pslab.verify.schedule.Coordinator", Copied)
+    def _can_be_saved(self) -> bool:
+        return True
 
 
 GROUPS = {
@@ -205,22 +206,15 @@ def test_random_schedules_with_takeovers(policy: str) -> None:
     group, fired, takeovers = GROUPS[policy], 0, 0
     for seed in seeds(20, soak=10_000, fast=10):
         setting = group[seed % len(group)]
-        try:
-            schedule = Succeeded(setting.policy, setting.knobs, Seeded(seed), setting.workers)
-            schedule.run(100 + seed % 200)
-            watched = schedule.copy().policy
-        except BaseException as error:
-            error.add_note(f"{setting}, seed {seed}")
-            raise
+        job = Succeeded(setting.case)
+        setting.play(seed, 100 + seed % 200, job=job, batches=20)
         logged = [
             (record.entry.tag, record.entry.at, microseconds(record.t))
-            for record in schedule.log
+            for record in job.log
             if isinstance(record.entry, entries.Timer)
         ]
-        assert logged == watched.fired, f"{setting}, seed {seed}"
-        if seed % 10 < len(group):
-            assert second_opinion(schedule) == [], f"{setting}, seed {seed}"
+        assert logged == job.copy().policy.fired, f"{setting}, seed {seed}"
         fired += len(logged)
-        takeovers += schedule.takeovers
+        takeovers += job.takeovers
     print(f"{policy}: {fired} timers fired, {takeovers} takeovers")
     assert fired > repetitions(20, soak=10_000, fast=10) and takeovers > repetitions(20, soak=10_000, fast=10)

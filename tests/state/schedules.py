@@ -12,11 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pslab.verify.clients import Client
-from pslab.verify.guarded import StagedShard
-from pslab.verify.schedule import Schedule, Seeded
-from pslab.verify.time_limit import TimeLimitedPolicy
-from psserver.coordinator import Coordinator, JobState
+from pslab.verify.guarded import GuardedHarness, StagedShard
 from psserver.decisions import entries
 from psserver.optimizers import OptimizerError
 from psserver.optimizers import build as build_optimizer
@@ -159,44 +155,29 @@ class SavedServers(StagedShard):
         return {name: values.tobytes() for name, values in state.arrays.items() if name.startswith(kinds)}
 
 
-class Restarted(Schedule):
-    """Servers and coordinator are saved and restored after a scene now and then."""
+class Restarted(GuardedHarness):
+    """Servers and coordinator are saved and restored between two acts now and then."""
+
+    servers: SavedServers
 
     def __init__(self, setting: Setting, seed: int, servers: SavedServers, *, chance: float, resize: bool):
-        dice = random.Random(f"{setting} {seed}")
-        super().__init__(
-            setting.policy, setting.knobs, Seeded(seed), workers=setting.workers, eager=dice.random() < 0.5
-        )
-        self.setting, self.servers, self.stores = setting, servers, servers
-        self._chance, self._resize, self._restarts_dice = chance, resize, dice
-        self.restarts = 0
-        for client in self.clients.values():
-            client.batches += 4
+        self.setting, self._chance, self._resize = setting, chance, resize
+        self._dice, self.restarts = random.Random(f"{setting} {seed}"), 0
+        super().__init__(setting.case)
+        # It has executed nothing but the job's first entry, which is no order.
+        self.servers = servers
 
-    def scene(self, client: Client, chance: int) -> None:
-        super().scene(client, chance)
-        self._perhaps()
-
-    def settle(self, client: Client) -> None:
-        super().settle(client)
-        self._perhaps()
-
-    def _perhaps(self) -> None:
-        if self._restarts_dice.random() < self._chance:
+    def plays(self, line: str) -> bool:
+        could = super().plays(line)
+        if self._dice.random() < self._chance:
             self.restarts += 1
-            self.restart()
+            self._restart()
+        return could
 
-    def restart(self) -> None:
-        setting = self.setting
-        state = JobState.read(json.loads(json.dumps(self.coordinator.saved(), allow_nan=False)))
-        self.policy = TimeLimitedPolicy(build(setting.policy, setting.knobs, setting.workers))
-        self.coordinator = Coordinator(self.coordinator.terms, self.policy, given=state)
-        servers = self._restarts_dice.randint(1, 3) if self._resize else self.stores.servers
-        self.stores.restart(tuple(self.coordinator.state.folded), servers)
-
-    def lines(self) -> list[str]:
-        """The decision log."""
-        return [json.dumps({"i": r.index, "t": r.t, **r.entry.to_json()}) for r in self.log]
+    def _restart(self) -> None:
+        self.copy_takes_over()
+        servers = self._dice.randint(1, 3) if self._resize else self.servers.servers
+        self.servers.restart(tuple(self.coordinator.state.folded), servers)
 
 
 @dataclass
@@ -247,12 +228,12 @@ def play(setting: Setting, seed: int, report: Report) -> None:
             alone = Restarted(setting, seed, stores(), chance=0.0, resize=False)
         except OptimizerError:
             continue  # velocities per worker and an aggregator do not go together
-        restarted = Restarted(setting, seed, stores(), chance=0.15, resize=resize)
-        alone.run(30 + seed % 40)
-        restarted.run(30 + seed % 40)
+        restarted = Restarted(setting, seed, stores(), chance=0.1, resize=resize)
+        for job in (alone, restarted):
+            setting.play(seed, 30 + seed % 40, job=job, batches=9, ahead=seed % 2 == 1)
         assert restarted.lines() == alone.lines()
         assert restarted.coordinator.saved() == alone.coordinator.saved()
-        assert restarted.stores.whole() == alone.stores.whole()
+        assert restarted.servers.whole() == alone.servers.whole()
         name = str(optimizer["name"])
         report.schedules[setting.policy] += 1
         report.optimizers[name] += 1
@@ -260,8 +241,8 @@ def play(setting: Setting, seed: int, report: Report) -> None:
         report.restarts += restarted.restarts
         report.resized += resize
         report.entries += len(alone.log)
-        report.versions += alone.coordinator.state.version
-        report.kinds |= {record.entry.kind for record in alone.log}
+        report.versions += alone.version
+        report.kinds |= set(alone.kinds)
         return
 
 
@@ -273,10 +254,5 @@ def run(schedules: int, seed: int = 0) -> Report:
         by_policy.setdefault(setting.policy, []).append(setting)
     for settings in by_policy.values():
         for number in range(seed, seed + schedules):
-            setting = settings[number % len(settings)]
-            try:
-                play(setting, number, report)
-            except Exception as error:
-                error.add_note(f"{setting}, seed {number}")
-                raise
+            play(settings[number % len(settings)], number, report)
     return report
