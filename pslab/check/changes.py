@@ -1,10 +1,5 @@
-"""Checks of changes of the policy: when they take effect and have settled; each decision of a controller follows from
-its inputs by the rule that the log's first entry names.
+"""Checks of changes of the policy: when they take effect and have settled, and who decides them."""
 
-Formulas are repeated here on purpose, as in `pslab.check.known`.
-"""
-
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,11 +7,6 @@ from pslab.check.log_check import LogCheck
 from pslab.runs.fold import COMMITTED, OPEN, LogState
 from pslab.runs.log import Line
 from psserver.decisions import entries as e
-
-# A knob moves if the wanted value is at least so far from the present one, or at a limit.
-LEAST, SHARE = 0.6, 0.2
-# The greatest noise scale that inputs state.
-MOST_NOISE = 1e9
 
 
 class ChangesCheck(LogCheck):
@@ -64,15 +54,13 @@ class ChangesCheck(LogCheck):
 
 
 class Controllers(LogCheck):
-    """A controller changes one knob, as its rule says, at most once in its number of updates, and never after a person
-    has changed the policy."""
+    """Only the job's controller changes its knob by itself, after at least its number of updates, and never after a
+    person has changed the policy."""
 
     name = "controller"
 
     def __init__(self) -> None:
         self._adapt: Mapping[str, Any] = {}
-        self._policy: Mapping[str, Any] = {}
-        self._workers = 1
         # The version of its newest decision, and who has changed the policy besides.
         self._decided = 0
         self._person = ""
@@ -80,7 +68,7 @@ class Controllers(LogCheck):
     def see(self, entry: Line, state: LogState) -> Iterator[str]:
         match entry.fact:
             case e.Job() as job:
-                self._adapt, self._policy, self._workers = job.adapt or {}, job.policy, job.workers
+                self._adapt = job.adapt or {}
             case e.Policy() as change if change.inputs is None:
                 self._person = change.by
             case e.Policy() as change:
@@ -96,44 +84,9 @@ class Controllers(LogCheck):
             yield f"{change.by} changes the policy after {self._person} has"
         if (passed := change.version - self._decided) < int(adapt.get("every", 20)):
             yield f"{change.by} changes the policy {passed} updates after its last decision"
-        try:
-            yield from self._follows(change)
-        except (ValueError, TypeError, ArithmeticError, KeyError, AttributeError) as error:
-            yield f"version {change.version}: {change.by} gives inputs that cannot be read: {error!r}"
-
-    def _follows(self, change: e.Policy) -> Iterator[str]:
-        former, policy, at = change.former, change.policy, f"version {change.version}: {change.by}"
-        knob = "aggregate"
-        others = {key for key in former.keys() | policy.keys() if former.get(key) != policy.get(key)} - {knob}
+        former, policy = change.former, change.policy
+        others = {key for key in former.keys() | policy.keys() if former.get(key) != policy.get(key)} - {
+            "aggregate"
+        }
         if others:
-            yield f"{at} changes {', '.join(sorted(others))}; it sets {knob}"
-        wanted, low, high = self._wanted(change.inputs or {})
-        if not math.isclose(wanted, float((change.inputs or {})["wanted"]), rel_tol=1e-9, abs_tol=1e-9):
-            yield f"{at} wants {(change.inputs or {})['wanted']}; its inputs say {wanted:.6g}"
-        value, present = min(max(wanted, low), high), int(former[knob])
-        if low < value < high and abs(value - present) < max(LEAST, SHARE * present):
-            yield f"{at} moves {knob} from {present}, which is near {value:.6g}"
-        expected = math.floor(value + 0.5)
-        if policy[knob] != expected:
-            yield f"{at} sets {knob} to {policy[knob]}; expected {expected}"
-        powers = {"keep": 0.0, "sqrt": 0.5, "linear": 1.0}
-        began = int(self._policy[knob])
-        rate = (policy[knob] / began) ** powers[self._adapt.get("rate", "keep")]
-        if not math.isclose(1.0 if change.rate is None else change.rate, rate, rel_tol=1e-9):
-            yield f"{at} sets the rate to {change.rate} times the job's; expected {rate:.6g}"
-
-    def _wanted(self, inputs: Mapping[str, Any]) -> tuple[float, int, int]:
-        """Return the value that the inputs lead to, and the limits of the knob."""
-        adapt, workers = self._adapt, self._workers
-        if adapt["name"] == "adasync":
-            began = int(self._policy["aggregate"])
-            above, now = inputs["first"] - adapt.get("floor", 0.0), inputs["loss"] - adapt.get("floor", 0.0)
-            wanted = float(workers)
-            if now > 0 and above > 0 and began < workers:
-                # The root of K^2 + right K - right P, in the form without cancellation.
-                right = began**2 / (workers - began) * above / now
-                wanted = right * workers / (right / 2 + math.sqrt(right * right / 4 + right * workers))
-            return wanted, int(adapt.get("least", 1)), int(adapt.get("most", 0)) or workers
-        variance, square = inputs["variance"], inputs["square"]
-        scale = MOST_NOISE if square <= 0 else min(max(variance, 0.0) / square, MOST_NOISE)
-        return scale, max(2, int(adapt.get("least", 1))), int(adapt.get("most", 0)) or workers
+            yield f"{change.by} changes {', '.join(sorted(others))}; it sets aggregate"

@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from pslab.check.changes import ChangesCheck, Controllers
 from pslab.check.conservation import Conservation, ConservationCounter
-from pslab.check.known import PolicyGuarantee
+from pslab.check.guarantee import PolicyGuarantee
 from pslab.check.log_check import LogCheck, Violation
 from pslab.check.members import Members, Rates, WorkersTimes
 from pslab.check.ordering import Clock, Frame, Indices, Resumptions, TimersCheck

@@ -13,7 +13,7 @@ from psserver.decisions import entries
 from psserver.optimizers import build
 from psserver.policies import build as build_policy
 from psserver.records import StateError
-from tests.lab.logs import changed, inserted, verify, without
+from tests.lab.logs import changed, inserted, verify
 from tests.promises import promise
 from tests.sentences import Recorder
 
@@ -105,9 +105,7 @@ def test_a_saved_job_goes_on_with_the_rate(sentences: Recorder) -> None:
 def test_the_check_holds_updates_and_factors_to_the_rates() -> None:
     assert verify(records(trained())).ok
     for edit, words in (
-        (without("rate"), "has lr_scale 0.5, the policy gives 1.0"),
         (changed("rate", 1, scale=1.5), "0.2 / 0.1"),
-        (changed("apply", 3, lr_scale=1.0), "with the rate that was set (factor 2.0)"),
         (
             inserted("apply", 3, kind="rate", worker="w0", learning_rate=0.2, scale=2.0),
             "without a commit right before",

@@ -48,16 +48,18 @@ def moved(kind: str, behind: str, nth: int = 0, **fields: object) -> Edit:
     return move
 
 
-def other_weight(records: list[Record]) -> None:
-    """The new policy weighs at once: the first update under it has other factors."""
+def dropped(records: list[Record]) -> None:
+    """The new policy drops at once what it would have to apply: a contribution of its first update."""
     begin = records.index(find(records, "policy"))
     end = next(n for n in range(begin, len(records)) if records[n]["kind"] == "apply")
-    for part in records[end]["parts"]:
-        part["factor"] /= 2
-        part["weight"] /= 2
-    for fold in records[begin:end]:
-        if fold["kind"] == "fold":
-            fold["factor"] /= 2
+    part = records[end]["parts"][-1]
+    drop = {
+        "kind": "drop",
+        **{key: part[key] for key in ("worker", "ticket", "staleness")},
+        "reason": "too few",
+    }
+    records.insert(end, drop)
+    renumber(records)
 
 
 def other_knob(records: list[Record]) -> None:
@@ -74,7 +76,7 @@ PLANTED: list[tuple[Edit, str]] = [
     (moved("settled", "policy", version=4), CHANGES),
     (without("settled"), CHANGES),
     (repeated("settled"), CHANGES),
-    (other_weight, "policy guarantee"),
+    (dropped, "policy guarantee"),
     (other_knob, "policy guarantee"),
 ]
 

@@ -512,14 +512,14 @@ FAULTS: Final = (
     ),
     Fault(
         "a guarantee is checked in full before the policy has settled",
-        "if «not self._unsettled or isinstance(check, AT_ONCE)»: yield from found",
+        "case e.Apply() as update if «not self._unsettled»",
         "True",
         ("coordinator/test_policy_changes.py",),
     ),
     Fault(
         "the check holds a new policy to nothing at once",
-        "AT_ONCE = «(Weighing, Cancelling, Lead)»",
-        "()",
+        "e.Drop(worker, ticket, staleness, reason) if «reason not in ALWAYS»",
+        "not self._unsettled and reason not in ALWAYS",
         ("lab/test_check_changes.py",),
     ),
     Fault(

@@ -69,7 +69,8 @@ class Sync(PolicySpec):
         )
 
     def facts(self, workers: int) -> Facts:
-        return Facts(distinct=True, max_staleness=0, limit="0", by_samples=self.weight == "samples")
+        by_samples, cancels = self.weight == "samples", self.backup > 0
+        return Facts(distinct=True, max_staleness=0, limit="0", cancels=cancels, by_samples=by_samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,12 @@ class KSync(PolicySpec):
 
     def facts(self, workers: int) -> Facts:
         return Facts(
-            size=self.aggregate, distinct=True, max_staleness=0, limit="0", drops=self.late == "drop"
+            size=self.aggregate,
+            distinct=True,
+            max_staleness=0,
+            limit="0",
+            drops=self.late == "drop",
+            cancels=self.late == "cancel",
         )
 
 
@@ -142,7 +148,7 @@ class KBatchSync(PolicySpec):
         return Composition(Immediate(), Count(self.aggregate), DropStale(0), cancel=CancelStale())
 
     def facts(self, workers: int) -> Facts:
-        return Facts(size=self.aggregate, max_staleness=0, limit="0")
+        return Facts(size=self.aggregate, max_staleness=0, limit="0", cancels=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ class DeadlineSync(PolicySpec):
         )
 
     def facts(self, workers: int) -> Facts:
-        return Facts(distinct=True, max_staleness=0, limit="0")
+        return Facts(distinct=True, max_staleness=0, limit="0", cancels=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Dbw(PolicySpec):
         return Composition(WaitForUpdate(), GainPerTime(self.noise), DropStale(0), cancel=CancelStale())
 
     def facts(self, workers: int) -> Facts:
-        return Facts(distinct=True, max_staleness=0, limit="0")
+        return Facts(distinct=True, max_staleness=0, limit="0", cancels=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,4 +124,4 @@ class FedBuffTimeout(FedBuff):
         return replace(FedBuff.compose(self, workers), deadline=limits)
 
     def facts(self, workers: int) -> Facts:
-        return Facts(size=self.aggregate)
+        return Facts(size=self.aggregate, waits=False)

@@ -27,13 +27,15 @@ class Cost:
 class Facts:
     """The promises that a policy with given knobs makes of every update, in numbers.
 
-    `ps-lab verify-policy` checks the policy's decisions against them, and the theory of `ps-lab compare` uses them.
+    `ps-lab check` and `verify-policy` hold the policy's decisions to them, and the laws of `ps-lab predict` use them.
 
     `size`: most contributions of an update; None: no limit.
+    `waits`: an update has fewer than `size` only when no other worker could add one.
     `fewest`: least contributions of an update; fewer are dropped as "too few".
     `distinct`: the contributions of an update are of different workers.
     `max_staleness`: of an applied contribution, in versions; None: no bound. `limit`: the same in terms of knobs.
     `drops`: a contribution beyond `max_staleness` is dropped as "stale"; if False, nothing is dropped as "stale".
+    `cancels`: an update may cancel tickets that were granted before it; if False, each is applied or dropped.
     `max_lead`: clocks between a worker that is granted a ticket and the slowest; None: no bound.
     `free`: workers without an open ticket when an update is made, where that is always the same number, every
     update has `size` contributions, and nothing is dropped. Then mean staleness is (workers - free) / size
@@ -43,11 +45,13 @@ class Facts:
     """
 
     size: int | None = None
+    waits: bool = True
     fewest: int = 1
     distinct: bool = False
     max_staleness: int | None = None
     limit: str = ""
     drops: bool = False
+    cancels: bool = False
     max_lead: int | None = None
     free: int | None = None
     batches: int = 1

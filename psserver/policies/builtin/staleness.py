@@ -144,7 +144,8 @@ class Ringmaster(PolicySpec):
         return Composition(Immediate(), Count(1), DropStale(self.threshold - 1), cancel=cancel)
 
     def facts(self, workers: int) -> Facts:
-        return Facts(size=1, max_staleness=self.threshold - 1, limit="threshold - 1", drops=not self.stops)
+        bound, stops = self.threshold - 1, self.stops
+        return Facts(size=1, max_staleness=bound, limit="threshold - 1", drops=not stops, cancels=stops)
 
 
 @dataclass(frozen=True, slots=True)
