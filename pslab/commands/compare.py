@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pslab.commands.failure import EPILOG, console, failures, say_unfinished
 from pslab.compare.charts import PLOTS, check_target, write_picture
-from pslab.compare.group_table import columns_for, compare_json, compare_table
+from pslab.compare.group_table import COLUMNS, columns_for, compare_json, compare_table, measured_in
 from pslab.compare.groups import MEASURES, Goals, RunGroup, best_of_each, goal_of, grouped
 from pslab.display.progress import print_json
 from pslab.display.tables import tables_view
@@ -147,7 +147,11 @@ def _print_tables(groups: Sequence[RunGroup], how: CompareOptions) -> None:
     screen = console()
     if not screen.is_terminal:
         screen = Console(highlight=False, width=WIDE)
-    table, left_out = compare_table(groups, columns_for(how.goals, how.columns), screen)
+    columns = columns_for(how.goals, how.columns)
+    if not how.columns:
+        # What no run has measured is left out, but for goals.
+        columns = [each for each in columns if each not in COLUMNS or measured_in(groups, each)]
+    table, left_out = compare_table(groups, columns, screen)
     screen.print(table, soft_wrap=False)
     if left_out:
         click.echo(f"no room for: {', '.join(left_out)} (--columns chooses, --json has all)")

@@ -59,6 +59,11 @@ def columns_for(goals: Goals, chosen: Sequence[str] = ()) -> list[Column]:
     return [known[name] for name in chosen]
 
 
+def measured_in(groups: Sequence[RunGroup], column: Column) -> bool:
+    """Return True if some run of the groups has the measure."""
+    return any(group.spread(column.measure).count for group in groups)
+
+
 def compare_table(
     groups: Sequence[RunGroup], columns: Sequence[Column], screen: Console
 ) -> tuple[Table, list[str]]:

@@ -98,6 +98,9 @@ def test_json_has_no_nan(tmp_path: Path) -> None:
     said = ps_lab("compare", run.path, "--json")
     assert "NaN" not in said.out
     assert said.lines[0]["groups"][0]["measures"]["accuracy"] == {"mean": None, "deviation": None, "count": 0}
+    # The table leaves out what nobody has measured.
+    table = ps_lab("compare", run.path).out
+    assert "versions" in table and "loss" not in table and "accuracy" not in table
 
 
 def test_the_command(tmp_path: Path) -> None:
