@@ -13,7 +13,6 @@ from pswire.model.tables import TableSpec
 from pswire.nearest import did_you_mean
 from psworker.connection import Connection, Hosts, Where
 from psworker.errors import Refused
-from psworker.function import function_of
 from psworker.link import Link
 from psworker.local import PLAIN
 from psworker.session import Session
@@ -38,7 +37,6 @@ def connect(
     work: WorkUnits | None = None,
     epochs: int = 1,
     computes: str = "",
-    function: str = "",
     tables: Sequence[TableSpec] = (),
     **where: Unpack[Where],
 ) -> Session:
@@ -63,8 +61,6 @@ def connect(
     workers of a job give the same.
     `computes`: what this worker computes with ("torch on cuda:0", at most 128 characters), for log, status and
     dashboard.
-    `function`: what decides the model's function beside its variables (`psworker.function.function_of`); of a Keras
-    model it is found. Workers whose layers, vocabularies or constants differ are refused.
     `tables`: sparse tables beside the variables; all workers name the same. Their rows come into being on the servers,
     when a gradient for them is applied.
 
@@ -80,7 +76,6 @@ def connect(
         connection,
         specs,
         local_rules=local_rules,
-        function=function or ("" if connection.own is not None else _compared(variables)),
         prefetch=prefetch,
         optimizer=optimizer,
         work=work,
@@ -145,11 +140,6 @@ def specified(variables: Variables, state: Collection[str] | None) -> list[tuple
         (VariableSpec(name, a.shape, str(a.dtype), "trainable" if name in trained else "state"), a)
         for name, a in arrays.items()
     ]
-
-
-def _compared(variables: Variables) -> str:
-    """Return the function of a model; arrays have none."""
-    return function_of(variables) if hasattr(variables, "trainable_weights") else ""
 
 
 def _no_state_beside(state: Collection[str] | None, what: str) -> None:

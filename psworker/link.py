@@ -54,7 +54,6 @@ class Link:
         epochs: int = 1,
         phase: Phase = FIRST,
         computes: str = "",
-        function: str = "",
         tables: Sequence[TableSpec] = (),
     ) -> None:
         """`psworker.connect` opens links, and describes the parameters. With replicas a link follows the server that
@@ -90,7 +89,6 @@ class Link:
             epochs,
             phase,
             computes,
-            function,
         )
         try:
             stream = self._stream = SessionStream(

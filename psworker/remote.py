@@ -17,7 +17,6 @@ from psworker.backends import Model, computes, cut, log_backend, payloads
 from psworker.connecting import open_link
 from psworker.connection import Connection, Hosts, Where
 from psworker.errors import JobOver, Unsupported
-from psworker.function import function_of
 from psworker.link import Link
 from psworker.session import Session
 from psworker.turn import Turn, Turns
@@ -40,7 +39,6 @@ class Remote:
         rate: Callable[[int], float | None],
         hosts: Hosts = None,
         *,
-        compared: Any = None,
         follows: bool = True,
         **where: Unpack[Where],
     ) -> None:
@@ -48,8 +46,8 @@ class Remote:
 
         `optimizer`: returns the [optimizer] for a number of servers. `rate`: returns the learning rate of the update
         from a version on, or None if the servers know it; worker 0 sets it for all. `hosts` and `where`: as in
-        `psworker.connect`. `compared`: what is compared with the other workers' models, by default `model`. `follows`:
-        load the job's first version now, which is the same on all workers; the end of the process then closes this.
+        `psworker.connect`. `follows`: load the job's first version now, which is the same on all workers; the end of
+        the process then closes this.
 
         Raises what `psworker.connect` raises.
         """
@@ -60,7 +58,6 @@ class Remote:
             list(zip(model.specs, model.values(), strict=True)),
             optimizer=self.config,
             computes=computes(model.backend, model.device),
-            function="" if connection.own is not None else function_of(compared or model),
         )
         log_backend(self.link.info.worker, model)
         self._model, self._rate_of = model, rate

@@ -1,6 +1,5 @@
 """The changes of a job's state that write log entries, and the outputs of the present input."""
 
-from psserver.coordinator.functions import Function
 from psserver.coordinator.outputs import Declined, Joined, Output, Record, Send
 from psserver.coordinator.roster import Member
 from psserver.coordinator.state import JobState
@@ -197,8 +196,6 @@ class Ledger:
         """End the phase, because all members are done and some stay for another; notify each of them."""
         self.job.resting = self.job.undeclared = True
         self.job.phase_ended = reason
-        # A further fit may compile another loss.
-        self.job.function = Function()
         self.job.started = False
         self.job.phase += 1
         for tally in self.job.roster.tallies.values():

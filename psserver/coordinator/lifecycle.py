@@ -1,7 +1,6 @@
 """The phases of a job: initialisation, start, end of the work."""
 
 from psserver.coordinator.driver import PolicyDriver
-from psserver.coordinator.functions import digest
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.roster import Member, named
 from psserver.coordinator.tickets import Ticket
@@ -38,8 +37,7 @@ class Lifecycle:
         ledger, proposal = self._ledger, self._job.proposal
         self._job.initialised = True
         member.enter("joined", now)
-        model = entries.Model(proposal.variables, proposal.optimizer, digest(self._job.function))
-        ledger.record(model, now)
+        ledger.record(entries.Model(proposal.variables, proposal.optimizer), now)
         ledger.record(entries.Install(member.worker, ticket.number), now)
         ledger.settle(ticket, "install", protocol.Disposition(ticket.number, "applied", version=0))
         self.start_when_complete(now)

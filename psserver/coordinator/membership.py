@@ -1,7 +1,6 @@
 """Membership: joins, connections and departures."""
 
 from psserver.coordinator.driver import PolicyDriver
-from psserver.coordinator.functions import Function, difference, readable, same
 from psserver.coordinator.inputs import JoinAsked
 from psserver.coordinator.ledger import Ledger
 from psserver.coordinator.lifecycle import Lifecycle
@@ -57,14 +56,12 @@ class Membership:
                 f"task index {rank} belongs to worker {holder.worker!r}; {worker!r} needs another one "
                 f"(the lowest free is {roster.free_rank()})"
             )
-        agreed = self._agreed(worker, asked.function)
         if known is not None:
             if session in roster.tally(worker).sessions:
                 raise _NotNowError(f"a newer session joined as {worker!r} while this one was away")
             refusal = f"{asked.by or 'another process'} joined as {worker!r}"
             ledger.notify(known, protocol.Refusal(refusal, fatal=True))
             self.depart(known, "superseded by a newer incarnation", now, replaced=True)
-        job.function = agreed
         # After a rollback: a process that took part in the finished phase.
         rests = job.resting and session in roster.tally(worker).sessions
         member = self._admit(worker, session, rank, now, asked.remembers, asked.computes)
@@ -75,17 +72,6 @@ class Membership:
         if rests:
             member.enter("done", now)
         return member
-
-    def _agreed(self, worker: str, function: str) -> Function:
-        """Return the function that the job's models have with this worker's. Raises _NotNowError for another one."""
-        roster = self._job.roster
-        ours, theirs = self._job.function, Function(worker, function)
-        if not function or same(ours, theirs):
-            return ours
-        trained = any(tally.committed for tally in roster.tallies.values())
-        if not readable(ours.text) or not (trained or any(each.worker != worker for each in roster.here())):
-            return theirs
-        raise _NotNowError(difference(ours, theirs))
 
     def _check_limits(self, worker: str) -> None:
         """Raise _NotNowError for a name that is not allowed or beyond the limit."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from psserver.coordinator.changes import PolicyChanges
 from psserver.coordinator.finite import KeptBack
-from psserver.coordinator.functions import Function
 from psserver.coordinator.roster import Roster
 from psserver.coordinator.terms import Extent, JobTerms, Proposal, Stopped
 from psserver.coordinator.tickets import AHEAD, TicketTable
@@ -72,8 +71,6 @@ class JobState:
     phase: int = 0
     # The next phase's work units are not declared yet.
     undeclared: bool = False
-    # Of the models of the present phase.
-    function: Function = Function()
     stopped: Stopped | None = None
     # The worker that is asked to evaluate at the end, and the number of the stop's entry.
     evaluator: str | None = None

@@ -156,9 +156,6 @@ class Model(LogEntry):
 
     variables: str = about("fingerprint of the model's variables and tables on these servers")
     optimizer: Mapping[str, Any] = about("the optimizer's name and knobs")
-    function: str = about(
-        "digest of the layers, and of what they have learned, if workers tell of them", default=""
-    )
 
     def sentence(self) -> str:
         named = f", variables {self.variables[:12]}" if self.variables else ""

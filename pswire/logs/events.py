@@ -193,7 +193,6 @@ EVENTS: Final[dict[str, Event]] = {
     ),
     "contribution_void": Event(WORKER, (), "the coordinator cancelled the ticket meanwhile"),
     "batch_skipped": Event(WORKER, (), "its gradient is not finite"),
-    "function_undecided": Event(WORKER, (), "layers that cannot be compared with those of other workers"),
     "state_is_trained": Event(
         WORKER, (), "a variable that looks like state (a moving average) is trained as a weight"
     ),

@@ -59,10 +59,9 @@ class Registration:
         epochs: int = 1,
         phase: Phase = FIRST,
         computes: str = "",
-        function: str = "",
     ) -> None:
         """`optimizer`: the expected one, as JSON, or empty. `work`: the coordinator deals the data, for `epochs`
-        epochs. `computes`: framework and devices, for people. `function`: as of `psworker.function`."""
+        epochs. `computes`: framework and devices, for people."""
         self.session = secrets.token_hex(16)
         self._plan = plan
         self._wire = wire
@@ -74,7 +73,6 @@ class Registration:
         # By the newest answer: other servers at this address are not followed.
         self._job, self._begins_next, self._stays = phase.job, phase.begins_next, phase.stays
         self._computes = computes
-        self._function = function
 
     def join(self, used: int = 0) -> pb.JoinReply:
         """Join, or join again with the same name and part of the data.
@@ -98,7 +96,6 @@ class Registration:
             stays=self._stays,
             used=used,
             computes=self._computes,
-            function=self._function,
             process=token(),
             place=place(),
             tables=tables_to_json(self._plan.tables),

@@ -54,7 +54,6 @@ class RemoteOptimizer(Remote):
             lambda servers: translate(self.optimizer, trained, servers=servers),
             lambda version: _rate(self.optimizer),
             hosts,
-            compared=model,
             **where,
         )
         self._clips = worker_clips(self.optimizer, self.config)

@@ -38,7 +38,7 @@ def over() -> Iterator[Cluster]:
 @pytest.fixture(autouse=True)
 def trainer(monkeypatch: pytest.MonkeyPatch) -> None:
     found = SimpleNamespace(
-        specs=INITIAL, work=None, optimizer=None, backend="tensorflow", device="cpu:0", function=""
+        specs=INITIAL, work=None, optimizer=None, backend="tensorflow", device="cpu:0"
     )
     monkeypatch.setattr(running, "_trainer", lambda *_: found)
 

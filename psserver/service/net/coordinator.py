@@ -184,7 +184,6 @@ class CoordinatorRpc:
                 stays=request.stays,
                 used=request.used,
                 computes=request.computes,
-                function=request.function,
                 process=request.process,
                 place=request.place,
             )

@@ -24,7 +24,6 @@ from psworker.backends.keras.variables import KerasVariables, collect
 from psworker.backends.lookups import LookedUp, tables_of
 from psworker.engine import Grant
 from psworker.errors import SessionError
-from psworker.function import function_of
 from psworker.keras.converted import Converted
 from psworker.keras.embedding import read_rows
 from psworker.keras.fit.callbacks import Backups
@@ -161,8 +160,6 @@ class Steps:
         more: dict[str, Any] = {"tables": tables} if tables else {}
         if self.dealt is not None:
             more |= {"work": self.dealt.work, "epochs": self.dealt.epochs}
-        if not self.membership.alone:
-            more["function"] = function_of(model)
         link = self.membership.open(variables, self.optimizer, more, goes_on=self._goes_on)
         read_rows(model, link.lookup)
         if self._deals and link.info.phases_over and not self._goes_on:

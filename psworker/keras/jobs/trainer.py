@@ -33,7 +33,6 @@ from psworker.backends.keras.step import (
 )
 from psworker.backends.keras.variables import KerasModel, read, undone, warn_of_lost
 from psworker.backends.lookups import LookedUp, by_keys, remote_of, tables_of
-from psworker.function import function_of
 from psworker.job import Job
 from psworker.job.errors import JobError, blame
 from psworker.job.job import OptimizerState
@@ -149,11 +148,6 @@ class JobTrainer:
     def begin_with(self, path: Path) -> None:
         """Load the values in this file, before `specs` are asked for: see `initial.load`."""
         load(path, self._variables)
-
-    @property
-    def function(self) -> str:
-        """What decides the model's function beside its variables: see `psworker.function`."""
-        return function_of(self.model, self.job.loss)
 
     def clip_beside(self, optimizer: Mapping[str, object]) -> None:
         """Clip gradients only if servers with this [optimizer] do not. Before the first batch."""
