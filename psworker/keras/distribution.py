@@ -34,10 +34,9 @@ def distribute(
     cluster the end of `fit` is by default the end of this worker's part: it waits for the others, and the model then
     has the job's last version.
 
-    `sharding="units"`: every worker passes the same whole data to `fit`, arrays, a PyDataset or a tf.data.Dataset, and
-    the coordinator deals it: each batch counts once per epoch over all workers, also when workers join, leave, die and
-    differ in speed. "auto": each worker trains on every n-th sample or batch of the same whole data. "none", the
-    default: each worker trains on what its script passes; a warning says so where all pass the same.
+    `sharding="auto"`: every worker passes the same whole data to `fit`, arrays, a PyDataset or a tf.data.Dataset, and
+    trains on every n-th sample or batch of it. "none", the default: each worker trains on what its script passes; a
+    warning says so where all pass the same.
 
     `metrics="all"`: the logs and history of an epoch cover all workers, and worker 0 validates for all; therefore each
     waits at the end of its epoch for the others, under any policy. "own": nobody waits; each worker's logs are its own,
@@ -63,15 +62,13 @@ def distribute(
         raise FitError(
             "distribute() takes a compiled Keras model: call model.compile(optimizer=..., loss=...) before"
         )
-    if sharding not in ("none", "auto", "units"):
-        raise ValueError(f'sharding: expected "none", "auto" or "units", got {sharding!r}')
+    if sharding not in ("none", "auto"):
+        raise ValueError(f'sharding: expected "none" or "auto", got {sharding!r}')
     if metrics not in ("all", "own"):
         raise ValueError(f'metrics: expected "all" or "own", got {metrics!r}')
     connection = Connection.resolve(hosts, **where)
     alone = connection.own is not None
     _check_model(model, alone=alone)
-    if sharding == "units" and not alone and stay:
-        raise ValueError('sharding="units" is for one fit per job: expected stay=False')
     # An earlier `distribute` of this model.
     before = getattr(model.__dict__.get("fit"), "__self__", None)
     if isinstance(before, Distributed):
@@ -86,7 +83,6 @@ def distribute(
             membership,
             connection.wire_dtype,
             stay=alone if stay is None else stay,
-            deals=sharding == "units" and not alone,
             cuts=sharding == "auto" and not alone,
             shares=metrics == "all",
             converted=converted,

@@ -1,9 +1,6 @@
 """A script whose `fit` adds one to an element of its own in each batch.
 
-Arguments: sharding, batches of an epoch, epochs.
-
-With sharding "units" the batches are all workers', and element n is that of batch n; otherwise worker i has the
-elements from i * ROOM on.
+Arguments: batches of an epoch, epochs. Worker i has the elements from i * ROOM on.
 """
 
 import sys
@@ -50,13 +47,18 @@ class Pause(keras.callbacks.Callback):  # type: ignore[misc]
         threading.Event().wait(PAUSE)
 
 
-def main(sharding: str, batches: int, epochs: int) -> None:
+def main(batches: int, epochs: int) -> None:
     model = keras.Sequential([keras.Input(()), Elements()])
     model.compile(keras.optimizers.SGD(1.0), loss=lambda _, output: -keras.ops.mean(output))
-    job = psworker.keras.distribute(model, sharding=sharding)
-    first = 0 if sharding == "units" else job.session.rank * ROOM
-    model.fit(Batches(first, batches), epochs=epochs, verbose=0, shuffle=False, callbacks=[Pause()])
+    job = psworker.keras.distribute(model)
+    model.fit(
+        Batches(job.session.rank * ROOM, batches),
+        epochs=epochs,
+        verbose=0,
+        shuffle=False,
+        callbacks=[Pause()],
+    )
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(int(sys.argv[1]), int(sys.argv[2]))

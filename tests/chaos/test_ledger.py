@@ -1,5 +1,5 @@
 """A job in which every batch writes an element of its own, killed again and again: final weights say how often each
-batch counted, under every policy, in a loop of `psworker.train`, in `fit`, and in `fit` whose data is dealt. A campaign
+batch counted, under every policy, in a loop of `psworker.train`, and in `fit`. A campaign
 of many kills: scripts/soak ledger"""
 
 import json
@@ -24,7 +24,7 @@ from tests.repetitions import FIRST_SEED, SOAK, usually
 pytestmark = [pytest.mark.cluster, pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
 ROOM, LR = 200, 1.0
-# Of a worker; of dealt data, of all of them.
+# Of a worker.
 EPOCHS, STEPS = 2, 95 if SOAK else 60
 BATCHES, KILLS = EPOCHS * STEPS, 12 if SOAK else 2
 # To drop contributions, or to cancel tickets of which the commit is on its way, is their rule.
@@ -37,7 +37,7 @@ DROPPING = {
 WORKERS = {"trimmed-mean": 5, "krum": 5}
 # `fit` refuses policies whose workers do more than gradients.
 GRADIENTS = [name for name, spec in BUILTIN.items() if spec.__module__ != local_rules]
-LOOPS = {"train": list(BUILTIN), "fit": GRADIENTS, "dealt": GRADIENTS}
+LOOPS = {"train": list(BUILTIN), "fit": GRADIENTS}
 CASES = [(loop, policy) for loop, names in LOOPS.items() for policy in names]
 # Of `fit`, which does not go back in a process that lives.
 NOT_AGAIN = re.compile(
@@ -82,9 +82,8 @@ def killed(folder: Path, loop: str, policy: str) -> Killed:
         script = Path(__file__).with_name("fit_ledger.py")
         chosen |= {"optimizer.name": "from-job", "optimizer.learning_rate": 0, "job.script": str(script)}
         # In a process that lives `fit` does not go back behind the loss of a server.
-        chosen |= {"cluster.allow_missing": "true"} if loop == "fit" else {}
-        arguments = ["none" if loop == "fit" else "units", str(STEPS * (workers if loop == "dealt" else 1))]
-        arguments += [str(EPOCHS)]
+        chosen |= {"cluster.allow_missing": "true"}
+        arguments = [str(STEPS), str(EPOCHS)]
     overrides = [f"{key}={value}" for key, value in {"policy.name": policy, **chosen}.items()]
     overrides.append(f"job.arguments={json.dumps(arguments)}")
     seed = (FIRST_SEED + 11) % 2**31
@@ -107,32 +106,19 @@ def counted(of: Killed) -> np.ndarray:
     return np.concatenate(plan.scatter(arrays)) - np.concatenate(plan.scatter(first))
 
 
-def batch_of(of: Killed, commit: dict[str, Any], grants: dict[int, dict[str, Any]]) -> Batch:
-    """Which batch was committed; of dealt data, whoever has it."""
-    if of.loop != "dealt":
-        return commit["worker"], commit["batch"]
-    grant = grants[commit["ticket"]]
-    return "", grant["epoch"] * STEPS * len(of.workers) + grant["unit"]
-
-
 def element(of: Killed, batch: Batch) -> int:
     worker, number = batch
-    if of.loop == "dealt":
-        return number % (STEPS * len(of.workers))
     return int(worker[1:]) * ROOM + (number if of.loop == "train" else number % STEPS)
 
 
 def promised(of: Killed) -> tuple[np.ndarray, list[Batch], list[Batch]]:
     """What the log says was added; the batches that were committed, and those that were applied."""
-    grants: dict[int, dict[str, Any]] = {}
     whose: dict[int, Batch] = {}
     added, applied = np.zeros(1003), list[Batch]()
     for fact in of.log:
-        if fact["kind"] == "grant":
-            grants[fact["ticket"]] = fact
         # Without samples it is no batch: others waited for one who has none left in the epoch.
-        elif fact["kind"] == "commit" and fact["samples"]:
-            whose[fact["ticket"]] = batch_of(of, fact, grants)
+        if fact["kind"] == "commit" and fact["samples"]:
+            whose[fact["ticket"]] = fact["worker"], fact["batch"]
         elif fact["kind"] == "apply":
             for part in fact["parts"]:
                 batch = whose.get(part["ticket"])
@@ -168,21 +154,17 @@ def test_every_batch_counts_once_whoever_is_killed(
         # A commit is of several batches.
         assert len(set(commits)) == len(commits)
         return
-    if loop == "dealt":
-        # What a policy drops is dealt again.
-        assert set(applied) == {("", number) for number in range(BATCHES * len(of.workers))}
-    else:
-        assert len(set(commits)) == len(commits)
-        missing = {(worker, batch) for worker in of.workers for batch in range(BATCHES)} - set(commits)
-        if loop == "fit":
-            told = of.run.summary.missing.get("batches", {})
-            if policy not in DROPPING:
-                assert {worker for worker, _ in missing} == set(told) and sum(told.values()) == len(missing)
-            missing -= set().union(*(not_again(of, worker) for worker in of.workers))
-        assert not missing or policy in DROPPING, sorted(missing)
-        dropped = {entry["ticket"] for entry in entries_of(of.run, "drop")}
-        assert len(applied) == len(commits) - len(dropped)
-        assert not dropped or policy in DROPPING, f"{len(dropped)} batches were dropped"
+    assert len(set(commits)) == len(commits)
+    missing = {(worker, batch) for worker in of.workers for batch in range(BATCHES)} - set(commits)
+    if loop == "fit":
+        told = of.run.summary.missing.get("batches", {})
+        if policy not in DROPPING:
+            assert {worker for worker, _ in missing} == set(told) and sum(told.values()) == len(missing)
+        missing -= set().union(*(not_again(of, worker) for worker in of.workers))
+    assert not missing or policy in DROPPING, sorted(missing)
+    dropped = {entry["ticket"] for entry in entries_of(of.run, "drop")}
+    assert len(applied) == len(commits) - len(dropped)
+    assert not dropped or policy in DROPPING, f"{len(dropped)} batches were dropped"
     if job.get("tensors") is None:
         assert np.abs(counted(of) - added[: len(counted(of))]).max() < 1e-5
         assert np.count_nonzero(counted(of)) == len({element(of, batch) for batch in applied})

@@ -1,6 +1,6 @@
 """`fit` in one worker of two, which waits at given versions until a test has killed a server.
 
-Arguments: own index, sharding, a folder that both share, and VERSION=FILE for each wait. PS_HOSTS: the servers.
+Arguments: own index, a folder that both share, and VERSION=FILE for each wait. PS_HOSTS: the servers.
 """
 
 import json
@@ -39,13 +39,12 @@ class Gates(keras.callbacks.Callback):
             wait_for(gate)
 
 
-def main(index: int, sharding: str, shared: Path, gates: dict[int, Path]) -> None:
+def main(index: int, shared: Path, gates: dict[int, Path]) -> None:
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
     made, (x, y) = model(), data()
     made.compile(made.optimizer, made.loss, metrics=[Samples(name="samples")], run_eagerly=True)
-    if sharding == "none":
-        x, y = x[index::2], y[index::2]
-    with psworker.keras.distribute(made, task_index=index, sharding=sharding) as job:
+    x, y = x[index::2], y[index::2]
+    with psworker.keras.distribute(made, task_index=index) as job:
         history = made.fit(
             *(x, y),
             batch_size=BATCH,

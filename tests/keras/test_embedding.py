@@ -126,35 +126,6 @@ def test_two_workers_on_three_servers_train_the_rows_of_one():
         np.testing.assert_allclose(rows, users.embeddings.numpy(), rtol=1e-4, atol=1e-6)
 
 
-def test_rows_of_batches_that_are_dealt_are_pulled_for_each():
-    """Nobody knows the next batch before its grant; layers that draw numbers take their first step twice."""
-    with servers(2, workers=2, policy="async") as hosts:
-
-        def work(index):
-            made = keras.Sequential(
-                [
-                    keras.Input((), dtype="int64"),
-                    RemoteEmbedding("t", 4),
-                    keras.layers.Dropout(0.5),
-                    keras.layers.Dense(1),
-                ]
-            )
-            made.compile("sgd", "mse", run_eagerly=True)
-            with psworker.keras.distribute(
-                made, hosts, task_index=index, name=f"w{index}", sharding="units"
-            ) as job:
-                made.fit(np.arange(64), np.ones(64), batch_size=8, epochs=2, verbose=0)
-                return (*job.session.lookup("t", np.arange(64)), job.fates)
-
-        found = in_threads(work, 2)
-    (one, version, fates), (other, last, more) = found
-    assert version == last == 16 == fates.get("applied", 0) + more.get("applied", 0)
-    assert np.array_equal(one, other)
-    # Dropout leaves out a whole row, now and then, in both epochs.
-    moved = (one != initial_rows(TableSpec("t", 4), mix(np.arange(64)))).any(axis=1)
-    assert moved.sum() > 40
-
-
 # Which ids a step looks up
 
 

@@ -82,25 +82,6 @@ def several_outputs() -> Any:
     )
 
 
-def test_losses_of_several_outputs_where_dealt_batches_are_short() -> None:
-    """Keras weighs a batch by its size where the graph knows that, and the graph knows as much here as there."""
-    targets = {"kind": Y[:40], "size": X[:40, :1]}
-
-    def make() -> Any:
-        model = several_outputs()
-        model.run_eagerly = False
-        return model
-
-    def script(model: Any) -> Any:
-        told: dict[str, Any] = {"epochs": 2, "shuffle": False, "verbose": 0}
-        return model.fit(X[:40], targets, batch_size=BATCH, **told).history
-
-    _, expected, _, got = both(make, script, sharding="units", stay=False)
-    assert got.keys() == expected.keys()
-    for name in expected:
-        np.testing.assert_allclose(got[name], expected[name], rtol=1e-5, err_msg=name)
-
-
 def test_validation_split_frequency_steps_and_batch_size() -> None:
     def script(model: Any) -> Any:
         split = model.fit(**FIT, validation_split=0.25, epochs=2, validation_freq=2).history

@@ -182,7 +182,6 @@ WARM = functools.partial(keras.callbacks.LearningRateScheduler, lambda epoch: 0.
 SGD, ADAM = keras.optimizers.SGD, keras.optimizers.Adam
 DECAY = keras.optimizers.schedules.ExponentialDecay
 NORM, DROP = keras.layers.BatchNormalization, keras.layers.Dropout
-UNITS = {"sharding": "units", "stay": False}
 ROUNDED, NOT_FIRST, APART = (NEAR, NEAR, NEAR), (BIT, LOOSE, BIT), (NEAR, LOOSE, NEAR)
 
 CASES: dict[str, Case] = {
@@ -200,9 +199,6 @@ CASES: dict[str, Case] = {
         torch=(KERAS_REFUSES,) * 2,
     ),
     "`Dropout`": Case(lambda: sequential("adam", DROP(0.5, seed=3)), cells=NOT_FIRST),
-    '`Dropout`, `sharding="units"`, the same data for all': Case(
-        lambda: sequential("adam", DROP(0.5, seed=3)), told=UNITS, data=lambda d: (X, Y), cells=NOT_FIRST
-    ),
     "`Embedding` under `SGD`": Case(
         lambda: embedding(SGD(0.1)), data=lambda d: (d.cut(IDS), d.cut(Y)), cells=ROUNDED
     ),
@@ -245,7 +241,6 @@ CASES: dict[str, Case] = {
     '`sharding="auto"`, the same data for all': Case(
         sequential, told={"sharding": "auto"}, data=lambda d: (X, Y)
     ),
-    '`sharding="units"`, the same data for all': Case(sequential, told=UNITS, data=lambda d: (X, Y)),
     "a metric of your own that is a maximum": Case(
         lambda: sequential(metrics=[Peak()]), cells=(BIT, OWN_PEAK, BIT)
     ),

@@ -49,7 +49,6 @@ __all__ = [
     "bare",
     "collect",
     "computation",
-    "endless",
     "framework",
     "keep_state",
     "refuse",
@@ -375,11 +374,6 @@ def keep_state(model: Any) -> dict[str, Callable[..., Any]]:
         return _NOTHING if wanted.get("optimizer_variables") else plain_state(**wanted)
 
     return {"_get_jax_state": state}
-
-
-def endless(batch: Any, *, differ: bool) -> Iterator[Any]:
-    while True:
-        yield batch
 
 
 def refuse(model: Any) -> str | None:

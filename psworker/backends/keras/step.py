@@ -250,10 +250,6 @@ class Backend(Protocol):
     def keep_state(self, model: Any) -> dict[str, Callable[..., Any]]:
         """Methods that replace the model's own while it is distributed."""
 
-    def endless(self, batch: Any, *, differ: bool) -> Any:
-        """Make data for `fit` that gives this batch without end. `differ`: the batches it stands for may differ in
-        size."""
-
     def refuse(self, model: Any) -> str | None:
         """Say why this backend cannot train the model on servers; None where it can."""
 

@@ -47,7 +47,6 @@ __all__ = [
     "bare",
     "collect",
     "computation",
-    "endless",
     "framework",
     "keep_state",
     "refuse",
@@ -286,14 +285,6 @@ def train_function(train: Callable[[Iterator[Any]], Any]) -> Callable[..., Any]:
 
 def keep_state(model: Any) -> dict[str, Callable[..., Any]]:
     return {}
-
-
-def endless(batch: Any, *, differ: bool) -> Any:
-    sizes = {tensor.shape[0] for tensor in keras.tree.flatten(batch) if tensor.shape.rank} if differ else ()
-    if len(sizes) != 1:
-        return tf.data.Dataset.from_tensors(batch).repeat()
-    # The graph then knows as little about the size of a batch as Keras' own.
-    return tf.data.Dataset.from_tensor_slices(batch).batch(*sizes).repeat()
 
 
 def refuse(model: Any) -> str | None:

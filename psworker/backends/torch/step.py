@@ -35,7 +35,6 @@ __all__ = [
     "bare",
     "collect",
     "computation",
-    "endless",
     "framework",
     "keep_state",
     "refuse",
@@ -243,11 +242,6 @@ def train_function(train: Callable[[Iterator[Any]], Any]) -> Callable[..., Any]:
 
 def keep_state(model: Any) -> dict[str, Callable[..., Any]]:
     return {}
-
-
-def endless(batch: Any, *, differ: bool) -> Iterator[Any]:
-    while True:
-        yield batch
 
 
 def refuse(model: Any) -> str | None:

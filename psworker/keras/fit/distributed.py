@@ -25,8 +25,7 @@ from psworker.errors import SessionError
 from psworker.keras.converted import Converted
 from psworker.keras.exporting import export
 from psworker.keras.fit.callbacks import First, FitMoments, Last, guarded, listed
-from psworker.keras.fit.data import DealtData, cut, fingerprint
-from psworker.keras.fit.dealt_epochs import DealtEpochs
+from psworker.keras.fit.data import cut, fingerprint
 from psworker.keras.fit.lookups import OneAhead, check_callbacks
 from psworker.keras.fit.membership import FitMembership
 from psworker.keras.fit.metrics import EpochMetrics
@@ -50,7 +49,6 @@ class Distributed:
         wire_dtype: str,
         *,
         stay: bool,
-        deals: bool,
         cuts: bool,
         shares: bool,
         converted: Converted,
@@ -58,11 +56,11 @@ class Distributed:
         self.model = model
         self._membership, self._wire_dtype = membership, wire_dtype
         self._converted = converted
-        self._steps = Steps(model, membership, wire_dtype, deals=deals, converted=converted)
-        # The job stays open after a fit; the coordinator deals the data of `fit`, or it is cut here; an epoch's logs
-        # cover all workers.
-        self._stay, self._deals, self._cuts, self._shares = stay, deals, cuts, shares
-        self._dealt_epochs = DealtEpochs(self._steps)
+        self._steps = Steps(model, membership, wire_dtype, converted=converted)
+        # The job stays open after a fit; its data is cut here; an epoch's logs cover all workers.
+        self._stay, self._cuts, self._shares = stay, cuts, shares
+        # Keras stops only because this worker's part of the epoch has ended.
+        self._pausing = False
         self._metrics = EpochMetrics(model, self._steps.sums)
         self._resumption = Resumption()
         self._one_ahead = OneAhead()
@@ -183,7 +181,6 @@ class Distributed:
     def _fit(self, *args: Any, **keywords: Any) -> Any:
         bound = inspect.signature(self._plain["fit"]).bind(*args, **keywords)
         self._begin_phase()
-        self._deal(bound.arguments)
         if self._cuts:
             link = self._steps.link
             cut(bound.arguments, link.info.rank % link.info.size, link.info.size)
@@ -213,7 +210,7 @@ class Distributed:
             raise
         finally:
             self.model.__dict__.pop("evaluate", None)
-            if self._steps.dealt is not None or self._resumption.epochs:
+            if self._resumption.epochs:
                 self.model._initial_epoch = initial
             self._first = None
             # Theirs, for another fit.
@@ -231,14 +228,13 @@ class Distributed:
             self.model,
             self._membership,
             self._wire_dtype,
-            deals=self._deals,
             converted=self._converted,
             before=before if follows == "another phase" else None,
         )
         before.compiled.__dict__.pop("save_own_variables", None)
         before.rest()
         self._steps = steps
-        self._dealt_epochs, self._metrics = DealtEpochs(self._steps), EpochMetrics(self.model, steps.sums)
+        self._metrics = EpochMetrics(self.model, steps.sums)
         self._see_saving()
 
     def _saving(self, save: Callable[..., Any]) -> Callable[..., Any]:
@@ -262,15 +258,6 @@ class Distributed:
                 # It trains only the rest of the epoch that it goes on in.
                 warnings.filterwarnings("ignore", message="Your input ran out of data")
                 return self._plain["fit"](*bound.args, **bound.kwargs)
-
-    def _deal(self, arguments: MutableMapping[str, Any]) -> None:
-        """Take the data out of the arguments of `fit`, if the coordinator deals it."""
-        if self._deals and self._membership.link is None:
-            self._steps.dealt = DealtData(arguments, apart=self._shares)
-            if self.model.optimizer.gradient_accumulation_steps:
-                raise FitError(
-                    'sharding="units" with gradient_accumulation_steps: expected larger batches instead'
-                )
 
     def _between_ours(self, theirs: list[Any]) -> list[Any]:
         """Put the caller's callbacks between ours."""
@@ -313,8 +300,6 @@ class Distributed:
 
     def _train(self, iterator: Iterator[Any]) -> Mapping[str, Any]:
         """Train on `steps_per_execution` batches. Raises StopIteration when there is none."""
-        if self._steps.dealt is not None:
-            return self._dealt_epochs.train(self._steps.dealt)
         logs: Mapping[str, Any] | None = None
         self._steps.types = getattr(iterator, "element_spec", None)
         for _ in range(self.model.steps_per_execution):
@@ -326,7 +311,8 @@ class Distributed:
                 self._place(data)
             logs = self._steps(data, following=self._one_ahead.following)
             if self._resumption.ends_epoch() and self._counts_steps:
-                self._dealt_epochs.pause()
+                self._pausing = not self.model.stop_training
+                self.model.stop_training = True
             if self.model.stop_training:
                 break
         if logs is None:
@@ -357,7 +343,6 @@ class Distributed:
 
     def _begin_epochs(self) -> None:
         """Choose the first epoch, before Keras does."""
-        self._dealt_epochs.begin()
         first, present = self._first_epoch + self._resumption.epochs, self.model._initial_epoch or 0
         if self._resumption.epochs and first > present:
             self.model._initial_epoch = first
@@ -370,20 +355,19 @@ class Distributed:
     def _begin_epoch(self, epoch: int) -> None:
         self._steps.guard.due = True
         self._steps.duties.begin_epoch()
-        self._metrics.met = self._dealt_epochs.trained = False
-        if self._steps.dealt is not None:
-            self._steps.dealt.begin_epoch(epoch)
+        self._metrics.met = False
 
     def _extent(self, epochs: int, left: int, batches: int) -> None:
         """Report how much there is to train, for the status."""
         link, steps = self._membership.link, self._steps
-        if link is not None and steps.turns is not None and steps.dealt is None and not steps.finished:
+        if link is not None and steps.turns is not None and not steps.finished:
             every = self.model.optimizer.gradient_accumulation_steps or 1
             link.tell_extent(epochs, steps.turns.batch + left * batches // every)
 
     def _end_epoch(self, epoch: int, logs: MutableMapping[str, Any]) -> None:
         """Give callbacks the logs of an epoch over all workers."""
-        self._dealt_epochs.end_epoch()
+        if self._pausing:
+            self.model.stop_training = self._pausing = False
         self._resumption.end_epoch()
         self._epoch = epoch
         self._meet()
@@ -400,8 +384,7 @@ class Distributed:
         link, steps = self._membership.link, self._steps
         if link is None or self._membership.alone or link.info.size > 1:
             return
-        # Work units end the job before the validation of their last epoch.
-        if steps.dealt is not None or not steps.finished:
+        if not steps.finished:
             self._metrics.tell(link, logs)
 
     def _meet(self) -> None:
@@ -409,13 +392,9 @@ class Distributed:
         link, steps = self._membership.link, self._steps
         if self._metrics.met or not self._shares or link is None or link.info.size == 1:
             return
-        if steps.dealt is None:
-            # A worker without a batch has no metrics, and is done as soon as Keras is through its epochs.
-            if not steps.finished and self._resumption.placed:
-                self._metrics.meet(link, steps.yield_ticket)
-        elif self._dealt_epochs.trained:
-            # Behind the last unit, too, when the job is over.
-            self._metrics.meet(link, None)
+        # A worker without a batch has no metrics, and is done as soon as Keras is through its epochs.
+        if not steps.finished and self._resumption.placed:
+            self._metrics.meet(link, steps.yield_ticket)
 
     def _end_fit(self) -> None:
         """Take the job's last version, on a cluster."""

@@ -149,7 +149,7 @@ class EpochMetrics:
         self.met = False
         #: Keras has asked for a validation after this epoch, which may be another worker's to make.
         self.awaited = False
-        #: A number that stands for this worker's data; 0: the coordinator deals it.
+        #: A number that stands for this worker's data.
         self.data = 0
         self._warned = self._warned_of_data = False
         #: The worker that validates from the next epoch on; empty: the same as before.
@@ -215,8 +215,7 @@ class EpochMetrics:
             self._warned_of_data = True
             log.warning(
                 "all %d workers train on the same data, so each sample counts %d times in an epoch: cut the data in "
-                "the script (x[i::n], by session.rank and session.size), or give distribute "
-                'sharding="auto" or "units"',
+                'the script (x[i::n], by session.rank and session.size), or give distribute sharding="auto"',
                 *(workers, workers),
                 extra=event("same_data", workers=workers),
             )

@@ -28,7 +28,6 @@ from psworker.keras.converted import Converted
 from psworker.keras.embedding import read_rows
 from psworker.keras.fit.callbacks import Backups
 from psworker.keras.fit.chief import Duties, begin_rate, present_rate
-from psworker.keras.fit.data import DealtData
 from psworker.keras.fit.draws import Draws
 from psworker.keras.fit.gradients import GradientStep, move_loss_scale
 from psworker.keras.fit.lookups import Lookups, checked_tables
@@ -74,7 +73,7 @@ def is_built(model: Any) -> bool:
 class Steps:
     """One worker's part of a job, or of a phase of it, from joining to the last version.
 
-    `deals`: the coordinator deals the data. `before`: the phase that this one continues, with the servers' optimizer.
+    `before`: the phase that this one continues, with the servers' optimizer.
     """
 
     def __init__(
@@ -83,7 +82,6 @@ class Steps:
         membership: FitMembership,
         wire_dtype: str,
         *,
-        deals: bool,
         converted: Converted,
         before: Steps | None = None,
     ) -> None:
@@ -116,9 +114,6 @@ class Steps:
         self._converted = converted
         # The version whose rows the converted layers have.
         self._rows_of = 0
-        # The data of the present fit, where it is dealt.
-        self._deals = deals
-        self.dealt: DealtData | None = None
         # This worker's part of the job is over.
         self.finished = False
         # The model has been called with a batch.
@@ -158,18 +153,10 @@ class Steps:
             self._warn_of_steps_before()
         self._variables = variables = collect(model)
         more: dict[str, Any] = {"tables": tables} if tables else {}
-        if self.dealt is not None:
-            more |= {"work": self.dealt.work, "epochs": self.dealt.epochs}
         link = self.membership.open(variables, self.optimizer, more, goes_on=self._goes_on)
         read_rows(model, link.lookup)
-        if self._deals and link.info.phases_over and not self._goes_on:
-            raise FitError(
-                f'the job has ended {link.info.phases_over} phases without this process: with sharding="units" a '
-                "script that is started again cannot tell which of its fits that is; the other workers train its units"
-            )
         if not self.membership.alone and not self._goes_on:
-            # Whichever worker gets a unit draws the same numbers for it.
-            self._draws.begin(variables, 0 if self._deals else link.info.rank)
+            self._draws.begin(variables, link.info.rank)
         self._step = self._traced(variables, link)
         self.lookups = Lookups(self._step.find) if tables else None
         if not self._goes_on:
@@ -202,10 +189,6 @@ class Steps:
         if not (self._called or is_built(self.model)):
             raise FitError(
                 "the model has no variables yet: build it, or let fit see its first batch before joining"
-            )
-        if self._deals and self.dealt is None:
-            raise FitError(
-                'sharding="units" joins the job with the data of fit: expected fit before .session'
             )
 
     def _warn_of_steps_before(self) -> None:
@@ -271,18 +254,11 @@ class Steps:
         self._step.prepare(shown if self.lookups is None else replace(self.lookups.of(data), batch=shown))
         self._step.types = self.types
 
-    def hold(self) -> None:
-        """Get a ticket, and put its version into the model, unless the job is over."""
-        if self.turn is None and self.link.stop is None:
-            self._next()
-
-    def __call__(
-        self, data: Any, number: int | None = None, following: Callable[[], Any] = lambda: None
-    ) -> Mapping[str, Any]:
+    def __call__(self, data: Any, following: Callable[[], Any] = lambda: None) -> Mapping[str, Any]:
         """Train on one batch, and return the logs of Keras' own step.
 
-        `number`: that of the batch in the job's data, where that is dealt. `following`: looks at the next batch, None
-        where nobody knows it. Raises FitError where the batch could not count.
+        `following`: looks at the next batch, None where nobody knows it. Raises FitError where the batch could not
+        count.
         """
         if self.finished:
             raise FitError(
@@ -296,14 +272,12 @@ class Steps:
             self._next()
         assert self.turns is not None
         self.guard.check(self._step, self.link.info.size)
-        if number is None:
-            number = self._step.number(self.turns.batch)
         after, lookups = None, self.lookups
         if lookups is not None:
             data = self._with_rows(lookups.of(data))
             if (after := following()) is not None:
                 lookups.begin(after)
-        logs, result = self._draws.train(self._step, data, number)
+        logs, result = self._draws.train(self._step, data, self._step.number(self.turns.batch))
         self.guard.given.after_step()
         if result is not None and self.turn is not None:
             self._send(self.turn, result, {} if lookups is None else lookups.keys(after))
