@@ -26,7 +26,9 @@ class TwoTower(Job):
         work = keras.layers.Concatenate()(
             [
                 RemoteEmbedding("films", self.dim)(film),
-                RemoteEmbedding("film_kinds", self.dim, combiner="mean", mask_id=0)(kinds),
+                keras.layers.GlobalAveragePooling1D()(
+                    RemoteEmbedding("film_kinds", self.dim, mask_id=0)(kinds)
+                ),
             ]
         )
         towers = [

@@ -196,7 +196,6 @@ EVENTS: Final[dict[str, Event]] = {
     "state_is_trained": Event(
         WORKER, (), "a variable that looks like state (a moving average) is trained as a weight"
     ),
-    "rows_missing": Event(WORKER, (), "Keras: layers that were remote have no rows of the last version"),
     "no_validation": Event(WORKER, (), "Keras: an epoch ended without worker 0, which validates for all"),
     "same_data": Event(
         WORKER, ("workers",), "Keras: all workers have the same data, which was not divided among them"

@@ -26,12 +26,10 @@ Reader = Callable[[str, ArrayLike], tuple[Floats, int]]
 
 @dataclass(slots=True, eq=False)
 class LayerLookups:
-    """The lookups of one layer. `mask_id`: an id that has no row. `size`: ids are from 0 to below it; None for any.
-    `reader`: answers where no training step does."""
+    """The lookups of one layer. `mask_id`: an id that has no row. `reader`: answers where no training step does."""
 
     table: TableSpec
     mask_id: int | None = None
-    size: int | None = None
     reader: Reader | None = None
 
     def readable(self) -> Reader:
@@ -165,17 +163,9 @@ class LookedUp:
 def looked_up(
     batch: Any, groups: tuple[TableGroup, ...], lookups: Sequence[tuple[LayerLookups, NDArray[np.int64]]]
 ) -> LookedUp:
-    """Return a batch with the keys of its lookups, (what is looked up, flat ids), in the order of the step.
-
-    Raises ModelError for an id that a layer does not have.
-    """
+    """Return a batch with the keys of its lookups, (what is looked up, flat ids), in the order of the step."""
     ids: dict[str, list[NDArray[np.int64]]] = {}
     for remote, each in lookups:
-        if remote.size is not None and each.size and not 0 <= each.min() <= each.max() < remote.size:
-            raise ModelError(
-                f"layer {remote.table.name!r}: expected ids from 0 to {remote.size - 1}, got {each.min()} to "
-                f"{each.max()}"
-            )
         own = each if remote.mask_id is None else each[each != remote.mask_id]
         ids.setdefault(remote.table.name, []).append(own)
     keys: dict[str, Keys] = {}

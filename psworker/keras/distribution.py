@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Unpack
 
 import keras
 
 from psworker.backends.keras.step import FitError, backend
 from psworker.connection import Connection, Hosts, Where
-from psworker.keras.converted import Converted
 from psworker.keras.fit.distributed import Distributed
 from psworker.keras.fit.membership import FitMembership
 
@@ -21,7 +20,6 @@ def distribute(
     stay: bool | None = None,
     sharding: str = "none",
     metrics: str = "all",
-    remote: Sequence[str] = (),
     **where: Unpack[Where],
 ) -> Distributed:
     """Let `model.fit` train on parameter servers from now on. Call it after `model.compile`, on any of Keras' backends.
@@ -41,11 +39,6 @@ def distribute(
     `metrics="all"`: the logs and history of an epoch cover all workers, and worker 0 validates for all; therefore each
     waits at the end of its epoch for the others, under any policy. "own": nobody waits; each worker's logs are its own,
     and each validates.
-
-    `remote`: names of `keras.layers.Embedding` layers whose rows become sparse tables on the servers: a worker then has
-    only those of its batch, instead of the whole weights. They begin as the layers' initializers say, on the servers.
-    When the model is saved, at the end of a fit and at `close` the layers have their weights again; compile the model
-    anew before you train it without servers. `RemoteEmbedding` layers need no mention.
 
     Raises TranslationError for an optimizer that servers do not have, FitError for a model that is not compiled or
     cannot be trained so, Untrusted for bad certificates, AddressError and ValueError for bad addresses and arguments
@@ -73,11 +66,8 @@ def distribute(
     before = getattr(model.__dict__.get("fit"), "__self__", None)
     if isinstance(before, Distributed):
         before.replace()
-    # Before a server of its own starts: this refuses layers.
-    converted = Converted(model, remote)
-    membership = None
+    membership = FitMembership(connection)
     try:
-        membership = FitMembership(connection)
         return Distributed(
             model,
             membership,
@@ -85,12 +75,9 @@ def distribute(
             stay=alone if stay is None else stay,
             cuts=sharding == "auto" and not alone,
             shares=metrics == "all",
-            converted=converted,
         )
     except BaseException:
-        converted.restore()
-        if membership is not None:
-            membership.close()
+        membership.close()
         raise
 
 

@@ -14,16 +14,13 @@ from psworker.backends.lookups import LayerLookups, Reader, remote_of
 from psworker.keras.translate import translate
 from psworker.optimizers import TranslationError
 
-COMBINERS = (None, "sum", "mean", "sqrtn")
-
 
 @keras.saving.register_keras_serializable(package="psworker")
 class RemoteEmbedding(keras.layers.Layer):  # type: ignore[misc]
     """An embedding of any int64 ids, with rows of `dim` numbers on the servers. It has no weights of its own.
 
-    `ids -> [*, dim]`, as `keras.layers.Embedding`, dense or ragged; with a `combiner` ("sum", "mean", "sqrtn": the sum
-    over the root of the number) rows are combined over the last axis of the ids. `mask_id`: an id that has no row; its
-    place is zeros, it does not count for a combiner, and without one the layer makes Keras' mask of it.
+    `ids -> [*, dim]`, as `keras.layers.Embedding`, dense or ragged. `mask_id`: an id that has no row; its place
+    is zeros, and the layer makes Keras' mask of it, so that `GlobalAveragePooling1D` takes the mean of the others.
 
     `table`: the table's name, by default the layer's; layers of one table share its rows. `initializer`: "uniform",
     "normal" or "zeros", one with numbers ({"name": "uniform", "low": -0.1, "high": 0.1}), or Keras' RandomUniform,
@@ -45,7 +42,6 @@ class RemoteEmbedding(keras.layers.Layer):  # type: ignore[misc]
         *,
         initializer: Any = "uniform",
         optimizer: Any = None,
-        combiner: str | None = None,
         mask_id: int | None = None,
         table: str | None = None,
         seed: int = 0,
@@ -58,10 +54,7 @@ class RemoteEmbedding(keras.layers.Layer):  # type: ignore[misc]
                 f"RemoteEmbedding needs Keras' TensorFlow backend, and this is {keras.backend.backend()}: expected "
                 "KERAS_BACKEND=tensorflow"
             )
-        if combiner not in COMBINERS:
-            raise ValueError(f"combiner: expected one of {', '.join(map(str, COMBINERS))}, got {combiner!r}")
         super().__init__(name=name, **kwargs)
-        self.combiner = combiner
         rules = {
             "admit": admit,
             **{f"evict_{rule}": number for rule, number in (evict or {}).items()},
@@ -69,7 +62,7 @@ class RemoteEmbedding(keras.layers.Layer):  # type: ignore[misc]
         self.remote = LayerLookups(
             table_spec(table or name, dim, initializer, optimizer, seed, rules), mask_id
         )
-        self.supports_masking = mask_id is not None and combiner is None
+        self.supports_masking = mask_id is not None
         # Ids are not numbers to be rounded, and the number of rows differs from batch to batch.
         self.autocast = self.supports_jit = False
 
@@ -80,7 +73,7 @@ class RemoteEmbedding(keras.layers.Layer):  # type: ignore[misc]
         """Look ids up."""
         from psworker.backends.tensorflow.rows import look_up
 
-        return keras.ops.cast(look_up(self.remote, inputs, self.combiner), self.compute_dtype)
+        return keras.ops.cast(look_up(self.remote, inputs), self.compute_dtype)
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """Mask the places of `mask_id`."""
@@ -89,11 +82,10 @@ class RemoteEmbedding(keras.layers.Layer):  # type: ignore[misc]
         return keras.ops.not_equal(inputs, self.remote.mask_id)
 
     def compute_output_spec(self, inputs: Any) -> Any:
-        """Ids to rows; a combiner takes the last axis of the ids."""
-        kept = inputs.shape if self.combiner is None else inputs.shape[:-1]
-        # What is combined over the one ragged axis is dense.
-        ragged = bool(getattr(inputs, "ragged", False)) and (self.combiner is None or len(inputs.shape) > 2)
-        return keras.KerasTensor((*kept, self.remote.table.dim), dtype=self.compute_dtype, ragged=ragged)
+        """Ids to rows."""
+        ragged = bool(getattr(inputs, "ragged", False))
+        shape = (*inputs.shape, self.remote.table.dim)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype, ragged=ragged)
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments that make an equal layer."""
@@ -102,7 +94,6 @@ class RemoteEmbedding(keras.layers.Layer):  # type: ignore[misc]
             "dim": self.remote.table.dim,
             "initializer": table["initializer"],
             "optimizer": table["optimizer"],
-            "combiner": self.combiner,
             "mask_id": self.remote.mask_id,
             "table": self.remote.table.name,
             "seed": self.remote.table.seed,

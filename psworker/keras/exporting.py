@@ -45,7 +45,7 @@ def export(model: Any, pull: Pull) -> Any:
 
 
 def _plain(layer: RemoteEmbedding, pull: Pull) -> Any:
-    """Make a model from ids to what the layer makes of them."""
+    """Make a model from ids to rows."""
     ids, rows = pull(layer.remote.table.name)
     mask_id, given = layer.remote.mask_id, layer._inbound_nodes[0].input_tensors[0]
     if mask_id is not None:
@@ -62,8 +62,6 @@ def _plain(layer: RemoteEmbedding, pull: Pull) -> Any:
     places = known(inputs)
     found = embedding(places)
     embedding.set_weights([matrix])
-    if layer.combiner is not None:
-        found = _combined(found, places, layer.combiner, masked=mask_id is not None)
     return keras.Model(inputs, found, name=layer.name)
 
 
@@ -71,14 +69,3 @@ def _unused(ids: NDArray[np.int64], mask_id: int | None) -> int:
     """Choose an id that stands for all unknown ones."""
     taken = {*ids.tolist(), mask_id}
     return next(candidate for candidate in range(-1, -len(taken) - 2, -1) if candidate not in taken)
-
-
-def _combined(rows: Any, places: Any, combiner: str, *, masked: bool) -> Any:
-    ops = keras.ops
-    kept = ops.cast(ops.greater_equal(places, 1 if masked else 0), rows.dtype)
-    # Who trains the copy moves no row of the masked place.
-    total = ops.sum(rows * ops.expand_dims(kept, -1), axis=-2)
-    if combiner == "sum":
-        return total
-    by = ops.maximum(ops.sum(kept, axis=-1, keepdims=True), 1)
-    return total / (ops.sqrt(by) if combiner == "sqrtn" else by)

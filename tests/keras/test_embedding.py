@@ -221,18 +221,6 @@ def answering(layer):
 IDS = np.array([[3, 9, 0], [0, 0, 0], [5, 5, 7]])
 
 
-@pytest.mark.parametrize(
-    ("combiner", "expected"),
-    [("sum", [12, 0, 17]), ("mean", [6, 0, 17 / 3]), ("sqrtn", [12 / 2**0.5, 0, 17 / 3**0.5])],
-)
-@pytest.mark.parametrize("ragged", [False, True])
-def test_rows_are_combined_without_the_masked_ones(combiner, expected, ragged):
-    layer = answering(RemoteEmbedding("t", 2, combiner=combiner, mask_id=0))
-    ids = tf.ragged.constant([[3, 9], [], [5, 5, 7]], dtype=tf.int64) if ragged else IDS
-    found = layer(ids)
-    np.testing.assert_allclose(found, np.array(expected, np.float32)[:, None].repeat(2, 1), rtol=1e-6)
-
-
 def test_masked_ids_are_zeros_and_keras_sees_the_mask():
     layer = answering(RemoteEmbedding("t", 2, mask_id=9))
     found = layer(IDS)
@@ -281,7 +269,7 @@ def test_the_step_is_traced_once_however_many_rows_a_batch_has():
 @pytest.mark.parametrize(
     "given",
     [
-        {"initializer": keras.initializers.RandomUniform(-1.0, 0.5, seed=4), "combiner": "mean"},
+        {"initializer": keras.initializers.RandomUniform(-1.0, 0.5, seed=4)},
         {"initializer": keras.initializers.RandomNormal(stddev=0.2), "mask_id": -1, "table": "shared"},
         {"initializer": "zeros", "optimizer": {"name": "rowwise-adagrad", "learning_rate": 0.5}, "seed": 3},
         {"optimizer": keras.optimizers.Adagrad(0.5)},
@@ -298,10 +286,6 @@ def test_a_layer_is_made_again_from_its_configuration(given, tmp_path):
         assert each.get_config() == layer.get_config()
         assert each.remote.table == layer.remote.table
         assert not each.weights
-
-
-def unknown_combiner():
-    RemoteEmbedding("t", 2, combiner="max")
 
 
 def other_initializer():
@@ -350,26 +334,6 @@ def bringing_back():
     compiled([keras.callbacks.EarlyStopping("loss", restore_best_weights=True)])
 
 
-def without_such_a_layer():
-    made, *_ = plain()
-    made.compile("sgd", "mse")
-    psworker.keras.distribute(made, remote=["user"])
-
-
-def with_weights_of_its_own():
-    made, users, _ = plain()
-    users.embeddings.assign(np.full((USERS, DIM), 3.0))
-    made.compile("sgd", "mse")
-    psworker.keras.distribute(made, remote=["users"])
-
-
-def beyond_its_size():
-    made, *_ = plain()
-    made.compile("sgd", "mse")
-    with psworker.keras.distribute(made, remote=["users"]):
-        made.fit({"user": np.array([0, USERS]), "few": np.zeros((2, 3), int)}, np.ones(2), verbose=0)
-
-
 def accumulating():
     compiled(optimizer=keras.optimizers.SGD(gradient_accumulation_steps=2))
 
@@ -383,16 +347,9 @@ def partly_frozen():
 @pytest.mark.parametrize(
     "refused",
     [
-        *(unknown_combiner, other_initializer, clipping_optimizer, no_reader, sparse_ids),
+        *(other_initializer, clipping_optimizer, no_reader, sparse_ids),
         *(two_shapes_of_one_table, accumulating, partly_frozen, averaging),
-        *(
-            in_a_loop,
-            early_export,
-            bringing_back,
-            without_such_a_layer,
-            with_weights_of_its_own,
-            beyond_its_size,
-        ),
+        *(in_a_loop, early_export, bringing_back),
     ],
 )
 def test_what_cannot_be_is_refused(refused, sentences):
@@ -403,47 +360,18 @@ def test_what_cannot_be_is_refused(refused, sentences):
     sentences.check(error)
 
 
-# Plain layers that become remote
-
-
-@promise("Layers become remote by their names, are exported to plain Keras, and say what cannot be.")
-@pytest.mark.filterwarnings(
-    "ignore:__array__ implementation:DeprecationWarning"
-)  # Keras', of its own variables
-def test_named_layers_become_remote_and_have_their_rows_at_the_end(tmp_path):
-    alone, users, items = plain()
-    trained, *_ = plain()
-    for each in (alone, trained):
-        each.compile(
-            densified(keras.optimizers.SGD(0.1)) if each is alone else "sgd", "mse", run_eagerly=True
-        )
-    trained.optimizer.learning_rate = 0.1
-    expected = alone.fit(*DATA, epochs=2, **BATCHES).history
-    with psworker.keras.distribute(trained, remote=["users", "items"]):
-        assert len(trained.trainable_variables) == 4
-        found = trained.fit(*DATA, epochs=2, validation_data=DATA, **BATCHES).history
-        trained.save(tmp_path / "during.keras")
-    np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-6)
-    loaded = keras.models.load_model(tmp_path / "during.keras")
-    for each in (trained, loaded):
-        for one, other in zip(each.get_weights(), alone.get_weights(), strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
-    trained.compile("sgd", "mse", run_eagerly=True)
-    trained.fit(*DATA, **BATCHES)
-
-
 # Exported
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 @pytest.mark.parametrize(
     "how",
-    [{}, {"combiner": "sqrtn", "mask_id": 0}],
+    [{}, {"mask_id": 0}],
 )
 def test_an_exported_model_needs_no_servers(how, tmp_path):
     layer = RemoteEmbedding("t", 3, **how)
-    behind = keras.layers.Flatten() if layer.combiner else keras.layers.GlobalAveragePooling1D()
-    inner = keras.Sequential([keras.Input((4,), dtype="int64"), layer, behind])
+    mean = keras.layers.GlobalAveragePooling1D()
+    inner = keras.Sequential([keras.Input((4,), dtype="int64"), layer, mean])
     outer = keras.Input((4,), dtype="int64")
     made = keras.Model(outer, keras.layers.Dense(2)(inner(outer)))
     ids, dice = np.array([-5, 7, 2**62, 1, 0]), np.random.default_rng(1)

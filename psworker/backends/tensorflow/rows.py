@@ -35,9 +35,9 @@ Objective = Callable[[Any], tuple[Any, Any, list[Any]]]
 _STAND_IN = "remote_rows"
 
 
-def look_up(remote: LayerLookups, ids: Any, combiner: str | None = None) -> Any:
-    """Return rows for ids (whole numbers of any shape, ragged ones, too): [*, dim] in float32, or combined over the
-    last axis of the ids, without `mask_id`. Raises ModelError outside of a job for a table without a reader."""
+def look_up(remote: LayerLookups, ids: Any) -> Any:
+    """Return rows for ids (whole numbers of any shape, ragged ones, too): [*, dim] in float32, zeros for `mask_id`.
+    Raises ModelError outside of a job for a table without a reader."""
     if isinstance(ids, tf.SparseTensor):
         raise ModelError(
             f"table {remote.table.name!r}: expected ids as a dense or ragged tensor, got a SparseTensor: "
@@ -49,22 +49,9 @@ def look_up(remote: LayerLookups, ids: Any, combiner: str | None = None) -> Any:
         flat = tf.cast(flat, tf.int64)
     answering = answer()
     rows = _read(remote, flat) if answering is None else answering(remote, flat)
-    kept = None if remote.mask_id is None else flat != remote.mask_id
-    if kept is not None:
-        rows = tf.where(kept[..., None], rows, tf.zeros_like(rows))
-    if ragged:
-        rows = ids.with_flat_values(rows)
-    if combiner is None:
-        return rows
-    axis = ids.shape.rank - 1
-    total = tf.reduce_sum(rows, axis=axis)
-    if combiner == "sum":
-        return total
-    counted = tf.ones(tf.shape(flat)) if kept is None else tf.cast(kept, tf.float32)
-    count = tf.reduce_sum(ids.with_flat_values(counted) if ragged else counted, axis=axis)
-    # Zeros where there was none.
-    by = tf.maximum(count, 1.0)
-    return total / (tf.sqrt(by) if combiner == "sqrtn" else by)[..., None]
+    if remote.mask_id is not None:
+        rows = tf.where((flat != remote.mask_id)[..., None], rows, tf.zeros_like(rows))
+    return ids.with_flat_values(rows) if ragged else rows
 
 
 def _read(remote: LayerLookups, ids: Any) -> Any:

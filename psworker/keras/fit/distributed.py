@@ -18,11 +18,8 @@ from typing import Any, Self
 
 import keras
 
-from pswire.logs.events import event
 from psworker.backends.keras.step import FitError, backend
 from psworker.backends.keras.variables import warn_of_lost
-from psworker.errors import SessionError
-from psworker.keras.converted import Converted
 from psworker.keras.exporting import export
 from psworker.keras.fit.callbacks import First, FitMoments, Last, guarded, listed
 from psworker.keras.fit.data import cut, fingerprint
@@ -51,12 +48,10 @@ class Distributed:
         stay: bool,
         cuts: bool,
         shares: bool,
-        converted: Converted,
     ) -> None:
         self.model = model
         self._membership, self._wire_dtype = membership, wire_dtype
-        self._converted = converted
-        self._steps = Steps(model, membership, wire_dtype, converted=converted)
+        self._steps = Steps(model, membership, wire_dtype)
         # The job stays open after a fit; its data is cut here; an epoch's logs cover all workers.
         self._stay, self._cuts, self._shares = stay, cuts, shares
         # Keras stops only because this worker's part of the epoch has ended.
@@ -135,24 +130,12 @@ class Distributed:
         self._end(self._steps.close if self._membership.alone else self._steps.rest)
 
     def _end(self, end: Callable[[], None]) -> None:
-        self._bring_rows()
         self._restore()
         self._forsaken.detach()
         end()
 
-    def _bring_rows(self) -> None:
-        try:
-            self._steps.bring_rows()
-        except SessionError as error:
-            log.warning(
-                "layers that were remote have no rows of the last version: %s",
-                error,
-                extra=event("rows_missing"),
-            )
-
     def _restore(self) -> None:
         OPEN.discard(self)
-        self._converted.restore()
         for name in self._plain:
             self.model.__dict__.pop(name, None)
         self._steps.compiled.__dict__.pop("save_own_variables", None)
@@ -228,7 +211,6 @@ class Distributed:
             self.model,
             self._membership,
             self._wire_dtype,
-            converted=self._converted,
             before=before if follows == "another phase" else None,
         )
         before.compiled.__dict__.pop("save_own_variables", None)
@@ -243,8 +225,7 @@ class Distributed:
         @functools.wraps(save)
         def saved(*args: Any, **keywords: Any) -> Any:
             self._steps.bring_slots()
-            with self._converted.whole():
-                return save(*args, **keywords)
+            return save(*args, **keywords)
 
         return saved
 

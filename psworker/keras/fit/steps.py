@@ -24,7 +24,6 @@ from psworker.backends.keras.variables import KerasVariables, collect
 from psworker.backends.lookups import LookedUp, tables_of
 from psworker.engine import Grant
 from psworker.errors import SessionError
-from psworker.keras.converted import Converted
 from psworker.keras.embedding import read_rows
 from psworker.keras.fit.callbacks import Backups
 from psworker.keras.fit.chief import Duties, begin_rate, present_rate
@@ -82,7 +81,6 @@ class Steps:
         membership: FitMembership,
         wire_dtype: str,
         *,
-        converted: Converted,
         before: Steps | None = None,
     ) -> None:
         self.model, self.membership = model, membership
@@ -111,9 +109,6 @@ class Steps:
         self.guard, self.backups = WeightGuard(), Backups()
         self.sums = MetricSums(model)
         self.lookups: Lookups | None = None
-        self._converted = converted
-        # The version whose rows the converted layers have.
-        self._rows_of = 0
         # This worker's part of the job is over.
         self.finished = False
         # The model has been called with a batch.
@@ -361,12 +356,10 @@ class Steps:
         unwrapped(self.compiled).finalize_variable_values(self.model.trainable_weights)
 
     def bring_slots(self) -> None:
-        """Give the model's optimizer the servers' slots at the version of the weights, so that plain Keras can go on,
-        and converted layers their rows.
+        """Give the model's optimizer the servers' slots at the version of the weights, so that plain Keras can go on.
 
-        Where other workers make versions meanwhile, both may be of a later one.
+        Where other workers make versions meanwhile, they may be of a later one.
         """
-        self.bring_rows()
         link, optimizer = self.membership.link, self.compiled
         held = self.turn is not None or self.finished
         if link is None or self._variables is None or not held or self._slots_of == self._version:
@@ -385,14 +378,6 @@ class Steps:
         keys = [id(variable) for variable in self._variables.variables]
         assign_slots(optimizer, [dict(zip(keys, each, strict=True)) for each in found], self._version)
         self._slots_of = self._version
-
-    def bring_rows(self) -> None:
-        """Give layers that were converted their rows."""
-        link, grant = self.membership.link, self.grant
-        held = grant is not None or self.finished
-        if self._converted and link is not None and held and self._rows_of != self._version:
-            self._converted.fill(lambda table: link.pull_table(table, grant))
-            self._rows_of = self._version
 
     def rest(self) -> None:
         """End this part; another one follows on the same servers."""
