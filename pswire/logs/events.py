@@ -223,7 +223,6 @@ EVENTS: Final[dict[str, Event]] = {
         WORKER, ("layers",), "a worker's next process begins without what layers kept between batches"
     ),
     "request_stuck": Event(WORKER, ("server", "seconds"), "a server has not answered a request for so long"),
-    "state_set": Event(WORKER, (), "a variable that is not trained was set while the job runs"),
     "server_moved": Event(WORKER, ("server", "address"), "a server came back at another address"),
     "joined_again": Event(WORKER, ("incarnation", "job"), "the worker joined as a new incarnation"),
     "rolled_back": Event(

@@ -24,9 +24,6 @@ def assert_same(one: Any, other: Any, atol: float = 0.0) -> None:
 class OwnStep(keras.Model):  # type: ignore[misc]
     """A training step of one's own, which scales gradients."""
 
-    #: There is something to do behind the update.
-    acts_behind = False
-
     def __init__(self, units: int = 4, share: float = 0.5) -> None:
         super().__init__()
         self.share, self.dense = share, keras.layers.Dense(units)
@@ -39,9 +36,6 @@ class OwnStep(keras.Model):  # type: ignore[misc]
 
     def before(self) -> None:
         """At the beginning of a step, where the weights are in the model."""
-
-    def behind(self) -> None:
-        """Behind the update."""
 
     def more(self) -> dict[str, Any]:
         """What the logs have beside the loss."""
@@ -59,7 +53,6 @@ class OwnStep(keras.Model):  # type: ignore[misc]
             loss = self.loss_of(x, y, self(x, training=True))
         gradients = tape.gradient(loss, self.trainable_variables)
         self.optimizer.apply([self.share * each for each in gradients], self.trainable_variables)
-        self.behind()
         return {"loss": loss, **self.more()}
 
     def _backward(self, data: Any) -> Any:
@@ -74,7 +67,6 @@ class OwnStep(keras.Model):  # type: ignore[misc]
         with torch.no_grad():
             gradients = [self.share * each.value.grad for each in self.trainable_variables]
             self.optimizer.apply(gradients, self.trainable_variables)
-            self.behind()
         return {"loss": loss, **self.more()}
 
     def _stateless(self, state: Any, data: Any) -> Any:
@@ -91,8 +83,6 @@ class OwnStep(keras.Model):  # type: ignore[misc]
         (loss, others), gradients = jax.value_and_grad(loss_of, has_aux=True)(trained, others)
         gradients = [self.share * each for each in gradients]
         trained, memory = self.optimizer.stateless_apply(memory, gradients, trained)
-        if self.acts_behind:
-            others = self._moved(self.behind, trained, others)
         return {"loss": loss}, (trained, others, memory, metrics)
 
     def _moved(self, move: Any, trained: Any, others: Any) -> Any:
@@ -106,12 +96,10 @@ class OwnStep(keras.Model):  # type: ignore[misc]
 
 
 class Teacher(OwnStep):
-    """A mean teacher: a copy, not trained, that follows what is trained; `first`: from the weights as a step finds
-    them."""
+    """A mean teacher: a copy, not trained, that follows what is trained, from the weights as a step finds them."""
 
-    def __init__(self, first: bool) -> None:
+    def __init__(self) -> None:
         super().__init__(1, share=1.0)
-        self.first, self.acts_behind = first, not first
         self.teacher = keras.layers.Dense(1, trainable=False)
 
     def build(self, shape: Any) -> None:
@@ -125,21 +113,13 @@ class Teacher(OwnStep):
         return {"taken": self.optimizer.iterations}
 
     def before(self) -> None:
-        if self.first:
-            self.follow()
-
-    def behind(self) -> None:
-        if not self.first:
-            self.follow()
-
-    def follow(self) -> None:
         for mean, weight in zip(self.teacher.weights, self.dense.weights, strict=True):
             mean.assign(0.5 * mean + 0.5 * weight)
 
 
-def teacher(first: bool, eager: bool = False) -> Any:
+def teacher() -> Any:
     keras.utils.set_random_seed(5)
-    model = Teacher(first)
+    model = Teacher()
     model.build((None, 8))
-    model.compile(keras.optimizers.SGD(0.1), loss="mse", run_eagerly=eager)
+    model.compile(keras.optimizers.SGD(0.1), loss="mse")
     return model

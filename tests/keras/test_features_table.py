@@ -246,12 +246,7 @@ CASES: dict[str, Case] = {
     ),
     "`fit` twice": Case(sequential, twice),
     "compiled again with the same optimizer and another loss": Case(sequential, other_loss),
-    "a mean teacher at the beginning of `train_step`": Case(
-        lambda: teacher(True), cells=(BIT, OWN_LOSS, BIT)
-    ),
-    "a mean teacher behind the update": Case(
-        lambda: teacher(False), cells=('refused: "after it has applied"',) * 3
-    ),
+    "a mean teacher at the beginning of `train_step`": Case(lambda: teacher(), cells=(BIT, OWN_LOSS, BIT)),
     "two optimizers in a model": Case(two_optimizers, cells=('refused: "RemoteOptimizer"',) * 3),
     "a model of a `tf.distribute` strategy": Case(
         of_a_strategy, cells=('refused: "OneDeviceStrategy"',) * 3, jax=(NONE, NONE), torch=(NONE, NONE)

@@ -35,8 +35,7 @@ from psworker.backends.keras.step import (
     Computation,
     FitError,
     assigns,
-    near,
-    reads_behind,
+    equal,
     replaced,
     scales,
     take_up,
@@ -83,24 +82,6 @@ framework = SimpleNamespace(
 )
 
 
-class _Updated:
-    """A placeholder for a trained value after its update: reading it raises FitError."""
-
-    def __init__(self, name: str) -> None:
-        object.__setattr__(self, "_name", name)
-
-    def __getattr__(self, attribute: str) -> Any:
-        raise reads_behind(object.__getattribute__(self, "_name"))
-
-    def __jax_array__(self) -> Any:
-        raise reads_behind(object.__getattribute__(self, "_name"))
-
-
-for _operator in ("add", "sub", "mul", "truediv", "matmul", "pow", "neg", "getitem"):
-    for _side in ("", "r"):
-        setattr(_Updated, f"__{_side}{_operator}__", lambda self, *_: self.__jax_array__())
-
-
 class JaxStep:
     """A step. Arrays whose shapes stay compile once; the memory of the metrics' variables is donated."""
 
@@ -140,9 +121,6 @@ class JaxStep:
             # The contribution before may have ended in an exception.
             self._sums = None
 
-    def restore(self, version: int) -> None:
-        self._take(version, False)
-
     def _take(self, version: int | None, new: bool) -> None:
         """One compiled call, for one by variable takes milliseconds."""
         optimizer = unwrapped(self._model.optimizer)
@@ -159,24 +137,22 @@ class JaxStep:
             take_up(optimizer, version, new=new)
         optimizer._iterations._direct_assign(count)
 
-    def same(self, tolerance: float) -> list[bool]:
+    def same(self) -> list[bool]:
         # Asked at the beginning of each fit and epoch. Between two, metrics may be others.
         self._lists = None
         values = [variable.value for variable in self._of.found.variables]
-        return [bool(each) for each in np.asarray(self._comparing(values, self._flats, tolerance))]
+        return [bool(each) for each in np.asarray(self._comparing(values, self._flats))]
 
     def add(self, batch: Any) -> Any:
         state = self._state()
-        logs, self._sums, moved, findings = self._adding(*state, self._sums, batch)
-        self._move(moved, findings)
+        logs, self._sums, moved = self._adding(*state, self._sums, batch)
+        self._move(moved)
         return logs
 
     def finish(self, batch: Any, samples: int) -> StepResult:
-        logs, parts, loss, norm, moved, findings = self._finishing(
-            *self._state(), self._sums, batch, self._flats
-        )
+        logs, parts, loss, norm, moved = self._finishing(*self._state(), self._sums, batch, self._flats)
         self._sums = None
-        self._move(moved, findings)
+        self._move(moved)
         made = [_payload(each) for each in parts]
         return StepResult(made, float(loss), 0.0 if norm is None else float(norm), samples, logs)
 
@@ -191,7 +167,7 @@ class JaxStep:
             )
         return tuple([native(variable) for variable in each] for each in self._lists)
 
-    def _move(self, moved: tuple[list[Any], list[Any], Any], findings: list[Any]) -> None:
+    def _move(self, moved: tuple[list[Any], list[Any], Any]) -> None:
         """Move what a step has changed beside the weights into the variables."""
         *several, count = moved
         assert self._lists is not None
@@ -199,7 +175,6 @@ class JaxStep:
             for variable, value in zip(variables, values, strict=True):
                 variable._direct_assign(value)
         unwrapped(self._model.optimizer)._iterations._direct_assign(count)
-        self._of.judge(findings)
 
     # Traced
 
@@ -218,22 +193,22 @@ class JaxStep:
         operations."""
         return self._cut(flats), jnp.copy(batches)
 
-    def _same(self, values: list[Any], flats: list[Any], tolerance: Any) -> Any:
+    def _same(self, values: list[Any], flats: list[Any]) -> Any:
         pairs = zip(values, self._cut(flats), strict=True)
-        return jnp.stack([near(value, wanted, tolerance) for value, wanted in pairs])
+        return jnp.stack([equal(value, wanted) for value, wanted in pairs])
 
     def _add(
         self, trained: Any, others: Any, metrics: Any, optimizer: Any, sums: Any, batch: Any
-    ) -> tuple[Any, Any, Any, Any]:
-        logs, found, moved, findings = self._run(trained, others, metrics, optimizer, batch)
+    ) -> tuple[Any, Any, Any]:
+        logs, found, moved = self._run(trained, others, metrics, optimizer, batch)
         if sums is not None:
             found = [a + b for a, b in zip(sums, found, strict=True)]
-        return logs, found, moved, findings
+        return logs, found, moved
 
     def _finish(
         self, trained: Any, others: Any, metrics: Any, optimizer: Any, sums: Any, batch: Any, flats: Any
     ) -> tuple[Any, ...]:
-        logs, found, moved, findings = self._run(trained, others, metrics, optimizer, batch)
+        logs, found, moved = self._run(trained, others, metrics, optimizer, batch)
         if sums is not None:
             found = [(a + b) / self._of.every for a, b in zip(found, sums, strict=True)]
         loss, *gradients = found
@@ -243,20 +218,20 @@ class JaxStep:
         before = self._cut(flats, self._of.found.trainable)
         changes = [_change(now, then) for now, then in zip(after, before, strict=True)]
         norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in gradients)) if self._of.norm else None
-        return logs, self._join([*gradients, *changes], flats[0].dtype), loss, norm, moved, findings
+        return logs, self._join([*gradients, *changes], flats[0].dtype), loss, norm, moved
 
     def _run(
         self, trained: Any, others: Any, metrics: Any, optimizer: Any, batch: Any
-    ) -> tuple[Any, list[Any], tuple[Any, Any, Any], list[Any]]:
+    ) -> tuple[Any, list[Any], tuple[Any, Any, Any]]:
         """One `train_step`: logs, the loss and a float32 gradient per trained variable, what it moved."""
         self.traces += 1
         names = [spec.name for spec in self._of.found.specs[: self._of.found.trainable]]
-        with self._of.watch() as findings, _catching(self._model, trained, names) as caught:
+        with self._of.around(), _catching(self._model, trained, names) as caught:
             logs, state = self._model.train_step((trained, others, optimizer, metrics), batch)
         after, others, _, metrics = state
-        if caught.updated is None:
+        if not caught.applied:
             raise FitError(APPLIED_NONE)
-        for name, one, other in zip(names, after, caught.updated, strict=True):
+        for name, one, other in zip(names, after, trained, strict=True):
             if one is not other:
                 raise assigns(name)
         gradients = [
@@ -266,7 +241,7 @@ class JaxStep:
         loss = caught.loss if caught.loss is not None else logs.get("loss", jnp.nan)
         # As Keras counts; the number of the next version replaces it.
         count = optimizer[self._place_of(unwrapped(self._model.optimizer)._iterations)] + 1
-        return logs, [jnp.asarray(loss, jnp.float32), *gradients], (others, metrics, count), list(findings)
+        return logs, [jnp.asarray(loss, jnp.float32), *gradients], (others, metrics, count)
 
     def _place_of(self, variable: Any) -> int:
         """Where one of the optimizer's variables is among them."""
@@ -300,11 +275,11 @@ def _payload(parts: list[Any]) -> Payload:
 def _catching(model: Any, trained: list[Any], names: list[str]) -> Iterator[SimpleNamespace]:
     """Let `stateless_apply` keep the gradients, unscaled, instead of updating; also the loss of Keras' own step."""
     optimizer = model.optimizer
-    caught = SimpleNamespace(gradients=[], loss=None, updated=None)
+    caught = SimpleNamespace(gradients=[], loss=None, applied=False)
     metrics = model._update_metrics_variables
 
     def stateless_apply(values: Any, grads: Any, variables: Any) -> tuple[Any, Any]:
-        if caught.updated is not None:
+        if caught.applied:
             raise FitError(APPLIED_TWICE)
         if len(variables) != len(trained):
             raise FitError(APPLIED_TO_OTHERS)
@@ -318,8 +293,8 @@ def _catching(model: Any, trained: list[Any], names: list[str]) -> Iterator[Simp
         caught.gradients = [
             one if one is None or scale is None else one / jnp.asarray(scale, one.dtype) for one in grads
         ]
-        caught.updated = [_Updated(name) for name in names]
-        return list(caught.updated), values
+        caught.applied = True
+        return list(variables), values
 
     def update(metrics_variables: Any, unscaled_loss: Any, *args: Any, **more: Any) -> Any:
         caught.loss = unscaled_loss

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,15 +29,6 @@ def assigns(name: str) -> FitError:
         f"train_step, the loss or a layer assigns a value to {name!r}, which is trained: on parameter servers the next "
         "version overwrites it. Use a regularizer or weight_decay instead, and trainable=False for a copy that is not "
         "trained"
-    )
-
-
-def reads_behind(name: str) -> FitError:
-    """Return the error for a trained variable that is read where plain Keras has updated it already."""
-    return FitError(
-        f"train_step reads {name!r} after it has applied the gradients, and parameter servers make the new weights "
-        "after the step: do at the beginning of train_step, where they are in the model, what you do with them (a mean "
-        "teacher or a target network then follows them as before)"
     )
 
 
@@ -99,12 +90,10 @@ def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
 
 
 @contextmanager
-def catching(
-    optimizer: Any, dense: Callable[[Any], Any], applied: Callable[[Caught], object]
-) -> Iterator[Caught]:
+def catching(optimizer: Any, dense: Callable[[Any], Any] = lambda gradient: gradient) -> Iterator[Caught]:
     """Let `optimizer.apply` and `apply_gradients` keep the gradients, unscaled, instead of updating.
 
-    `dense` makes a gradient a plain array; `applied` is called after each call.
+    `dense` makes a gradient a plain array.
     """
     caught, scaling = Caught(), optimizer.scale_loss
 
@@ -122,7 +111,6 @@ def catching(
                 )
         # As Keras counts; the number of the next version replaces it.
         unwrapped(optimizer)._iterations.assign_add(1)
-        applied(caught)
 
     def scale_loss(loss: Any) -> Any:
         caught.loss = loss
@@ -150,9 +138,8 @@ class CompiledStep:
     """A compiled model, and how servers train it.
 
     `dtype`: of payloads; None for that in which the weights came. `every` batches are one contribution, and `process`
-    changes their mean gradient; it gets the variables beside. `norm`: whether to compute the gradient's norm. `watch`
-    is entered while a step runs or is traced; it gives the list of its findings, one array of the framework each, which
-    `judge` gets behind each batch. `apart`: somebody looks at the gradients of tables one by one.
+    changes their mean gradient; it gets the variables beside. `norm`: whether to compute the gradient's norm. `around`
+    is entered while a step runs or is traced. `apart`: somebody looks at the gradients of tables one by one.
     """
 
     model: Any
@@ -162,8 +149,7 @@ class CompiledStep:
     every: int
     process: Callable[[list[Any], Sequence[Any]], list[Any]]
     norm: bool
-    watch: Callable[[], AbstractContextManager[list[Any]]]
-    judge: Callable[[list[Any]], None] = lambda findings: None
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
     apart: bool = False
 
 
@@ -194,12 +180,8 @@ class Computation(Protocol):
         `version`: None where nobody looks at the model before the next batch; the optimizer counts batches then.
         """
 
-    def restore(self, version: int) -> None:
-        """Put the version in the model there once more, to the bit."""
-
-    def same(self, tolerance: float) -> list[bool]:
-        """Return for each variable whether it is what `put` made it, or as near as `tolerance`, relative to 1 or to its
-        value."""
+    def same(self) -> list[bool]:
+        """Return for each variable whether it is what `put` made it."""
 
     def add(self, batch: Any) -> Any:
         """Compute a batch before the last of a contribution; its logs."""
@@ -213,6 +195,13 @@ class TableComputation(Computation, Protocol):
 
     def find(self, batch: Any) -> Callable[[], LookedUp]:
         """Return what finds the keys of a batch, for any thread."""
+
+
+def check_unassigned(compute: Computation, found: KerasVariables) -> None:
+    """Raise FitError where a step has given a trained variable a value."""
+    for spec, one in zip(found.specs[: found.trainable], compute.same(), strict=False):
+        if not one:
+            raise assigns(spec.name)
 
 
 class Backend(Protocol):
@@ -260,12 +249,10 @@ def backend() -> Backend:
     return found
 
 
-def near(now: Any, wanted: Any, tolerance: float) -> Any:
-    """`now` equals `wanted`, or is as near as `tolerance`, relative to 1 or to `wanted`; NaN is near nothing."""
+def equal(now: Any, wanted: Any) -> Any:
+    """`now` equals `wanted`; NaN equals nothing."""
     ops = keras.ops
-    found, wanted = ops.cast(now, "float32"), ops.cast(wanted, "float32")
-    away = ops.abs(found - wanted) <= tolerance * ops.maximum(1.0, ops.abs(wanted))
-    return ops.all(ops.logical_or(ops.equal(found, wanted), away))
+    return ops.all(ops.equal(ops.cast(now, "float32"), ops.cast(wanted, "float32")))
 
 
 def samples_of(batch: Any) -> int:

@@ -202,6 +202,19 @@ class KerasVariables:
         return [np.asarray(read(variable), dtype=np.float32) for variable in self.variables]
 
 
+def draw(seeds: Sequence[Any], of: Sequence[int]) -> None:
+    """Set the states of Keras' random generators by some numbers, so that a step draws the same wherever it runs."""
+    drawn = np.random.SeedSequence(of).generate_state(len(seeds))
+    for own, variable in zip(drawn, seeds, strict=True):
+        set_seed(variable, int(own), 0)
+
+
+def set_seed(variable: Any, one: int, two: int) -> None:
+    """Set the state of one of Keras' random generators. Not every backend has uint32."""
+    kind = np.dtype(variable.dtype)
+    variable.assign((np.array([one, two], np.int64) & np.iinfo(kind).max).astype(kind))
+
+
 def finite(array: NDArray[Any]) -> bool:
     """Return whether all numbers of a floating array are finite."""
     return bool(np.isfinite(array.astype(np.float32)).all())

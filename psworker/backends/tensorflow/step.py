@@ -8,7 +8,7 @@ the weights had come as float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,14 +21,14 @@ from psworker.backends import Landing, StepResult
 from psworker.backends.keras.step import (
     CompiledStep,
     Computation,
-    near,
+    catching,
+    equal,
     take_up,
     unwrapped,
 )
 from psworker.backends.keras.variables import native
 from psworker.backends.lookups import LookedUp
 from psworker.backends.tensorflow.bare import bare, save
-from psworker.backends.tensorflow.caught import caught_step
 from psworker.backends.tensorflow.device import set_up
 from psworker.backends.tensorflow.flats import (
     FlatLayout,
@@ -161,26 +161,20 @@ class TensorFlowStep:
         if version is not None:
             self._put(version, new)
 
-    def restore(self, version: int) -> None:
-        self._put(version, False)
-
-    def same(self, tolerance: float) -> list[bool]:
-        found: list[bool] = self._compare(self._weights, tf.constant(tolerance, tf.float32)).numpy().tolist()
+    def same(self) -> list[bool]:
+        found: list[bool] = self._compare(self._weights).numpy().tolist()
         return found
 
     def add(self, batch: Any) -> Any:
         function, self._due = self._first_adds if self._due else self._adds, False
-        logs, findings = function(self._weights, fed(batch))
-        self._of.judge(findings)
-        return logs
+        return function(self._weights, fed(batch))
 
     def finish(self, batch: Any, samples: int) -> StepResult:
         function, self._due = self._first_finishes if self._due else self._finishes, False
-        payloads, loss, norm, rows, (logs, findings) = function(self._weights, fed(batch))
+        payloads, loss, norm, rows, logs = function(self._weights, fed(batch))
         made = StepResult([payload_of(parts) for parts in payloads], float(loss), float(norm), samples, logs)
         if isinstance(batch, LookedUp):
             made.rows.update(batch.gradients(landing(each)() for each in rows))
-        self._of.judge(findings)
         return made
 
     def _put(self, version: int, new: bool) -> None:
@@ -204,11 +198,20 @@ class TensorFlowStep:
     # In the graph. Order: weights in, forward and backward, state out (automatic control dependencies keep reads and
     # writes of a variable in this order).
 
-    def _run(self, batch: Any) -> tuple[Any, Any, list[Any]]:
-        """Return logs and findings, the loss, one float32 gradient per trained variable."""
-        with self._of.watch() as findings:
-            logs, loss, gradients = caught_step(self._model, self._trained, batch)
-        return (logs, list(findings)), loss, gradients
+    def _run(self, batch: Any) -> tuple[Mapping[str, Any], Any, list[Any]]:
+        """Run one `train_step`: logs, the loss, one float32 gradient per trained variable (zeros where none).
+
+        Raises FitError where it applies gradients not at all, twice, or to other variables.
+        """
+        trained = self._trained
+        with self._of.around(), catching(self._model.optimizer, dense) as caught:
+            logs = self._model.train_step(without_optionals(batch))
+        gradients = [
+            tf.cast(tf.zeros_like(variable) if one is None else one, tf.float32)
+            for variable, one in zip(trained, caught.of(trained), strict=True)
+        ]
+        loss = caught.loss if caught.loss is not None else logs.get("loss", float("nan"))
+        return logs, tf.cast(loss, tf.float32), gradients
 
     def _take(self, flats: list[Any]) -> None:
         for variable, value in zip(self._variables, self._layout.cut(flats), strict=True):
@@ -258,9 +261,23 @@ class TensorFlowStep:
         dense, rows = gradients[:trained], gradients[trained:]
         return self._layout.join([*dense, *deltas], dtypes), loss, norm, rows, logs
 
-    def _same(self, flats: list[Any], tolerance: Any) -> Any:
+    def _same(self, flats: list[Any]) -> Any:
         pairs = zip(self._variables, self._layout.cut(flats), strict=True)
-        return tf.stack([near(variable, value, tolerance) for variable, value in pairs])
+        return tf.stack([equal(variable, value) for variable, value in pairs])
+
+
+def dense(gradient: Any) -> Any:
+    """Apply `tf.convert_to_tensor` without its warning of a variable without a fixed number of rows."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, gradient.dense_shape[0])
+    return tf.convert_to_tensor(gradient)
+
+
+def without_optionals(data: Any) -> Any:
+    """Replace an input that is an empty Optional with None, as Keras' own step does."""
+    return keras.tree.map_structure(
+        lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, data
+    )
 
 
 def fed(batch: Any, *, open: bool = False) -> Any:

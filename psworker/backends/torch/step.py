@@ -4,8 +4,7 @@ applied."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,13 +18,10 @@ from numpy.typing import NDArray
 from psworker.backends import ModelError, StepResult, cut, gpu_number, payloads
 from psworker.backends.keras.step import (
     NEEDS_LOSS,
-    Caught,
     CompiledStep,
     Computation,
-    assigns,
     catching,
-    near,
-    reads_behind,
+    equal,
     take_up,
 )
 from psworker.backends.keras.variables import KerasModel, collect, native
@@ -82,8 +78,8 @@ class TorchStep:
             before._variables if before is not None else KerasModel(step.found, framework)
         )
         self._optimizer = step.model.optimizer
-        self._compiles = bool(step.model.jit_compile) and not step.model.run_eagerly
-        self._train_step = torch.compile(step.model.train_step) if self._compiles else step.model.train_step
+        compiles = bool(step.model.jit_compile) and not step.model.run_eagerly
+        self._train_step = torch.compile(step.model.train_step) if compiles else step.model.train_step
         # Over the batches of a contribution before its last.
         self._loss: Any = 0.0
         # Of the weights that came last.
@@ -109,16 +105,10 @@ class TorchStep:
             # The contribution before may have ended in an exception.
             self._loss, self._gradients = 0.0, []
 
-    def restore(self, version: int) -> None:
-        with torch.no_grad():
-            for variable, value in zip(self._of.found.variables, self._variables.placed, strict=True):
-                native(variable).copy_(value)
-        take_up(self._optimizer, version, new=False)
-
-    def same(self, tolerance: float) -> list[bool]:
+    def same(self) -> list[bool]:
         pairs = zip(self._of.found.variables, self._variables.placed, strict=True)
         with torch.no_grad():
-            return [bool(near(variable.value, value, tolerance)) for variable, value in pairs]
+            return [bool(equal(variable.value, value)) for variable, value in pairs]
 
     def add(self, batch: Any) -> Any:
         logs, loss, gradients = self._run(batch)
@@ -153,59 +143,14 @@ class TorchStep:
     def _run(self, batch: Any) -> tuple[Any, Any, list[torch.Tensor]]:
         """One `train_step`: logs, the loss, a float32 gradient per trained variable."""
         trained = self._of.found.trained
-        versions = [native(variable)._version for variable in trained]
-        names = {
-            id(native(variable)): spec.name
-            for variable, spec in zip(trained, self._of.found.specs, strict=False)
-        }
-        with self._of.watch() as findings, ExitStack() as behind:
-
-            def applied(caught: Caught) -> None:
-                if not self._compiles:
-                    behind.enter_context(_Reads({key: names.get(key, "?") for key in caught.gradients}))
-
-            with catching(self._optimizer, lambda gradient: gradient, applied) as caught:
-                logs = self._train_step(batch)
-        self._of.judge(findings)
-        found = caught.of(trained)
-        for variable, spec, version in zip(trained, self._of.found.specs, versions, strict=False):
-            if native(variable)._version != version:
-                raise assigns(spec.name)
+        with self._of.around(), catching(self._optimizer) as caught:
+            logs = self._train_step(batch)
         gradients = [
             torch.zeros_like(native(variable), dtype=torch.float32) if one is None else one.detach().float()
-            for variable, one in zip(trained, found, strict=True)
+            for variable, one in zip(trained, caught.of(trained), strict=True)
         ]
         loss = caught.loss if caught.loss is not None else logs.get("loss", float("nan"))
         return logs, loss.detach() if isinstance(loss, torch.Tensor) else loss, gradients
-
-
-class _Reads(torch.overrides.TorchFunctionMode):
-    """Refuse operations on trained parameters, which are known by id."""
-
-    def __init__(self, names: dict[int, str]) -> None:
-        super().__init__()
-        self._names = names
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # An attribute such as the shape is no value; `data` is.
-        if getattr(function, "__name__", "") != "__get__" or function is torch.Tensor.data.__get__:
-            self._refuse(args)
-            if kwargs:
-                self._refuse(kwargs.values())
-        return function(*args, **(kwargs or {}))
-
-    def _refuse(self, values: Iterable[Any]) -> None:
-        # By hand: keras.tree takes as long for the operations of two metrics as the rest of a short step.
-        for value in values:
-            if isinstance(value, torch.Tensor):
-                if id(value) in self._names:
-                    raise reads_behind(self._names[id(value)])
-            elif isinstance(value, (tuple, list)):
-                self._refuse(value)
-            elif isinstance(value, dict):
-                self._refuse(value.values())
-            elif isinstance(value, keras.Variable):
-                self._refuse([native(value)])
 
 
 def set_up(device: str, *, deterministic: bool) -> str:

@@ -24,8 +24,6 @@ WRITERS = (
     keras.callbacks.CSVLogger,
     *([keras.callbacks.OrbaxCheckpoint] if hasattr(keras.callbacks, "OrbaxCheckpoint") else []),
 )
-# Relative rounding of a float32 number that Keras has exchanged by sums and differences.
-SWAPPED = 2.0**-18
 _EVENTS = tuple(name for name in dir(keras.callbacks.Callback) if name.startswith("on_"))
 
 
@@ -210,11 +208,6 @@ def acts_on_batches(callbacks: Any) -> bool:
     names = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
     found = (getattr(each, name) for each in listed(callbacks) for name in names)
     return any(not str(getattr(one, "__module__", "")).startswith("keras.") for one in found)
-
-
-def swaps_weights(callbacks: Any) -> bool:
-    """One of the callbacks is Keras' SwapEMAWeights: after an evaluation the weights are back, but for rounding."""
-    return any(isinstance(each, keras.callbacks.SwapEMAWeights) for each in listed(callbacks))
 
 
 class Backups:

@@ -56,7 +56,7 @@ class Distributed:
         self._stay, self._cuts, self._shares = stay, cuts, shares
         # Keras stops only because this worker's part of the epoch has ended.
         self._pausing = False
-        self._metrics = EpochMetrics(model, self._steps.sums)
+        self._metrics = EpochMetrics(model)
         self._resumption = Resumption()
         self._one_ahead = OneAhead()
         # The arguments of the present fit, until its first batch.
@@ -204,7 +204,6 @@ class Distributed:
         follows, before = self._steps.follows(), self._steps
         if follows == "the same":
             before.compiled_again()
-            self._metrics.sums = before.sums
             return
         # Raises TranslationError, with nothing changed.
         steps = Steps(
@@ -216,7 +215,7 @@ class Distributed:
         before.compiled.__dict__.pop("save_own_variables", None)
         before.rest()
         self._steps = steps
-        self._metrics = EpochMetrics(self.model, steps.sums)
+        self._metrics = EpochMetrics(self.model)
         self._see_saving()
 
     def _saving(self, save: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, cast
 
 from numpy.typing import NDArray
@@ -22,14 +21,14 @@ from psworker.backends.keras.step import (
     Computation,
     TableComputation,
     backend,
+    check_unassigned,
     own_train_step,
     samples_of,
     scales,
     unwrapped,
 )
-from psworker.backends.keras.variables import KerasVariables, undone
+from psworker.backends.keras.variables import KerasVariables
 from psworker.backends.lookups import LookedUp
-from psworker.keras.fit.metrics import MetricSums
 
 
 class GradientStep:
@@ -41,16 +40,15 @@ class GradientStep:
         variables: KerasVariables,
         plan: Plan,
         wire_dtype: str,
-        sums: MetricSums | None,
         version: int = 0,
         before: GradientStep | None = None,
         *,
         clips: bool,
     ) -> None:
-        """Trace the step. `sums`: watches the metrics; None where nobody adds them up. `version`: of the weights in the
-        model, which `before` put there. `clips`: gradients are clipped here, and not by the server."""
+        """Trace the step. `version`: of the weights in the model, which `before` put there. `clips`: gradients are
+        clipped here, and not by the server."""
         optimizer = unwrapped(model.optimizer)
-        self._model, self._variables, self._sums = model, variables, sums
+        self._variables = variables
         self._every = optimizer.gradient_accumulation_steps or 1
         self._taken = self._samples = 0
         # After the first contribution.
@@ -63,8 +61,6 @@ class GradientStep:
             process=lambda gradients, _: optimizer._clip_gradients(gradients) if clips else gradients,
             # A dynamic loss scale follows from whether gradients are finite; else servers refuse what is not.
             norm=scales(model.optimizer),
-            watch=(lambda: nullcontext([])) if sums is None else sums.watch,
-            judge=(lambda findings: None) if sums is None else sums.judge,
             apart=own_train_step(model) or bool(optimizer.clipnorm),
         )
         self._compute: Computation = backend().computation(step, None if before is None else before._compute)
@@ -76,24 +72,22 @@ class GradientStep:
 
     def find(self, data: Any) -> Callable[[], LookedUp]:
         """Return what finds the keys of a batch, of a model with tables; other methods take what that returns."""
-        self._begin()
         compute = cast(TableComputation, self._compute)
         return compute.find(data)
 
     def prepare(self, data: Any) -> None:
         """Compile the step for batches such as `data`, where the backend does so ahead; nothing runs."""
-        self._begin()
         self._compute.prepare(data)
 
     def __call__(self, data: Any) -> tuple[Mapping[str, Any], StepResult | None]:
         """One batch: its logs, and what to contribute; None while gradients are accumulated."""
-        self._begin()
         self._samples += samples_of(data)
         if self._taken < self._every - 1:
             self._taken += 1
             return self._compute.add(data), None
         result = self._compute.finish(data, self._samples)
         if not self._checked:
+            check_unassigned(self._compute, self._variables)
             self._variables.check_constants()
             self._checked = True
         self._taken = self._samples = 0
@@ -103,44 +97,16 @@ class GradientStep:
         """Return the number of the next batch, which is of that contribution."""
         return contribution * self._every + self._taken
 
-    def rehearse(self, data: Any) -> None:
-        """Run the first batch of this process, and take back all that it changed but the states of random
-        generators."""
-        self._begin()
-        found = self._variables
-        # Metrics begin anew.
-        local = [each for each in found.local if all(each is not seed for seed in found.seeds)]
-        with undone([*found.variables, *local, unwrapped(self._model.optimizer)._iterations]):
-            self._compute.finish(data, 0)
-        self._model.reset_metrics()
-
-    def _begin(self) -> None:
-        if self._sums is not None:
-            self._sums.begin()
-
     def assign(self, flats: Sequence[NDArray[Any]], version: int) -> None:
         """Put the payloads of `version` into the model."""
         # A version that is read again is not averaged again.
         self._compute.put(flats, version, new=version > self._version)
         self._version = version
 
-    def differing(self, tolerance: float = 0.0) -> list[VariableSpec]:
-        """List the variables that are not what `assign` made them, up to `tolerance`."""
-        same = self._compute.same(tolerance)
-        if self._taken:
-            # In the middle of an accumulation averages have moved by themselves.
-            same = same[: self._variables.trainable]
-        return [spec for spec, one in zip(self._variables.specs, same, strict=False) if not one]
-
-    def variable(self, name: str) -> Any:
-        """Return the keras.Variable of this name."""
-        names = [spec.name for spec in self._variables.specs]
-        return self._variables.variables[names.index(name)]
-
-    def restore(self) -> None:
-        """Put the present version into the model once more, to the bit. Averages that have moved stay."""
-        if not self._taken:
-            self._compute.restore(self._version)
+    def differing(self) -> list[VariableSpec]:
+        """List the trained variables that are not what `assign` made them."""
+        trained = self._variables.specs[: self._variables.trainable]
+        return [spec for spec, one in zip(trained, self._compute.same(), strict=False) if not one]
 
 
 def move_loss_scale(optimizer: Any, norm: float) -> bool:

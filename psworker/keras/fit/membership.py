@@ -80,11 +80,11 @@ class FitMembership:
         """This process has trained something else on these servers since."""
         return _NEWEST.get(self._key) is not self.link
 
-    def changed(self, variables: KerasVariables, tolerance: float) -> str | None:
-        """Name a variable that is not as it was given, up to `tolerance` relative to 1 or to itself."""
+    def changed(self, variables: KerasVariables) -> str | None:
+        """Name a variable that is not as it was given."""
         found = zip(variables.specs, variables.values(), self.given or (), strict=False)
         for spec, now, then in found:
-            if not np.allclose(now, then, rtol=tolerance, atol=tolerance, equal_nan=True):
+            if not np.array_equal(now, then, equal_nan=True):
                 return spec.name
         return None
 

@@ -1,8 +1,8 @@
 """Metrics over all workers: an epoch's logs are those of one process on all batches, not means of means.
 
 Keras' metrics keep sums over batches (a total and a count, a confusion matrix), and say so by their variables'
-`aggregation`. A metric of the user's own has "sum" there whatever it keeps, for that is Keras' default. So it is
-watched: a batch that counts twice moves a sum by the same amount again.
+`aggregation`. A metric with an `update_state` of the user's own has "sum" there whatever it keeps, for that is Keras'
+default: its value stays each worker's own.
 """
 
 from __future__ import annotations
@@ -12,123 +12,22 @@ import logging
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-import keras
 import numpy as np
 
 from pswire.logs.events import event
-from psworker.backends.keras.step import metrics_of, replaced
 from psworker.backends.keras.variables import read
 from psworker.control.epochs import EpochTotals
 from psworker.link import Link
 
 log = logging.getLogger("ps-worker")
 
-# Of the numbers of a metric, relative to 1 or to themselves.
-ROUNDING = 1e-4
 # The most sums that the protocol takes in one report.
 MOST_SUMS = 2**16
 # The most numbers of one metric that the chief tells the others.
 MOST_PARTS = 32
-
-
-class MetricSums:
-    """Which metrics of one model add up over workers."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        # The user's own metrics, and by the id of each whether all batches so far were added.
-        self._own: list[Any] | None = None
-        self._added: dict[int, Any] = {}
-        self._warned: set[int] = set()
-
-    def metrics(self) -> list[Any]:
-        """All metrics of the model, also those given to `compile`."""
-        found: list[Any] = []
-        for metric in self._model.metrics:
-            found += getattr(metric, "metrics", None) or [metric]
-        return found
-
-    def adds_up(self, metric: Any) -> bool:
-        """Return whether the metric over all workers is what the sums of its variables give."""
-        if not all(variable.aggregation == "sum" for variable in metric.variables):
-            return False
-        added = self._added.get(id(metric))
-        if added is None or bool(added):
-            return True
-        if id(metric) not in self._warned:
-            self._warned.add(id(metric))
-            log.warning(
-                "metric %r keeps something else than sums over batches, which cannot be added up over workers: each "
-                "worker's logs have its own value",
-                metric.name,
-                extra=event("metric_own"),
-            )
-        return False
-
-    def begin(self) -> None:
-        """Find the metrics to watch, before the first batch is traced."""
-        if self._own is None:
-            self._own = [one for one in metrics_of(self._model) if not _of_keras(one)]
-            self._added = {id(metric): keras.ops.convert_to_tensor(True) for metric in self._own}
-
-    @contextmanager
-    def watch(self) -> Iterator[list[Any]]:
-        """Watch the user's own metrics while a step runs or is traced.
-
-        Gives a list that holds, behind the block, one boolean of the backend per metric: the batch was added.
-        """
-        own = self._own or []
-        found: dict[int, list[Any]] = {id(metric): [] for metric in own}
-        findings: list[Any] = []
-        with ExitStack() as stack:
-            for metric in own:
-                watched = self._watched(metric, found[id(metric)])
-                stack.enter_context(replaced(metric, update_state=watched))
-            yield findings
-        findings += [_all(found[id(metric)]) for metric in own]
-
-    def judge(self, findings: list[Any]) -> None:
-        """Take what `watch` found in a batch."""
-        for metric, added in zip(self._own or (), findings, strict=True):
-            self._added[id(metric)] = keras.ops.logical_and(self._added[id(metric)], added)
-
-    def _watched(self, metric: Any, found: list[Any]) -> Callable[..., None]:
-        update = metric.update_state
-
-        def update_state(*args: Any, **keywords: Any) -> None:
-            before = _values(metric)
-            update(*args, **keywords)
-            once = _values(metric)
-            update(*args, **keywords)
-            near = [_moves_alike(*three) for three in zip(before, once, _values(metric), strict=True)]
-            for variable, value in zip(metric.variables, once, strict=True):
-                variable.assign(value)
-            found.extend(near)
-
-        return update_state
-
-
-def _of_keras(metric: Any) -> bool:
-    return bool(type(metric).update_state.__module__.startswith("keras."))
-
-
-def _values(metric: Any) -> list[Any]:
-    return [keras.ops.copy(variable.value) for variable in metric.variables]
-
-
-def _all(found: list[Any]) -> Any:
-    return keras.ops.all(keras.ops.stack(found)) if found else keras.ops.convert_to_tensor(True)
-
-
-def _moves_alike(before: Any, once: Any, twice: Any) -> Any:
-    """Return whether the second update moved the values as far as the first."""
-    ops = keras.ops
-    before, once, twice = (ops.cast(each, "float64") for each in (before, once, twice))
-    return ops.all(ops.abs((twice - once) - (once - before)) <= ROUNDING * (ops.abs(twice) + 1))
 
 
 class EpochMetrics:
@@ -137,8 +36,8 @@ class EpochMetrics:
     One worker, the chief, validates for all; the others get what it measured.
     """
 
-    def __init__(self, model: Any, sums: MetricSums) -> None:
-        self._model, self.sums = model, sums
+    def __init__(self, model: Any) -> None:
+        self._model = model
         self._number = 0
         # Of this epoch: the metrics' variables, what they counted here, and what they counted in all workers; None
         # before all have met, or where the job is over.
@@ -152,6 +51,8 @@ class EpochMetrics:
         #: A number that stands for this worker's data.
         self.data = 0
         self._warned = self._warned_of_data = False
+        # Metrics of which a warning has told that they stay each worker's own.
+        self._own: set[int] = set()
         #: The worker that validates from the next epoch on; empty: the same as before.
         self.chief = ""
 
@@ -233,13 +134,33 @@ class EpochMetrics:
         """Variables of the metrics that add up, up to the protocol's limit; other metrics stay each worker's own."""
         found: list[Any] = []
         size = 0
-        for metric in self.sums.metrics():
+        for metric in self._metrics():
             own = list(metric.variables)
             elements = sum(int(np.prod(variable.shape)) for variable in own)
-            if own and self.sums.adds_up(metric) and size + elements + 2 <= MOST_SUMS:
+            if own and self._adds_up(metric) and size + elements + 2 <= MOST_SUMS:
                 found += own
                 size += elements
         return found
+
+    def _metrics(self) -> list[Any]:
+        """List all metrics of the model, also those given to `compile`."""
+        return [one for each in self._model.metrics for one in getattr(each, "metrics", None) or [each]]
+
+    def _adds_up(self, metric: Any) -> bool:
+        """Return whether the metric over all workers is what the sums of its variables give."""
+        if not all(variable.aggregation == "sum" for variable in metric.variables):
+            return False
+        if type(metric).update_state.__module__.startswith("keras."):
+            return True
+        if id(metric) not in self._own:
+            self._own.add(id(metric))
+            log.warning(
+                "metric %r has an update_state of its own, which may keep something else than sums over batches: each "
+                "worker's logs have its own value",
+                metric.name,
+                extra=event("metric_own"),
+            )
+        return False
 
     def _layout(self) -> str:
         described = [(variable.name, *variable.shape) for variable in self._variables]
@@ -257,7 +178,7 @@ class EpochMetrics:
         # A user's own train_step may return a loss, say, that the metric of that name has never seen.
         unused = {
             metric.name
-            for metric in self.sums.metrics()
+            for metric in self._metrics()
             if not any(id(variable) in counting for variable in metric.variables)
         }
         # A result may be a variable itself, so it is read before the variables are set back.

@@ -20,18 +20,16 @@ from pswire.model.rows import KeysByName
 from psworker.backends import StepResult
 from psworker.backends.keras.reductions import warn_of_reduction
 from psworker.backends.keras.step import FitError, scales, unwrapped
-from psworker.backends.keras.variables import KerasVariables, collect
+from psworker.backends.keras.variables import KerasVariables, collect, draw, read
 from psworker.backends.lookups import LookedUp, tables_of
 from psworker.engine import Grant
 from psworker.errors import SessionError
 from psworker.keras.embedding import read_rows
 from psworker.keras.fit.callbacks import Backups
 from psworker.keras.fit.chief import Duties, begin_rate, present_rate
-from psworker.keras.fit.draws import Draws
 from psworker.keras.fit.gradients import GradientStep, move_loss_scale
 from psworker.keras.fit.lookups import Lookups, checked_tables
 from psworker.keras.fit.membership import FitMembership, named
-from psworker.keras.fit.metrics import MetricSums
 from psworker.keras.fit.weights import WeightGuard
 from psworker.keras.slots import assign_slots, slot_lists
 from psworker.keras.translate import translate, warn_of_clipping, worker_clips
@@ -91,10 +89,12 @@ class Steps:
         if before is None:
             # Refused now, not after minutes of preparing data.
             self.optimizer = self._translated(named(model) if is_built(model) else ())
-            self._counts, self._draws = FateCounts(), Draws()
+            self._counts = FateCounts()
         else:
             self.optimizer = before.optimizer
-            self._counts, self._draws = before._counts, before._draws
+            self._counts = before._counts
+        # Of several workers: numbers that decide, with that of a batch, what its step draws.
+        self._draws_of: list[int] = [] if before is None else before._draws_of
         self.duties = Duties()
         # Once a job is joined.
         self.turns: Turns | None = None
@@ -107,7 +107,6 @@ class Steps:
         # The version whose slots the model's optimizer has.
         self._slots_of = 0
         self.guard, self.backups = WeightGuard(), Backups()
-        self.sums = MetricSums(model)
         self.lookups: Lookups | None = None
         # This worker's part of the job is over.
         self.finished = False
@@ -150,8 +149,9 @@ class Steps:
         more: dict[str, Any] = {"tables": tables} if tables else {}
         link = self.membership.open(variables, self.optimizer, more, goes_on=self._goes_on)
         read_rows(model, link.lookup)
-        if not self.membership.alone and not self._goes_on:
-            self._draws.begin(variables, link.info.rank)
+        if link.info.size > 1 and not self._goes_on:
+            # A process that is started again draws the same.
+            self._draws_of = [*(int(part) for seed in variables.seeds for part in read(seed)), link.info.rank]
         self._step = self._traced(variables, link)
         self.lookups = Lookups(self._step.find) if tables else None
         if not self._goes_on:
@@ -168,13 +168,11 @@ class Steps:
         return translate(self.model.optimizer, trained, servers=servers)
 
     def _traced(self, variables: KerasVariables, link: Link) -> GradientStep:
-        sums = self.sums if link.info.size > 1 else None
         return GradientStep(
             self.model,
             variables,
             link.plan,
             self._wire_dtype,
-            sums,
             self._version,
             self._step,
             clips=worker_clips(self.model.optimizer, self.optimizer),
@@ -221,7 +219,6 @@ class Steps:
         """Trace the step anew if the model was compiled again, with the same optimizer."""
         now, before = _compilation(self.model), self._step
         if now != self._compilation and before is not None and self._variables is not None:
-            self.sums = MetricSums(self.model)
             self._step = self._traced(self._variables, self.link)
             self.lookups = Lookups(self._step.find) if self.lookups is not None else None
         self._compilation = now
@@ -266,14 +263,15 @@ class Steps:
         if self.turn is None:
             self._next()
         assert self.turns is not None
-        self.guard.check(self._step, self.link.info.size)
+        self.guard.check(self._step)
         after, lookups = None, self.lookups
         if lookups is not None:
             data = self._with_rows(lookups.of(data))
             if (after := following()) is not None:
                 lookups.begin(after)
-        logs, result = self._draws.train(self._step, data, self._step.number(self.turns.batch))
-        self.guard.given.after_step()
+        if self._draws_of and self._variables is not None:
+            draw(self._variables.seeds, [*self._draws_of, self._step.number(self.turns.batch)])
+        logs, result = self._step(data)
         if result is not None and self.turn is not None:
             self._send(self.turn, result, {} if lookups is None else lookups.keys(after))
             self._next()
@@ -317,7 +315,6 @@ class Steps:
             return
         self.membership.given = None
         self._version = self.turn.grant.version
-        self.guard.given.after_version()
 
     def _put(self, flats: Sequence[NDArray[Any]], grant: Grant) -> None:
         assert self._step is not None

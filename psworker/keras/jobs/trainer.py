@@ -26,12 +26,13 @@ from psworker.backends.keras.step import (
     Computation,
     TableComputation,
     backend,
+    check_unassigned,
     own_train_step,
     replaced,
     samples_of,
     unwrapped,
 )
-from psworker.backends.keras.variables import KerasModel, read, undone, warn_of_lost
+from psworker.backends.keras.variables import KerasModel, draw, read, set_seed, undone, warn_of_lost
 from psworker.backends.lookups import LookedUp, by_keys, remote_of, tables_of
 from psworker.job import Job
 from psworker.job.errors import JobError, blame
@@ -193,20 +194,20 @@ class JobTrainer:
             *(self._trained, self._variables.found, plan, None, self.every),
             process=self._process,
             norm=True,
-            watch=self._without_metrics,
+            around=self._without_metrics,
             apart=self._process.apart or rows_apart,
         )
         with blame(f"the model of job {self._name}"):
             self._compute = self._backend.computation(step)
 
     @contextmanager
-    def _without_metrics(self) -> Iterator[list[Any]]:
+    def _without_metrics(self) -> Iterator[None]:
         """Nobody reads what the metrics of a batch are; a `train_step` of the user's may."""
         model, own = self._trained, dict[str, Any]()
         if not own_train_step(model) and type(model).compute_metrics is keras.Model.compute_metrics:
             own["compute_metrics"] = lambda *_, **__: {}
         with replaced(model, **own):
-            yield []
+            yield
 
     def batches(
         self, worker_index: int, worker_count: int, seed: int, epochs: int, skip: int = 0
@@ -283,7 +284,7 @@ class JobTrainer:
         own = np.random.SeedSequence([seed, worker_index]).generate_state(2)
         keras.utils.set_random_seed(int(own[0]))
         for number, variable in enumerate(self._variables.found.seeds):
-            _set_seed(variable, int(own[1]), number)
+            set_seed(variable, int(own[1]), number)
 
     def _learn(self, epochs: int, ended: int, batches: int) -> None:
         """Note how many batches the `ended` epochs had."""
@@ -308,6 +309,7 @@ class JobTrainer:
             for dtype in self._dtypes:
                 narrow = wire_named(dtype).array_dtype
                 self._contribute([flat.astype(narrow, copy=False) for flat in flats], _bare(batch))
+            check_unassigned(self._attached(), found)
             found.check_constants()
         operations = self._attached().unrepeatable()
         if operations:
@@ -328,10 +330,7 @@ class JobTrainer:
 
     def _step(self, flats: list[NDArray[Any]], batch: Any, rows: Mapping[str, Floats] | None) -> StepResult:
         if isinstance(batch, Drawing):
-            seeds = self._variables.found.seeds
-            drawn = np.random.SeedSequence(batch.of).generate_state(len(seeds))
-            for own, variable in zip(drawn, seeds, strict=True):
-                _set_seed(variable, int(own), 0)
+            draw(self._variables.found.seeds, batch.of)
         found = _bare(batch)
         with self._blaming():
             return self._contribute(flats, found if rows is None else replace(found, rows=rows))
@@ -402,9 +401,3 @@ class JobTrainer:
         return save_model(
             self.job, self.model, self._variables, self.optimizer, weights, path, optimizer, tables
         )
-
-
-def _set_seed(variable: Any, one: int, two: int) -> None:
-    """Set the state of one of Keras' random generators. Not every backend has uint32."""
-    kind = np.dtype(variable.dtype)
-    variable.assign((np.array([one, two], np.int64) & np.iinfo(kind).max).astype(kind))
