@@ -217,8 +217,6 @@ def _train(
                 *(own, link.info.seed, link.info.seed),
                 extra=event("another_seed", seed=link.info.seed),
             )
-        if link.info.next_batch:
-            trainer.goes_on()
         trainer.attach(link.plan, link.dtypes)
         report.joined(link, trainer.device)
         pause = injected_delay(experiment, link.info.rank, link.info.seed)

@@ -218,10 +218,6 @@ EVENTS: Final[dict[str, Event]] = {
         ("reduction",),
         "the reduction or mask of a loss makes several workers differ from one process",
     ),
-    "not_repeatable": Event(WORKER, ("operations",), "a step draws from a state that replay cannot read"),
-    "state_lost": Event(
-        WORKER, ("layers",), "a worker's next process begins without what layers kept between batches"
-    ),
     "request_stuck": Event(WORKER, ("server", "seconds"), "a server has not answered a request for so long"),
     "server_moved": Event(WORKER, ("server", "address"), "a server came back at another address"),
     "joined_again": Event(WORKER, ("incarnation", "job"), "the worker joined as a new incarnation"),

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from pswire.logs.events import event
-from pswire.model.plan import Plan, Slice, VariableSpec
+from pswire.model.plan import Plan, VariableSpec
 from pswire.model.tables import Floats, Keys
 from psworker.data.payloads import Payload, Pieces, array_of
 from psworker.errors import Unsupported
@@ -49,14 +49,6 @@ def gpu_number(wanted: str, gpus: int, framework: str) -> int | None:
         there = ", ".join(["cpu", *(f"gpu:{n}" for n in range(gpus))])
         raise DeviceError(f"there is no {wanted!r}: {framework} sees {there}")
     return index
-
-
-def infinite_state(name: str) -> str:
-    """Return why a variable that a step changes, and that is not trained, cannot begin with an infinite number."""
-    return (
-        f"{name!r} is not trained, begins with numbers that are not finite, and training changes it: servers hold "
-        "finite numbers only. Begin it with a finite one, as -3e38 in place of -inf (a constant may be infinite)"
-    )
 
 
 @dataclass(frozen=True)
@@ -141,7 +133,7 @@ def places(plan: Plan) -> list[list[tuple[int, int, int]]]:
 
 def payloads(plan: Plan, model: Model, values: Sequence[Any], dtype: DTypeLike) -> list[Payload]:
     """One payload per server, of a gradient or change per variable. What lies on a device begins to leave it now, all
-    of it, and is awaited bucket by bucket in the thread that sends to that server.
+    of it, and is awaited part by part in the thread that sends to that server.
 
     Raises ModelError for another shape.
     """
@@ -151,28 +143,11 @@ def payloads(plan: Plan, model: Model, values: Sequence[Any], dtype: DTypeLike) 
             raise ModelError(
                 f"the gradient of {spec.name!r}: expected the shape {list(spec.shape)}, got {list(value.shape)}"
             )
-    whole = model.device.startswith("cpu")
     made: list[Payload] = []
     for shard in plan.shards:
-        rows = [
-            (piece.variable, *part)
-            for piece in shard.slices
-            for part in buckets(piece, 0 if whole else BUCKET)
-        ]
-        parts = [model.fetch(values[number], start, stop, kind) for number, start, stop in rows]
+        parts = [model.fetch(values[each.variable], each.start, each.stop, kind) for each in shard.slices]
         made.append(Pieces(parts, shard.elements, kind))
     return made
-
-
-# Elements of a variable that leave a device at once: some milliseconds of a copy, so that sending begins early.
-BUCKET = 2**22
-
-
-def buckets(piece: Slice, most: int) -> list[tuple[int, int]]:
-    """Rows of a piece, from and to, in buckets of `most` elements or one row; all in one with 0."""
-    rows = piece.stop - piece.start
-    height = max(1, most * rows // max(piece.size, 1) if most else rows)
-    return [(start, min(start + height, piece.stop)) for start in range(piece.start, piece.stop, height)]
 
 
 # Elements from which a copy costs more than handing over one more array (some 10 us).

@@ -66,20 +66,3 @@ class Unready:
 class Scattered(Averages):
     def model(self):
         return keras.Sequential([keras.Input((STEPS,)), Scattering(), keras.layers.Dense(1)])
-
-
-_SHARED = tf.random.Generator.from_seed(4)
-
-
-class Unrepeatable(Averages):
-    """It draws from everything that is no variable of the model."""
-
-    def model(self):
-        made = super().model()
-        made.add(keras.layers.Lambda(self.moved, output_shape=(1,)))
-        return made
-
-    @staticmethod
-    def moved(y):
-        y += tf.random.normal([1]) + _SHARED.normal([1])
-        return y + tf.reshape(tf.numpy_function(lambda: np.float32(0.5), [], tf.float32), [1])

@@ -16,16 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psworker.backends import (
-    BUCKET,
     DeviceError,
     ModelError,
     StepResult,
-    buckets,
     gpu_number,
     neighbours,
     places,
 )
-from psworker.backends.jax import PROCESSES, fetch, landing, lies_on, placed, shardings
+from psworker.backends.jax import PROCESSES, fetch, landing, placed, shardings
 from psworker.backends.keras.step import (
     APPLIED_NONE,
     APPLIED_TO_OTHERS,
@@ -95,8 +93,6 @@ class JaxStep:
         self._adding = jit(self._add, donate_argnums=2)
         self._finishing = jit(self._finish, donate_argnums=2)
         self._taking, self._comparing = jax.jit(self._taken), jax.jit(self._same)
-        # Elements of a variable that leave a device at once; 0 for all.
-        self._most = 0 if lies_on(step.found.variables[0].value) == "cpu" else BUCKET
         # Of the batches of a contribution before its last: the sums of the loss and of the gradients.
         self._sums: Any = None
         # The variables that `train_step` takes, in its order; to list them takes long. Kept within an epoch.
@@ -110,9 +106,6 @@ class JaxStep:
         """Make what Keras' `fit` makes when it sees a batch: metrics, losses. The first step compiles."""
         if differ:
             self._model._symbolic_build(data_batch=batch)
-
-    def unrepeatable(self) -> list[str]:
-        return []
 
     def put(self, flats: Sequence[NDArray[Any]], version: int | None = None, *, new: bool = False) -> None:
         self._flats = placed(flats, shardings([self._of.found.variables[0].value] * len(flats)))
@@ -254,9 +247,8 @@ class JaxStep:
         joined = []
         for shard in plan.shards:
             parts = [
-                rows[piece.variable][start:stop].reshape(-1).astype(dtype)
+                rows[piece.variable][piece.start : piece.stop].reshape(-1).astype(dtype)
                 for piece in shard.slices
-                for start, stop in buckets(piece, self._most)
             ]
             runs = neighbours([part.size for part in parts])
             joined.append([jnp.concatenate([parts[k] for k in run]) for run in runs] or [jnp.zeros(0, dtype)])

@@ -171,9 +171,6 @@ class Computation(Protocol):
         `differ`: batches of a size of their own need nothing else, where the backend can do that.
         """
 
-    def unrepeatable(self) -> list[str]:
-        """Name the operations that `prepare` found which draw from a state that is in no variable of the model."""
-
     def put(self, flats: Sequence[NDArray[Any]], version: int | None = None, *, new: bool = False) -> None:
         """Put the payloads of a version, one per server, into the model, its optimizer's counter and averages.
 

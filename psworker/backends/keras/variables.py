@@ -15,9 +15,8 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from pswire.logs.events import event
 from pswire.model.plan import VariableSpec
-from psworker.backends import Landing, ModelError, infinite_state
+from psworker.backends import Landing, ModelError
 
 log = logging.getLogger("ps-worker")
 
@@ -132,30 +131,6 @@ def kept_outside(model: Any) -> list[tuple[str, Any]]:
     return found
 
 
-def warn_of_lost(model: Any) -> None:
-    """Warn, where a worker goes on in the middle of its data, of what only its earlier process has kept."""
-    found = [*kept_outside(model), *_counters(model)] if isinstance(model, keras.Layer) else []
-    layers = sorted({name.partition("/")[0] for name, _ in found})
-    if layers:
-        log.warning(
-            "this worker goes on in the middle of its data, and what these layers keep from batch to batch begins "
-            "again as the model made it, because the process that kept it has ended: %s",
-            ", ".join(layers),
-            extra=event("state_lost", layers=layers),
-        )
-
-
-def _counters(model: Any) -> list[tuple[str, Any]]:
-    """(name, variable) of the integers that layers of a user's own keep; Keras' own count nothing in training."""
-    return [
-        (f"{layer.name}/{variable.name}", variable)
-        for layer in model._flatten_layers()
-        if not type(layer).__module__.startswith("keras.")
-        for variable in layer._non_trainable_variables
-        if variable.name != _SEED and not keras.backend.is_float_dtype(variable.dtype)
-    ]
-
-
 def _leaves(value: Any) -> list[Any]:
     """List a value, or what is in lists, tuples and dicts; of nothing else, which has owners of its own."""
     if isinstance(value, dict):
@@ -172,15 +147,10 @@ class KerasVariables:
 
     specs: tuple[VariableSpec, ...]
     variables: tuple[Any, ...]
-    local: tuple[Any, ...]  # those that do not travel: what is not floating, and a stateful RNN's states
+    local: tuple[
+        Any, ...
+    ]  # those that do not travel: what is not floating or not finite, and a stateful RNN's states
     seeds: tuple[Any, ...]  # those of them that are the state of Keras' random generators
-    constants: tuple[tuple[str, Any, NDArray[Any]], ...] = ()  # those that are not finite, and their values
-
-    def check_constants(self) -> None:
-        """Raise ModelError if training has changed one that was taken for a constant."""
-        for name, variable, value in self.constants:
-            if not np.array_equal(read(variable), value, equal_nan=True):
-                raise ModelError(infinite_state(name))
 
     @property
     def trainable(self) -> int:
@@ -262,13 +232,12 @@ def named_variables(model: Any) -> dict[str, Any]:
 def assorted(
     model: str, found: Iterable[tuple[str, Any, Kind]], outside: Sequence[tuple[str, Any]]
 ) -> KerasVariables:
-    """Sort variables into those that travel, constants, and what stays here; one that is met twice counts once.
+    """Sort variables into those that travel and what stays here; one that is met twice counts once.
 
     `model`: what a sentence calls it. `outside`: what layers keep and Keras does not list. Raises ModelError.
     """
     travels: list[tuple[str, Any, Kind]] = []
     local: list[Any] = []
-    constants: list[tuple[str, Any, NDArray[Any]]] = []
     visited: set[int] = set()
     for name, variable, kind in found:
         if id(native(variable)) in visited:
@@ -276,12 +245,11 @@ def assorted(
         visited.add(id(native(variable)))
         dtype = _dtype(variable)
         if "float" in dtype:
-            if kind == "state" and not finite(value := np.array(read(variable))):
-                # A mask with -inf. Servers hold finite numbers, and every worker has made it alike.
-                constants.append((name, variable, value))
+            # A mask with -inf stays: servers hold finite numbers, and every worker has made it alike.
+            if kind == "state" and not finite(read(variable)):
                 local.append(variable)
-                continue
-            travels.append((name, variable, kind))
+            else:
+                travels.append((name, variable, kind))
         elif kind == "trainable" and dtype.startswith("complex"):
             raise ModelError(f"variable {name!r} has dtype {dtype}: servers train real numbers only")
         else:
@@ -297,7 +265,7 @@ def assorted(
     seeds = tuple(each for each in local if isinstance(each, keras.Variable) and each.name == _SEED)
     local += [variable for _, variable in outside if id(native(variable)) not in visited]
     variables = tuple(each for _, each, _ in travels)
-    return KerasVariables(specs, variables, tuple(local), seeds, tuple(constants))
+    return KerasVariables(specs, variables, tuple(local), seeds)
 
 
 def _dtype(variable: Any) -> str:

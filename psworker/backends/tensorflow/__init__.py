@@ -3,7 +3,6 @@
 step       batches to gradients in one traced function, for jobs and for `fit`
 flats      payloads as tensors
 variables  variables of what is no Keras model
-caught     a Keras `train_step` without its update
 bare       a function of model and batch as a Keras model
 device     the device and threads of this process
 quiet      start-up chatter, filtered

@@ -24,7 +24,6 @@ from psworker.backends.keras.step import (
     catching,
     equal,
     take_up,
-    unwrapped,
 )
 from psworker.backends.keras.variables import native
 from psworker.backends.lookups import LookedUp
@@ -38,7 +37,6 @@ from psworker.backends.tensorflow.flats import (
     tensor_of,
     widened,
 )
-from psworker.backends.tensorflow.repeatable import unrepeatable
 from psworker.backends.tensorflow.rows import LayerTables
 from psworker.backends.tensorflow.specs import spec_of, tensor
 from psworker.backends.tensorflow.variables import collect
@@ -123,8 +121,6 @@ class TensorFlowStep:
         # By the dtypes of payloads, and whether the version is new.
         self._putting: dict[tuple[Any, ...], Any] = {}
         self._compare = self._traced(self._same, False)
-        # Of `prepare`.
-        self._graphs: list[Any] = []
 
     @property
     def placed(self) -> bool:
@@ -150,11 +146,8 @@ class TensorFlowStep:
             functions = [self._first_finishes if self._due else self._finishes]
         else:
             functions = [*([self._first_adds] if self._due else []), self._adds, self._finishes]
-        self._graphs = [each.get_concrete_function(specs, batch).graph for each in functions]
-
-    def unrepeatable(self) -> list[str]:
-        known = (*self._of.found.local, unwrapped(self._model.optimizer)._iterations)
-        return unrepeatable(self._graphs, known)
+        for each in functions:
+            each.get_concrete_function(specs, batch)
 
     def put(self, flats: Sequence[NDArray[Any]], version: int | None = None, *, new: bool = False) -> None:
         self._weights, self._due = [tensor_of(flat) for flat in flats], version is None

@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from pswire.model.plan import VariableSpec
-from psworker.backends import Landing, ModelError, infinite_state
-from psworker.backends.torch.lanes import lane_of
+from psworker.backends import Landing, ModelError
 
 # So many versions are compared by value with what became of them.
 COMPARED = 3
@@ -40,7 +39,6 @@ class TorchModel:
         self.parameters: list[torch.Tensor] = []
         state: list[tuple[str, torch.nn.Module, str]] = []
         specs: list[VariableSpec] = []
-        self._constants: list[tuple[str, torch.nn.Module, str, torch.Tensor]] = []
         for name, owner, attribute, tensor in _tensors(model):
             if not (tensor.is_floating_point() or tensor.is_complex()):
                 continue
@@ -49,9 +47,7 @@ class TorchModel:
             if id(tensor) in wanted and tensor.requires_grad:
                 self.parameters.append(tensor)
                 specs.insert(len(self.parameters) - 1, VariableSpec(name, shape, dtype))
-            elif not torch.isfinite(tensor).all():
-                self._constants.append((name, owner, attribute, tensor.detach().clone()))
-            else:
+            elif torch.isfinite(tensor).all():
                 state.append((name, owner, attribute))
                 specs.append(VariableSpec(name, shape, dtype, "state"))
         unknown = len(wanted - {id(each) for each in model.parameters()})
@@ -103,10 +99,6 @@ class TorchModel:
         for spec, tensor, value in zip(self.specs, self.parameters, self._kept, strict=False):
             if not torch.equal(tensor.detach().to(value.device), value):
                 raise _changed(spec.name)
-        for name, owner, attribute, value in self._constants if self._puts <= COMPARED else ():
-            now = getattr(owner, attribute).detach().to(value.device, value.dtype)
-            if not torch.allclose(now, value, rtol=0, atol=0, equal_nan=True):
-                raise ModelError(infinite_state(name))
 
     def changes(self) -> list[torch.Tensor]:
         return [
@@ -135,18 +127,26 @@ def _changed(name: str) -> ModelError:
 def fetch(value: Any, start: int, stop: int, dtype: np.dtype[Any]) -> Landing:
     """Implement `psworker.backends.Model.fetch`."""
     rows = (value[start:stop] if value.dim() else value).detach().reshape(-1)
-    lane = lane_of(rows.device)
-    # Without a lane in the thread that sends, which there is one of for each server.
-    land = lane.fetch(rows.to(_WIRE[dtype])) if lane else lambda: rows.to(_WIRE[dtype]).cpu()
-    return lambda: _array(land(), dtype)
+    if rows.device.type != "cuda":
+        return lambda: _array(rows.to(_WIRE[dtype]).cpu(), dtype)
+    # Through page-locked memory, while the caller goes on.
+    target = torch.empty(rows.shape, dtype=_WIRE[dtype], pin_memory=True)
+    target.copy_(rows.to(_WIRE[dtype]), non_blocking=True)
+    landed = torch.cuda.Event()
+    landed.record(torch.cuda.current_stream(rows.device))
+
+    def land() -> NDArray[Any]:
+        landed.synchronize()
+        return _array(target, dtype)
+
+    return land
 
 
 def place(values: torch.Tensor, into: torch.Tensor) -> None:
     """Put values of the host, whose memory is used again behind this call, into a tensor on its device."""
-    lane = lane_of(into.device)
     with torch.no_grad():
-        if lane:
-            lane.send(values, into)
+        if into.device.type == "cuda":
+            into.copy_(values.pin_memory(), non_blocking=True)
         else:
             into.copy_(values)
 

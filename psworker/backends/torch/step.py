@@ -93,9 +93,6 @@ class TorchStep:
     def prepare(self, batch: Any, *, differ: bool = False) -> None:
         """Nothing is compiled ahead."""
 
-    def unrepeatable(self) -> list[str]:
-        return []
-
     def put(self, flats: Sequence[NDArray[Any]], version: int | None = None, *, new: bool = False) -> None:
         self._variables.put(cut(self._of.plan, flats))
         self._dtype = flats[0].dtype

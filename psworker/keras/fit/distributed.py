@@ -19,7 +19,6 @@ from typing import Any, Self
 import keras
 
 from psworker.backends.keras.step import FitError, backend
-from psworker.backends.keras.variables import warn_of_lost
 from psworker.keras.exporting import export
 from psworker.keras.fit.callbacks import First, FitMoments, Last, guarded, listed
 from psworker.keras.fit.data import cut, fingerprint
@@ -317,8 +316,6 @@ class Distributed:
         epochs = (params.get("epochs") or 0) - self._first_epoch
         link = self._steps.link
         committed = (link.info.next_batch - link.info.phase_batch) * every
-        if committed:
-            warn_of_lost(self.model)
         self._resumption.place(committed, params.get("steps"), epochs, link.info.phases_over)
 
     def _begin_epochs(self) -> None:

@@ -14,7 +14,6 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from pswire.logs.events import event
 from pswire.model.plan import Plan, VariableSpec
 from pswire.model.tables import Floats, Keys, TableSpec
 from pswire.model.variables import WholeTables
@@ -32,7 +31,7 @@ from psworker.backends.keras.step import (
     samples_of,
     unwrapped,
 )
-from psworker.backends.keras.variables import KerasModel, draw, read, set_seed, undone, warn_of_lost
+from psworker.backends.keras.variables import KerasModel, draw, read, set_seed, undone
 from psworker.backends.lookups import LookedUp, by_keys, remote_of, tables_of
 from psworker.job import Job
 from psworker.job.errors import JobError, blame
@@ -175,10 +174,6 @@ class JobTrainer:
         for variable, value in zip(self._variables.found.local, values, strict=True):
             variable.assign(value)
 
-    def goes_on(self) -> None:
-        """Warn of what is lost where a worker's new process goes on in the middle of its data."""
-        warn_of_lost(self.model)
-
     def attach(self, plan: Plan, dtypes: tuple[str, ...] = ("float32",)) -> None:
         """Lay the step out for `plan`, whose variables must be this trainer's.
 
@@ -310,15 +305,6 @@ class JobTrainer:
                 narrow = wire_named(dtype).array_dtype
                 self._contribute([flat.astype(narrow, copy=False) for flat in flats], _bare(batch))
             check_unassigned(self._attached(), found)
-            found.check_constants()
-        operations = self._attached().unrepeatable()
-        if operations:
-            log.warning(
-                "the step calls %s, whose state is in none of the model's variables: ps-lab replay will not compute "
-                "these gradients again to the bit; keras.random with a SeedGenerator is repeated",
-                ", ".join(operations),
-                extra=event("not_repeatable", operations=operations),
-            )
 
     def step(self, flats: list[NDArray[Any]], batch: Any) -> StepResult:
         """One batch on the weights `flats`, one payload per shard of the plan (float32, float16 or bfloat16)."""
