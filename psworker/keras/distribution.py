@@ -71,7 +71,6 @@ def distribute(
         return Distributed(
             model,
             membership,
-            connection.wire_dtype,
             stay=alone if stay is None else stay,
             cuts=sharding == "auto" and not alone,
             shares=metrics == "all",

@@ -42,15 +42,14 @@ class Distributed:
         self,
         model: Any,
         membership: FitMembership,
-        wire_dtype: str,
         *,
         stay: bool,
         cuts: bool,
         shares: bool,
     ) -> None:
         self.model = model
-        self._membership, self._wire_dtype = membership, wire_dtype
-        self._steps = Steps(model, membership, wire_dtype)
+        self._membership = membership
+        self._steps = Steps(model, membership)
         # The job stays open after a fit; its data is cut here; an epoch's logs cover all workers.
         self._stay, self._cuts, self._shares = stay, cuts, shares
         # Keras stops only because this worker's part of the epoch has ended.
@@ -205,12 +204,8 @@ class Distributed:
             before.compiled_again()
             return
         # Raises TranslationError, with nothing changed.
-        steps = Steps(
-            self.model,
-            self._membership,
-            self._wire_dtype,
-            before=before if follows == "another phase" else None,
-        )
+        goes_on = before if follows == "another phase" else None
+        steps = Steps(self.model, self._membership, before=goes_on)
         before.compiled.__dict__.pop("save_own_variables", None)
         before.rest()
         self._steps = steps

@@ -73,16 +73,8 @@ class Steps:
     `before`: the phase that this one continues, with the servers' optimizer.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        membership: FitMembership,
-        wire_dtype: str,
-        *,
-        before: Steps | None = None,
-    ) -> None:
+    def __init__(self, model: Any, membership: FitMembership, *, before: Steps | None = None) -> None:
         self.model, self.membership = model, membership
-        self._wire_dtype = wire_dtype
         self.compiled = model.optimizer
         self._compilation = _compilation(model)
         self._goes_on = before is not None
@@ -172,7 +164,7 @@ class Steps:
             self.model,
             variables,
             link.plan,
-            self._wire_dtype,
+            self.membership.connection.wire_dtype,
             self._version,
             self._step,
             clips=worker_clips(self.model.optimizer, self.optimizer),
@@ -226,10 +218,7 @@ class Steps:
     def begin_fit(self) -> None:
         """Begin a fit, before other callbacks see the beginning of training."""
         self.guard.due = True
-        self.backups.restore(self.model, self.membership, self._variables, self._joins_as_first)
-
-    def _joins_as_first(self) -> bool:
-        return self.link.info.rank == 0
+        self.backups.restore(self.model, self.membership, self._variables, lambda: self.link.info.rank == 0)
 
     # One batch
 
