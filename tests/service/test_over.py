@@ -37,9 +37,7 @@ def over() -> Iterator[Cluster]:
 
 @pytest.fixture(autouse=True)
 def trainer(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = SimpleNamespace(
-        specs=INITIAL, work=None, optimizer=None, backend="tensorflow", device="cpu:0"
-    )
+    found = SimpleNamespace(specs=INITIAL, work=None, optimizer=None, backend="tensorflow", device="cpu:0")
     monkeypatch.setattr(running, "_trainer", lambda *_: found)
 
 
