@@ -27,7 +27,7 @@ class Experiment(experiment.Experiment):
 
     def to_toml(self) -> str:
         """Return the resolved experiment, with defaults; `load` reads it back to an equal one."""
-        unsaid = {name for name in ("then", "adapt") if not getattr(self.policy, name)}
+        unsaid = set() if self.policy.then else {"then"}
         tables: dict[str, dict[str, object]] = {
             "run": self.run.model_dump(),
             "cluster": self.cluster.written,

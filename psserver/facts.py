@@ -5,20 +5,18 @@ from collections.abc import Sequence
 
 from psserver.coordinator import inputs
 from psserver.shard import VersionMade
-from psserver.shard.payload_checks import DIGITS
 from pswire.model.plan import Plan
 from pswire.v1 import shard_pb2
 
 
-def together(version: int, facts: Sequence[VersionMade], servers: int, plan: Plan) -> inputs.Executed:
+def together(version: int, facts: Sequence[VersionMade], plan: Plan) -> inputs.Executed:
     """Return what the facts of all servers about a version say, in the order of the servers.
 
-    One that has nothing to tell about it may be missing; then nothing is measured.
+    One that has nothing to tell about it may be missing.
     """
     kept: Counter[str] = Counter()
     for fact in facts:
         kept.update(fact.kept)
-    squares = [fact.square for fact in facts if fact.square is not None]
     sizes = {spec.name: spec.size for spec in plan.variables} if kept else {}
     return inputs.Executed(
         version,
@@ -26,8 +24,6 @@ def together(version: int, facts: Sequence[VersionMade], servers: int, plan: Pla
         sum(fact.elements for fact in facts),
         min(kept, key=lambda name: (-kept[name], name), default=""),
         any(count == sizes.get(name) for name, count in kept.items()),
-        # Rounded as norms are: its last digits depend on how many servers there are.
-        float(f"{sum(squares):.{DIGITS}g}") if len(squares) == servers else None,
     )
 
 
@@ -55,7 +51,7 @@ class VersionFacts:
         if min(self._newest) < version:
             return None
         found = [own[version] for own in self._told if version in own]
-        return together(version, found, len(self._told), plan)
+        return together(version, found, plan)
 
     def forget(self, told: int) -> None:
         """Forget what was told about versions up to `told`."""
@@ -67,12 +63,9 @@ class VersionFacts:
 def to_wire(fact: VersionMade) -> shard_pb2.Made:
     """Return what a server tells about a version as a message."""
     kept = [shard_pb2.Kept(variable=name, elements=number) for name, number in fact.kept.items()]
-    return shard_pb2.Made(version=fact.version, kept=kept, elements=fact.elements, square=fact.square)
+    return shard_pb2.Made(version=fact.version, kept=kept, elements=fact.elements)
 
 
 def from_wire(made: shard_pb2.Made) -> VersionMade:
     """Return what `to_wire` got."""
-    square = made.square if made.HasField("square") else None
-    return VersionMade(
-        made.version, {each.variable: each.elements for each in made.kept}, made.elements, square
-    )
+    return VersionMade(made.version, {each.variable: each.elements for each in made.kept}, made.elements)

@@ -1,4 +1,4 @@
-"""The changes of the policy that an experiment plans, and its controller, tried out before anything starts."""
+"""The changes of the policy that an experiment plans, tried out before anything starts."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,6 @@ from psserver.codec_rules import check_codec
 from psserver.coordinator.terms import Planned
 from psserver.optimizers import Optimizer
 from psserver.policies import Policy, PolicyError
-from psserver.policies.controllers import Controller
 from psserver.policies.succession import successor
 from pswire.config.experiment import Experiment
 from pswire.transport.wire import wire_named
@@ -36,33 +35,3 @@ def _planned(experiment: Experiment, policy: Policy) -> Iterator[Planned]:
         name, knobs = (change.name, change.knobs) if change.name else (name, knobs | change.knobs)
         due = change.due
         yield Planned(name, knobs, int(due.of("versions")), due.of("%"), change.why, change.rate or None)
-
-
-def adapt_of(experiment: Experiment, policy: Policy) -> dict[str, object]:
-    """Return name and knobs of the job's controller; empty if it has none.
-
-    Raises PolicyError for one that cannot control the policy.
-    """
-    adapt, cluster = experiment.policy.adapt, experiment.cluster
-    if adapt is None:
-        return {}
-    if experiment.policy.then:
-        raise PolicyError(
-            "policy.adapt: expected a controller or planned changes (policy.then), got both: a plan would take the "
-            "knob out of the controller's hands"
-        )
-    config = {"name": adapt.name, **adapt.knobs}
-    try:
-        Controller(config, policy, cluster.workers, cluster.parts)
-    except PolicyError as error:
-        raise PolicyError(f"policy.adapt: {error}") from error
-    return config
-
-
-def check_measures(*, tables: bool) -> None:
-    """Raise PolicyError if shards cannot measure the updates of such a job. `tables`: it has sparse tables."""
-    if tables:
-        raise PolicyError(
-            "the controller learns from the mean gradient of an update, and rows of sparse tables are not measured: "
-            "expected controller adasync, or none"
-        )

@@ -13,7 +13,7 @@ from psserver.optimizers import Optimizer
 from psserver.optimizers import build as build_optimizer
 from psserver.options import Options
 from psserver.policies import build as build_policy
-from psserver.policy_plan import adapt_of, plan_of
+from psserver.policy_plan import plan_of
 from psserver.service.job.agreement import FROM_JOB
 from psserver.service.life.settings import ServerSettings, new_job_name
 from psserver.service.store.host import HostOptions
@@ -121,7 +121,6 @@ def resolve(options: Options, tf_config: str | None) -> ServerSettings:
             allow_missing=cluster.allow_missing,
             ticket_timeout=None if cluster.ticket_timeout == "auto" else cluster.ticket_timeout,
             plan=plan_of(experiment, policy, optimizer),
-            adapt=adapt_of(experiment, policy),
         ),
         policy=policy,
         optimizer=optimizer,

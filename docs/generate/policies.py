@@ -8,7 +8,6 @@ import psserver.policies
 from docs.generate.docstrings import escaped, paragraphs
 from docs.generate.table import code, table
 from psserver.policies.builtin import BUILTIN, FAMILIES, PolicySpec
-from psserver.policies.controllers import CONTROLLERS, ControllerSpec
 from psserver.policies.declarations import PLAIN, TensorParts
 from psserver.policies.parts.weights import FAMILIES as WEIGHTS
 from pswire.knobs import knobs_of, toml
@@ -45,7 +44,7 @@ SYMPTOMS = (
     ("`async` with momentum diverges", "`dana-slim`"),
     (
         "you do not know how many gradients an update should have, or how old they may be; or it changes",
-        "a [controller](#controllers)",
+        "`dbw`, which looks for the number",
     ),
     ("workers send and receive most of the time", "`local-sgd`; `diloco` between sites"),
     ("a worker may send wrong gradients", "`median`, `trimmed-mean`, `krum`"),
@@ -60,25 +59,6 @@ The last worker takes three times as long for a step as the others. A blue bar c
 waits; red, its work was cancelled. A green dot is a gradient that is applied, larger the more it counts; a red cross is
 one that is dropped. A dashed line is a new version. Policies that differ only in how they correct a gradient have the
 same picture."""
-
-CONTROLLED = """## Controllers
-
-A controller changes one knob of the policy while the job runs, at most every 20 updates, by what the job tells of
-itself. Each decision is an [entry of the log](../guides/change.md#by-a-controller) with its inputs, so that a replay is
-exact; `ps-lab check` derives each from its inputs again. Once a person changes the policy, the controller is off.
-
-```toml
-[policy]
-name = "k-sync"
-aggregate = 2
-
-[policy.adapt]
-name = "noise-scale"
-rate = "sqrt"
-```
-
-A knob moves only if the wanted value is 0.6, and a fifth of the present one, away from it. `dssp` and `dbw` adapt, too,
-but within the policy, from unit to unit of work."""
 
 SILENT = """## What the papers leave open
 
@@ -119,7 +99,7 @@ def _overview() -> str:
     families = [part for title, family in FAMILIES.items() for part in _family(title, family)]
     rows = [(seen, re.sub(r"`([\w-]+)`", r"[`\1`](\1.md)", remedy)) for seen, remedy in SYMPTOMS]
     head = (CHOOSING, table(("what you see", "try"), rows), PICTURES)
-    parts = (_controllers(), _compositions(), SILENT, _weights(), _local_rules())
+    parts = (_compositions(), SILENT, _weights(), _local_rules())
     return "\n\n".join([*head, *families, *parts])
 
 
@@ -136,18 +116,7 @@ def _picture(name: str) -> str:
     return f"![Five workers under {name}, one of them slow: who computes, who waits, what is applied]({name}.svg)"
 
 
-def _controllers() -> str:
-    """What each controller does, where it comes from, and its knobs."""
-    parts = [CONTROLLED]
-    for name, entry in CONTROLLERS.items():
-        first, details = _rule(entry)
-        parts += [f"### {name}", first, *details]
-        parts.append(f"Use it when {escaped(entry.use_when)} Source: {entry.source}.")
-        parts.append(_knobs(entry))
-    return "\n\n".join(parts)
-
-
-def _knobs(entry: type[PolicySpec] | type[ControllerSpec]) -> str:
+def _knobs(entry: type[PolicySpec]) -> str:
     rows = [
         (code(knob.name), code(toml(knob.default)), escaped(knob.domain.describe()), escaped(knob.meaning))
         for knob in knobs_of(entry)
@@ -254,7 +223,7 @@ def _linked(name: str) -> str:
     return f"[{code(name)}]({there})" if name in psserver.policies.__all__ else code(name)
 
 
-def _rule(entry: type[PolicySpec] | type[ControllerSpec]) -> tuple[str, list[str]]:
+def _rule(entry: type[PolicySpec]) -> tuple[str, list[str]]:
     """The rule in one sentence, and the paragraphs behind it."""
     first, _, rest = (inspect.getdoc(entry) or "").partition("\n")
     return escaped(first), paragraphs(rest)

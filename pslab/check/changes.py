@@ -1,7 +1,6 @@
-"""Checks of changes of the policy: when they take effect and have settled, and who decides them."""
+"""Checks of changes of the policy: when they take effect, and when they have settled."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from pslab.check.log_check import LogCheck
 from pslab.runs.fold import COMMITTED, OPEN, LogState
@@ -51,42 +50,3 @@ class ChangesCheck(LogCheck):
         for ticket in state.reading():
             if ticket.state == COMMITTED:
                 yield f"policy {to} takes over while ticket {ticket.number} of {ticket.worker} waits for an update"
-
-
-class Controllers(LogCheck):
-    """Only the job's controller changes its knob by itself, after at least its number of updates, and never after a
-    person has changed the policy."""
-
-    name = "controller"
-
-    def __init__(self) -> None:
-        self._adapt: Mapping[str, Any] = {}
-        # The version of its newest decision, and who has changed the policy besides.
-        self._decided = 0
-        self._person = ""
-
-    def see(self, entry: Line, state: LogState) -> Iterator[str]:
-        match entry.fact:
-            case e.Job() as job:
-                self._adapt = job.adapt or {}
-            case e.Policy() as change if change.inputs is None:
-                self._person = change.by
-            case e.Policy() as change:
-                yield from self._decision(change)
-                self._decided = change.version
-
-    def _decision(self, change: e.Policy) -> Iterator[str]:
-        adapt = self._adapt
-        if change.by != f"controller {adapt.get('name')}":
-            yield f"{change.by} changes the policy; the job's controller is {adapt.get('name', 'none')}"
-            return
-        if self._person:
-            yield f"{change.by} changes the policy after {self._person} has"
-        if (passed := change.version - self._decided) < int(adapt.get("every", 20)):
-            yield f"{change.by} changes the policy {passed} updates after its last decision"
-        former, policy = change.former, change.policy
-        others = {key for key in former.keys() | policy.keys() if former.get(key) != policy.get(key)} - {
-            "aggregate"
-        }
-        if others:
-            yield f"{change.by} changes {', '.join(sorted(others))}; it sets aggregate"

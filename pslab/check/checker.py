@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from pslab.check.changes import ChangesCheck, Controllers
+from pslab.check.changes import ChangesCheck
 from pslab.check.conservation import Conservation, ConservationCounter
 from pslab.check.guarantee import PolicyGuarantee
 from pslab.check.log_check import LogCheck, Violation
@@ -62,7 +62,6 @@ def log_checks() -> list[LogCheck]:
         KeptBackCheck(),
         Resumptions(),
         ChangesCheck(),
-        Controllers(),
         PolicyGuarantee(),
     ]
 

@@ -16,7 +16,6 @@ from pslab.verify.guarded import Case
 from pslab.verify.search import Finding, Report, verify
 from psserver import optimizers as optimizer
 from psserver.policies import PolicyError, PolicySpec, names
-from psserver.policies.controllers import CONTROLLERS, KNOB, ControllerSpec
 from psserver.policies.loading import spec_of
 from pswire.command.options import completed_by, number_option
 from pswire.config.toml import OverrideError, apply_overrides
@@ -26,22 +25,19 @@ from pswire.knobs import Knob, knobs_of, toml
 
 @click.group("list", epilog=EPILOG)
 def list_command() -> None:
-    """List what a run can choose: policies with their controllers, or optimizers with their schedules."""
+    """List what a run can choose: policies, or optimizers with their schedules."""
 
 
 @list_command.command(epilog=EPILOG)
-@click.argument("name", required=False, shell_complete=completed_by(lambda: (*names(), *CONTROLLERS)))
+@click.argument("name", required=False, shell_complete=completed_by(names))
 @click.option("--json", "as_json", is_flag=True, help="Print everything known, one JSON object per policy.")
 def policies(name: str | None, as_json: bool) -> None:
-    """List the built-in policies and the controllers of policies, or explain NAME.
+    """List the built-in policies, or explain NAME.
 
     The list has each policy's rule in one line, and when to use it. The explanation has the rule, the
     guarantee, every knob with its default, range and meaning, the paper, and the cost. Set a knob with
     `--set policy.KNOB=VALUE`, or under [policy] in an experiment file.
     """
-    if name is not None and name in CONTROLLERS:
-        _explain_controller(CONTROLLERS[name], as_json)
-        return
     with failures(PolicyError):
         chosen = {each: spec_of(each) for each in ((name,) if name else names())}
     if as_json:
@@ -50,19 +46,8 @@ def policies(name: str | None, as_json: bool) -> None:
     elif name:
         console().print(_policy_explained(name, chosen[name]), soft_wrap=False)
     else:
-        for title, specs in (("policy", chosen), ("controller", CONTROLLERS)):
-            rows = [(each, rule_of(spec)[0], spec.use_when) for each, spec in specs.items()]
-            console().print(_table((title, "rule", "use it when"), rows), soft_wrap=False)
-
-
-def _explain_controller(spec: type[ControllerSpec], as_json: bool) -> None:
-    first, rest = rule_of(spec)
-    if as_json:
-        rule = {"name": spec.name, "rule": " ".join(f"{first} {rest}".split()), "use_when": spec.use_when}
-        print_json({**rule, "source": spec.source, "sets": KNOB, "knobs": _knobs_json(knobs_of(spec))})
-        return
-    facts = (("use it when", spec.use_when), ("sets", KNOB), ("source", spec.source))
-    console().print(_explained(spec.name, first, rest, facts, knobs_of(spec)), soft_wrap=False)
+        rows = [(each, rule_of(spec)[0], spec.use_when) for each, spec in chosen.items()]
+        console().print(_table(("policy", "rule", "use it when"), rows), soft_wrap=False)
 
 
 @list_command.command(epilog=EPILOG)
@@ -103,7 +88,7 @@ def _in_brief(knobs: Iterable[Knob]) -> str:
     return ", ".join(knob.name if knob.required else f"{knob.name} = {toml(knob.default)}" for knob in knobs)
 
 
-def rule_of(spec: type[PolicySpec] | type[ControllerSpec]) -> tuple[str, str]:
+def rule_of(spec: type[PolicySpec]) -> tuple[str, str]:
     """Return the rule in one sentence, and the rest of the documentation."""
     first, _, rest = (inspect.getdoc(spec) or "").partition("\n")
     return first, rest.strip()

@@ -19,7 +19,7 @@ from psserver.checkpoint.resumption import AUTO
 from psserver.codec_rules import check_codec
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import build as build_policy
-from psserver.policy_plan import adapt_of, plan_of
+from psserver.policy_plan import plan_of
 from psserver.shard.fragments import check_fragments
 from pswire.config.experiment import FROM_JOB, ExperimentError
 from pswire.config.toml import OverrideError, apply_overrides
@@ -91,7 +91,6 @@ def _try_out(experiment: Experiment, source: str) -> None:
         check_codec(wire.up, built, optimizer)
         check_fragments(built.tensors.fragments, optimizer, replicas=cluster.replicas)
         plan_of(experiment, built, optimizer)
-        adapt_of(experiment, built)
     except ValueError as error:
         raise ExperimentError(f"{source}: {error}") from error
 

@@ -186,8 +186,6 @@ class Run:
             found |= {f"policy.began_with.{key}": value for key, value in summary.began_with.items()}
             planned = self.experiment.policy.then if (self.path / EXPERIMENT).is_file() else []
             found["policy.then"] = [change.model_dump() for change in planned]
-        if (self.path / EXPERIMENT).is_file() and self.experiment.policy.adapt is not None:
-            found |= _dotted("policy.adapt", self.experiment.policy.adapt.model_dump())
         found.pop("run.name", None)
         return found
 

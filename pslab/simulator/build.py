@@ -1,7 +1,7 @@
 """A simulated cluster built from an experiment."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count, repeat
@@ -23,8 +23,7 @@ from psserver.optimizers import Optimizer
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import Policy
 from psserver.policies import build as build_policy
-from psserver.policies.controllers import CONTROLLERS
-from psserver.policy_plan import adapt_of, check_measures, plan_of
+from psserver.policy_plan import plan_of
 from psserver.records import to_plain
 from pswire.config.distributions import LARGEST, Delay, DelayError, Draw, parse, stream
 from pswire.model.plan import make_plan
@@ -59,16 +58,10 @@ def build(
     made = {number: None if factory is None else factory(number) for number in numbers}
     queue = EventQueue()
     link_faults = LinkFaults(links.latency, faults.loss, faults.duplicate, faults.resend)
-    plan, adapt = plan_of(experiment, policy, optimizer), adapt_of(experiment, policy)
-    if adapt and not any(made.values()):
-        raise SimulationError(
-            "policy.adapt: a controller decides by losses and norms, and a simulation of time has none; give "
-            "simulation.problem"
-        )
-    store = _store(experiment, policy, optimizer, made, adapt)
+    store = _store(experiment, policy, optimizer, made)
     fingerprint = store.plan.fingerprint if isinstance(store, ShardStore) else ""
     cluster = Cluster(
-        replace(_terms(experiment), plan=plan, adapt=adapt),
+        replace(_terms(experiment), plan=plan_of(experiment, policy, optimizer)),
         policy,
         Proposal(fingerprint, to_plain(optimizer.config)),
         store,
@@ -176,7 +169,6 @@ def _store(
     policy: Policy,
     optimizer: Optimizer,
     trainers: dict[int, Trainer | None],
-    adapt: Mapping[str, object],
 ) -> SimulatedStore:
     servers, wire_dtype = experiment.cluster.servers, experiment.cluster.payload_dtype
     check_codec(wire_named(wire_dtype).up, policy, optimizer)
@@ -186,19 +178,9 @@ def _store(
     plan = make_plan([spec for spec, _ in given[0].specs], servers, tables_of(given[0]))
     if plan.tables:
         check_rows(policy, optimizer)
-    measures = bool(adapt) and CONTROLLERS[str(adapt["name"])].measures
-    if measures:
-        check_measures(tables=bool(plan.tables))
     for trainer in {id(trainer): trainer for trainer in given}.values():
         trainer.attach(plan)
-    return ShardStore(
-        plan,
-        optimizer,
-        policy.tensors,
-        workers=len(trainers),
-        wire_dtype=wire_dtype,
-        measures=measures,
-    )
+    return ShardStore(plan, optimizer, policy.tensors, workers=len(trainers), wire_dtype=wire_dtype)
 
 
 def _batches(experiment: Experiment, worker: Worker, first: int) -> Iterator[tuple[int, Any]]:

@@ -155,7 +155,6 @@ class ShardStore(SizedStore):
         workers: int,
         wire_dtype: str,
         keep_bases: bool = False,
-        measures: bool = False,
     ) -> None:
         wire = wire_named(wire_dtype)
         self._shards = [
@@ -167,7 +166,6 @@ class ShardStore(SizedStore):
                 tensors=tensors,
                 keep_bases=keep_bases,
                 deltas=wire.deltas,
-                measures=measures,
             )
             for server in range(len(plan.shards))
         ]
@@ -257,7 +255,7 @@ class ShardStore(SizedStore):
     @property
     def fact(self) -> Executed:
         facts = [shard.fact for shard in self._shards]
-        return together(facts[0].version, facts, len(facts), self.plan)
+        return together(facts[0].version, facts, self.plan)
 
     def encode(self, ticket: int, flats: Sequence[Floats]) -> float:
         """Encode a payload that matters only to its worker's encoders. Return its norm, as `norm` does."""

@@ -13,8 +13,7 @@ comment. A replay reads only the head and the acts:
                             "work: units=3 epochs=2 batches=4"
     policy becomes async    or "policy becomes bounded max_staleness=2": an operator changes it while the job runs
     shards make 3           version 3; "kept=2 elements=100 of w": of its 100 elements two keep their old values, most
-                            of them of w, also "whole"; "square=0.5": its measure, for the controller that "adapt" in
-                            the head names
+                            of them of w, also "whole"
     servers crash           all restart from the newest checkpoint; the log after it is void, and workers join again;
                             "servers crash w0 w1": these only are waited for
     checkpoint fails 3      that of version 3 could not be written
@@ -71,11 +70,8 @@ def _harness(head: list[str]) -> CoordinatorHarness:
     workers = int(terms.pop("workers"))
     units = _knobs(terms.pop("work", "").split())
     work = WorkTerms(**units) if units else None
-    adapt = terms.pop("adapt", "").split()
     optimizer = _value(terms.pop("optimizer", '{name = "sgd"}'))
     settings = {key: _value(text) for key, text in terms.items()}
-    if adapt:
-        settings["adapt"] = {"name": adapt[0], **_knobs(adapt[1:])}
     return CoordinatorHarness(name, _knobs(knobs), workers, settings, now=0.0, work=work, optimizer=optimizer)
 
 

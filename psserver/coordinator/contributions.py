@@ -174,8 +174,6 @@ class Contributions:
             self._set_rate(member, commit.learning_rate, now)
         if member.requested is not None:
             ledger.rest(member, now)
-        if self._driver.controller is not None:
-            self._driver.controller.evidence.committed(entry.worker, entry.loss)
         t = self._driver.time(now)
         event = Commit(entry.worker, entry.ticket, entry.samples, entry.loss, entry.norm, t)
         self._driver.decide(event, now)

@@ -45,7 +45,7 @@ class Coordinator:
         self.state = job = given or JobState.new(terms, policy.name, to_plain(policy.knobs))
         present = policy if given is None else resumed(given, terms, policy)
         self._ledger = Ledger(terms, job)
-        self._driver = PolicyDriver(policy, present, self._ledger)
+        self._driver = PolicyDriver(present, self._ledger)
         self._lifecycle = Lifecycle(self._ledger, self._driver)
         self._membership = Membership(self._ledger, self._driver, self._lifecycle)
         self._dealer = Dealer(self._ledger, self._driver, self._lifecycle)
@@ -111,12 +111,6 @@ class Coordinator:
         return self._ledger.rejoin_limit
 
     @property
-    def measures(self) -> bool:
-        """Whether the controller needs measures of updates."""
-        controller = self._driver.controller
-        return controller is not None and controller.spec.measures
-
-    @property
     def due(self) -> float | None:
         """When the next timer fires, in seconds of the job; None if none is set or job time stands still."""
         due = self.state.timers.due
@@ -151,11 +145,8 @@ class Coordinator:
 
         `JobState.read` reads it. Raises StateError for a policy that cannot be saved.
         """
-        job, controller = self.state, self._driver.controller
-        job.policy.remembers = policy_state(self.policy)
-        if controller is not None:
-            job.controller = controller.state()
-        found: dict[str, Any] = to_plain(job)
+        self.state.policy.remembers = policy_state(self.policy)
+        found: dict[str, Any] = to_plain(self.state)
         return found
 
     # Handlers: the job
@@ -172,7 +163,6 @@ class Coordinator:
             tensors=policy.tensors.config or None,
             local=None if local.plain else {"name": local.name, **local.knobs},
             min_workers=None if terms.quorum == terms.workers else terms.quorum,
-            adapt=None if self._driver.controller is None else self._driver.controller.config,
         )
         self._ledger.record(entry, 0.0)
 
@@ -245,11 +235,9 @@ class Coordinator:
     # Handlers: versions
 
     def _executed(self, given: inputs.Executed, now: float) -> None:
-        kept, controller = self.state.kept_back, self._driver.controller
+        kept = self.state.kept_back
         if given.version <= kept.told:
             return
-        if controller is not None and given.square is not None:
-            controller.evidence.measured(given.version, given.square)
         entry = kept.take(given)
         if entry is not None:
             self._ledger.record(entry, now)

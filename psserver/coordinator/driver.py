@@ -34,7 +34,6 @@ from psserver.policies import (
     Timer,
     microseconds,
 )
-from psserver.policies.controllers import Controller
 from psserver.policies.policy import config_of
 from psserver.policies.succession import check_reach, successor
 from psserver.records import to_plain
@@ -47,17 +46,12 @@ MOST_RATE = 1e6
 class PolicyDriver:
     """Owns the policy and the folded part of the coming update; changes the ledger as the policy decides."""
 
-    def __init__(self, began: Policy, present: Policy, ledger: Ledger) -> None:
-        """`began`: the policy that the job began with; `present`: that one, or the one that has taken over since."""
+    def __init__(self, present: Policy, ledger: Ledger) -> None:
+        """`present`: the policy that the job began with, or the one that has taken over since."""
         self.policy = present
         self._ledger, self._job = ledger, ledger.job
         # Read once: what a policy declares of tensors is constant, and the same for all that take over.
         self._tensors, self._lists = present.tensors, present.tensors.lists
-        terms, self.controller = ledger.terms, None
-        if terms.adapt:
-            self.controller = Controller(terms.adapt, began, terms.workers, terms.servers)
-            if self._job.controller:
-                self.controller.restore(self._job.controller)
         # The last time that was rounded for the log, and the result.
         self._rounded = (math.nan, 0.0)
 
@@ -197,9 +191,7 @@ class PolicyDriver:
     def step_over(self, now: float) -> None:
         """After a step: let a change take effect that waits or is due, and note the end of an overlap."""
         changes, plan = self._job.changes, self._ledger.terms.plan
-        if changes.idle(plan) and self.controller is None:
-            return
-        if self._job.stopped is not None:
+        if changes.idle(plan) or self._job.stopped is not None:
             return
         self._settle(now)
         if not self._job.started or not self.policy.rests:
@@ -212,8 +204,6 @@ class PolicyDriver:
             self._take_over(now, f"at {planned.place}")
         elif changes.waiting is not None:
             self._take_over(now)
-        elif self.controller is not None:
-            self._follow(self.controller, now)
 
     def _due_by_plan(self) -> Planned | None:
         """Return the next change of the plan if its time has come."""
@@ -231,18 +221,6 @@ class PolicyDriver:
         changes.ask_from = job.version + 1 + len(job.roster.tallies) // 16
         return None
 
-    def _follow(self, controller: Controller, now: float) -> None:
-        """Carry out the change that the controller proposes now, if any. It takes effect at once: the policy rests."""
-        try:
-            found = controller.propose(self._job.version, self.policy)
-        except PolicyError as error:
-            self._failed(f"under controller {controller.spec.name}", error, now)
-            return
-        if found is not None:
-            self._succeed(
-                found.policy, f"controller {controller.spec.name}", found.why, found.rate, now, found.inputs
-            )
-
     def _take_over(self, now: float, place: str = "at the change") -> None:
         """Let the policy of the change that waits decide from here on. `place`: for the reason if it cannot."""
         change, self._job.changes.waiting = self._job.changes.waiting, None
@@ -252,40 +230,28 @@ class PolicyDriver:
         except PolicyError as error:
             self._failed(place, error, now)
             return
-        self._succeed(policy, change.by, change.why, change.rate, now)
+        self._succeed(policy, change, now)
 
-    def _succeed(
-        self,
-        policy: Policy,
-        by: str,
-        why: str,
-        rate: float | None,
-        now: float,
-        inputs: Mapping[str, float] | None = None,
-    ) -> None:
-        """Let this policy decide from here on, at once for waiting workers. `inputs`: what a controller decided by."""
+    def _succeed(self, policy: Policy, change: ChangeAsked, now: float) -> None:
+        """Let the policy that the change names decide from here on, at once for waiting workers."""
         ledger, job, changes = self._ledger, self._job, self._job.changes
         former = config_of(self.policy)
         policy.succeed(self.policy, self.time(now))
         self.policy = policy
         job.policy = PresentPolicy(policy.name, to_plain(policy.knobs))
-        if rate is not None:
-            changes.rate = rate
+        if change.rate is not None:
+            changes.rate = change.rate
         entry = entries.Policy(
-            *(config_of(policy), former, job.version, by, why),
+            *(config_of(policy), former, job.version, change.by, change.why),
             rate=None if changes.rate == 1 else changes.rate,
-            inputs=inputs,
         )
         ledger.record(entry, now)
         changes.began_with = changes.began_with or to_plain(former)
         changes.overlap = {ticket.number for ticket in job.tickets.in_state("open")}
         changes.unsettled = True
-        if by != PLAN and inputs is None:
-            # After a rollback a plan is followed again, and a controller decides again. What a person has asked for is
-            # to survive one, and no controller undoes it.
+        if change.by != PLAN:
+            # After a rollback a plan is followed again. What a person has asked for is to survive one.
             ledger.save_soon()
-            if self.controller is not None:
-                self.controller.off = by
         self._settle(now)
         waiting = [m for m in job.roster.by_rank() if m.requested is not None and m.known_to_policy]
         if waiting:
@@ -302,7 +268,7 @@ class PolicyDriver:
     def describe_change(self) -> str:
         """Say what changes of the policy are under way or to come; empty if none is."""
         changes, job, plan = self._job.changes, self._job, self._ledger.terms.plan
-        if (changes.idle(plan) and self.controller is None) or job.stopped is not None:
+        if changes.idle(plan) or job.stopped is not None:
             return ""
         if changes.waiting is not None:
             return (
@@ -312,8 +278,6 @@ class PolicyDriver:
         if changes.unsettled:
             left = len(changes.overlap & job.tickets.live.keys())
             return f"policy {self.policy.name} has taken over; tickets from before it: {left}"
-        if self.controller is not None:
-            return self.controller.describe()
         if changes.planned >= len(plan):
             return ""
         planned = plan[changes.planned]
@@ -434,9 +398,6 @@ class PolicyDriver:
         self._job.folded.clear()
         self._job.kept_back.made(version, [part.worker for part in update.parts])
         ledger.made(version, now)
-        if self.controller is not None:
-            weighted = [(p.weight, t.norm) for p, t in zip(update.parts, tickets, strict=True)]
-            self.controller.evidence.applied(version, weighted)
         for applied, ticket in zip(update.parts, tickets, strict=True):
             tally = self._job.roster.tally(applied.worker)
             tally.applied += 1

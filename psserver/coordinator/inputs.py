@@ -160,7 +160,6 @@ class Executed(Input):
 
     `kept`: the number of elements that keep their old values, because their new ones would not be finite. `elements`:
     how many the update could change. `variable`: the one with most of `kept`. `whole`: a whole variable is kept.
-    `square`: the square of the L2 norm of the weighted sum of gradients; None if nobody asks for it.
     """
 
     version: int
@@ -168,7 +167,6 @@ class Executed(Input):
     elements: int = 0
     variable: str = ""
     whole: bool = False
-    square: float | None = None
 
     @property
     def told(self) -> bool:

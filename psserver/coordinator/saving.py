@@ -20,9 +20,6 @@ def resumed(state: JobState, terms: JobTerms, policy: Policy) -> Policy:
             raise StateError(
                 f"expected the state of a job with {name} = {expected}, got one with {name} = {got}"
             )
-    if bool(state.controller) != bool(terms.adapt):
-        has, wants = ("a", "without") if state.controller else ("no", "with")
-        raise StateError(f"expected the state of a job {wants} a controller, got one with {has} controller")
     if state.changes.waiting is not None:
         _built(state, state.changes.waiting.name, state.changes.waiting.knobs)
     present = _present(state, policy)

@@ -48,8 +48,6 @@ class JobState:
     seed: int
     policy: PresentPolicy
     tickets: TicketTable
-    # What the job's controller remembers, filled when the state is saved; empty if it has none.
-    controller: dict[str, object] = field(default_factory=dict)
     # The time of the newest input.
     now: float = 0.0
     # Entries of the decision log so far, which is the number of the next one.

@@ -85,8 +85,6 @@ class JobTerms:
     allow_missing: bool = True
     # Changes of the policy, in order.
     plan: tuple[Planned, ...] = ()
-    # Name and knobs of the controller of the policy; empty: none.
-    adapt: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def quorum(self) -> int:

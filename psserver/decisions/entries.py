@@ -60,9 +60,6 @@ class Job(LogEntry):
         "the rule of workers between two pushes, unless one gradient", default=None
     )
     min_workers: int | None = about("number of workers that the start waits for, unless all", default=None)
-    adapt: Mapping[str, Any] | None = about(
-        "name and knobs of the controller of the policy, if there is one", default=None
-    )
 
     def sentence(self) -> str:
         of = f"{self.servers} server{'s' if self.servers > 1 else ''} and {self.workers} workers"
@@ -454,12 +451,11 @@ class Policy(LogEntry):
     policy: Mapping[str, Any] = about("the policy's name and knobs")
     former: Mapping[str, Any] = about("those of the policy before it")
     version: int = about("the newest version; the next is the first that the policy makes")
-    by: str = about("who asked for it: an operator, `plan` for the experiment file, or a controller")
+    by: str = about("who asked for it: an operator, or `plan` for the experiment file")
     why: str = about("the reason that was given", default="")
     rate: float | None = about(
         "factor of the learning rate that changes of the policy have set, if it is not 1", default=None
     )
-    inputs: Mapping[str, Any] | None = about("what a controller decided by, if it was one", default=None)
 
     def sentence(self) -> str:
         cause = f": {self.why}" if self.why else ""

@@ -18,14 +18,12 @@ class VersionMade:
     """A version that a shard has made.
 
     `kept`: by variable or table, how many elements here kept their old values, because a number of theirs would not
-    have been finite; no zeros. `elements`: how many the update could change here. `square`: the square of the L2 norm
-    of the weighted sum of gradients here; None if it is not measured, or not finite.
+    have been finite; no zeros. `elements`: how many the update could change here.
     """
 
     version: int
     kept: Mapping[str, int] = field(default_factory=dict)
     elements: int = 0
-    square: float | None = None
 
 
 def either(one: Marks, other: Marks) -> Marks:

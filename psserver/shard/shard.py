@@ -54,7 +54,7 @@ class Shard:
     covers the arena and all tables. Not thread-safe; the caller serialises everything but `PendingUpdate.compute` and
     `read_rows`.
 
-    `tensors`: the policy's declarations of what shards compute. `measures`: measure the square of each update (`fact`).
+    `tensors`: the policy's declarations of what shards compute.
     `keep_bases`: keep the version that an open ticket started from even if `tensors` does not need it. `deltas`: the
     codec of the changes by which versions travel, and of which they are made; None: versions are the optimizer's
     weights.
@@ -73,7 +73,6 @@ class Shard:
         deltas: BlockCodec | None = None,
         backend: Backend = ALONE,
         allocate: Allocate = plain,
-        measures: bool = False,
     ) -> None:
         self.plan = plan
         self.layout = plan.shards[server]
@@ -93,7 +92,6 @@ class Shard:
         self.staging = Staging(self.layout.elements, staging)
         self._backend = backend
         self._updater = Updater(self.optimizer, tensors, self.layout.trainable, backend, turns)
-        self._updater.measures = measures
         self.checks = PayloadChecks(plan, server, backend)
         self.stream = None if deltas is None else DeltaStream(deltas, self.layout, self.groups)
         self.tables = Tables(plan, server, optimizer, backend, keep_bases=tensors.keep_bases)

@@ -1,13 +1,12 @@
 """From contributions to the next version: compensator, accumulator, optimizer, and their memory."""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from psserver.fast import ALONE, Backend, Variant
-from psserver.optimizers import Optimizer, blocks
+from psserver.optimizers import Optimizer
 from psserver.policies import TensorParts
 from psserver.shard import arithmetic
 from psserver.shard.accumulator import Total, accumulator_for
@@ -38,9 +37,6 @@ class Updater:
         self._optimizer, self._turns = optimizer, turns
         self._end = trainable
         self._backend = backend
-        # Whether steps measure the gradient, and the square of the L2 norm of the last one; None: not known.
-        self.measures = False
-        self.square: float | None = None
         self.slots: dict[str, Floats] = optimizer.init(trainable)
         self._compensator = build_compensator(tensors)
         self.memory = self._compensator.init(trainable) if self._compensator else {}
@@ -155,8 +151,6 @@ class Updater:
             arithmetic.scale(total.values[end:], total.pending)
             arithmetic.add_mean(now[end:], total.values[end:], total.factors, out[end:])
             good = arithmetic.first_nonfinite(out[end:], self._backend) is None
-        if self.measures:
-            self.square = _square(total.values[:end], total.pending * scale)
         overflown = self._overflown()
         if overflown is not None:
             # So the optimizer keeps these elements back.
@@ -207,9 +201,3 @@ class Updater:
         for name, slot in slots.items():
             turn.part.put(slot, moved[name])
         return good
-
-
-def _square(values: Floats, factor: float) -> float | None:
-    """Return the sum of the squares of ``values * factor``, block by block in order; None if it is not finite."""
-    found = sum(blocks.squares(values[block]) for block in blocks.pieces(values.size)) * factor * factor
-    return found if math.isfinite(found) else None

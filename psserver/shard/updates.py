@@ -190,7 +190,7 @@ class Updates:
                 )
             found = by_variable(kept, self._plan, self._layout) | rows
             elements += self._updater.changing(base, out.size)
-            fact = VersionMade(apply.version, found, elements, self._updater.square)
+            fact = VersionMade(apply.version, found, elements)
             replaced = bases.replaced(newest, out, started)
 
         def finish() -> None:

@@ -217,20 +217,6 @@ class PolicyChange(Section):
         return dict(self.model_extra or {})
 
 
-class PolicyAdapt(Section):
-    """[policy.adapt]: a controller, which changes a knob of the policy while the job runs."""
-
-    model_config = ConfigDict(extra="allow")
-
-    name: Annotated[str, Field(min_length=1, max_length=64)]
-    """the controller; every other key is one of its knobs, which `ps-lab list policies NAME` lists"""
-
-    @property
-    def knobs(self) -> dict[str, Any]:
-        """The knobs that are given."""
-        return dict(self.model_extra or {})
-
-
 class PolicySection(Section):
     """[policy]: a name and free knobs."""
 
@@ -241,9 +227,6 @@ class PolicySection(Section):
 
     then: Annotated[list[PolicyChange], Field(max_length=64)] = []
     """changes while the job runs, in order"""
-
-    adapt: PolicyAdapt | None = None
-    """a controller of the policy; none with planned changes"""
 
     @property
     def knobs(self) -> dict[str, Any]:

@@ -956,7 +956,6 @@ class Configure(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     ENTRIES_FIELD_NUMBER: _builtins.int
     DELTAS_FIELD_NUMBER: _builtins.int
-    MEASURES_FIELD_NUMBER: _builtins.int
     TABLES_FIELD_NUMBER: _builtins.int
     plan: _builtins.str
     optimizer: _builtins.str
@@ -972,8 +971,6 @@ class Configure(_message.Message):
     entries: _builtins.int
     deltas: _model_pb2.WireDtype.ValueType
     """The codec of changes by which weights travel; unspecified: they travel whole."""
-    measures: _builtins.bool
-    """Measure every update, for a controller of the policy."""
     tables: _builtins.str
     """The model's sparse tables: a JSON list of specifications; empty: none."""
     @_builtins.property
@@ -988,12 +985,11 @@ class Configure(_message.Message):
         checkpoint: _builtins.str = ...,
         entries: _builtins.int = ...,
         deltas: _model_pb2.WireDtype.ValueType = ...,
-        measures: _builtins.bool = ...,
         tables: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "deltas", b"deltas", "entries", b"entries", "measures", b"measures", "optimizer", b"optimizer", "plan", b"plan", "tables", b"tables", "tensors", b"tensors", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "deltas", b"deltas", "entries", b"entries", "optimizer", b"optimizer", "plan", b"plan", "tables", b"tables", "tensors", b"tensors", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1407,12 +1403,9 @@ class Made(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
     ELEMENTS_FIELD_NUMBER: _builtins.int
-    SQUARE_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     elements: _builtins.int
     """How many elements the update could change."""
-    square: _builtins.float
-    """The square of the L2 norm of the weighted sum of gradients, if the job measures it."""
     @_builtins.property
     def kept(self) -> _containers.RepeatedCompositeFieldContainer[Global___Kept]: ...
     def __init__(
@@ -1421,15 +1414,12 @@ class Made(_message.Message):
         version: _builtins.int = ...,
         kept: _abc.Iterable[Global___Kept] | None = ...,
         elements: _builtins.int = ...,
-        square: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_square", b"_square", "square", b"square"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_square", b"_square", "elements", b"elements", "kept", b"kept", "square", b"square", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["elements", b"elements", "kept", b"kept", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__square: _TypeAlias = _typing.Literal["square"]  # noqa: Y015
-    _WhichOneofArgType__square: _TypeAlias = _typing.Literal["_square", b"_square"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__square) -> _WhichOneofReturnType__square | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Made: _TypeAlias = Made  # noqa: Y015
 

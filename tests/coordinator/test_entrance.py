@@ -18,7 +18,7 @@ SOURCES = sorted(Path(*psserver.coordinator.__path__).rglob("*.py"))
 
 # What callers may ask between two inputs; none of it changes anything.
 READING = {
-    *("abandoned", "change", "due", "measures", "missing", "policy", "rejoin_limit", "remaining", "saved"),
+    *("abandoned", "change", "due", "missing", "policy", "rejoin_limit", "remaining", "saved"),
     *("settable_rate", "terms", "unknown_session", "waits"),
 }
 
@@ -52,7 +52,7 @@ EXAMPLES = (
         inputs.WorkDeclared(None),
     ),
     *(
-        inputs.Executed(4, 2, 9, "w", True, 0.5),
+        inputs.Executed(4, 2, 9, "w", True),
         inputs.SaveAsked(),
         inputs.SaveFailed(4, "full"),
         inputs.Tick(),

@@ -30,7 +30,7 @@ def test_a_version_that_is_wholly_new_leaves_no_trace() -> None:
     harness.shards_make(0)
     harness.commits("w0")
     before = len(harness.log)
-    assert harness.shards_make(1, elements=100, square=2.0) == []
+    assert harness.shards_make(1, elements=100) == []
     assert len(harness.log) == before
     assert harness.coordinator.state.kept_back.told == 1
 

@@ -8,7 +8,7 @@ import pytest
 from pslab.verify.guarded import Case, GuardedHarness
 from pslab.verify.harness import CoordinatorHarness
 from pslab.verify.schedule import Named, Schedule
-from psserver.coordinator import Coordinator, JobState, inputs
+from psserver.coordinator import Coordinator, Declined, JobState, inputs
 from psserver.coordinator.terms import Extent, Planned
 from psserver.decisions import entries as e
 from psserver.policies import PolicyError, build
@@ -187,3 +187,24 @@ def test_a_share_of_an_unknown_length_is_never_reached() -> None:
     for _ in range(20):
         job.commits("w0")
     assert job.entries(e.Policy) == [] and "async" in job.coordinator.change
+
+
+def test_an_operator_sets_the_rate_with_a_change(sentences: Recorder) -> None:
+    job = CoordinatorHarness("async", workers=2, optimizer={"name": "sgd", "learning_rate": 0.1}).starts()
+    for rate in (0.0, -1.0, float("nan"), 1e7):
+        (refusal,) = job.gives(inputs.ChangeAsked("sync", {}, "operator", rate=rate))
+        assert isinstance(refusal, Declined)
+        sentences.check(refusal.reason)
+    job.gives(inputs.ChangeAsked("k-sync", {}, "operator", rate=2.0))
+    for _ in range(2):
+        job.commits("w0")
+        job.commits("w1")
+    # A change that says nothing of the rate leaves it.
+    job.changes_policy("async", {})
+    job.commits("w0")
+    assert [change.rate for change in job.entries(e.Policy)] == [2.0, 2.0]
+    assert {update.lr_scale for update in job.entries(e.Apply)} == {2.0}
+    # A worker's own rate is multiplied.
+    job.commits("w1", learning_rate=0.05)
+    assert job.entries(e.Apply)[-1].lr_scale == 0.5 * 2
+    assert job.verdict().ok

@@ -552,84 +552,23 @@ FAULTS: Final = (
         "agreement.policy",
         ("service/test_policy_changes.py",),
     ),
-    # Controllers of the policy
     Fault(
         "a change forgets the factor of the rate in the check",
         "Start(former, tuple(workers), self._set_scale, «self._changed», clocks, waste)",
         "1.0",
-        ("lab/test_check_controllers.py",),
-    ),
-    Fault(
-        "a controller goes on after a person has changed the policy",
-        "if self.controller is not None: «self.controller.off = by»",
-        "pass",
-        ("coordinator/test_controllers.py",),
+        ("coordinator/test_policy_changes.py",),
     ),
     Fault(
         "the rate of a change does not reach an update",
         "apply.lr_scale * self._job.lr_scale * «self._job.changes.rate»",
         "1.0",
-        ("coordinator/test_controllers.py",),
+        ("coordinator/test_policy_changes.py",),
     ),
     Fault(
         "a change without a rate sets it back",
-        "if «rate is not None»: changes.rate = rate",
+        "if «change.rate is not None»: changes.rate = change.rate",
         "True",
-        ("coordinator/test_controllers.py",),
-    ),
-    Fault(
-        "a knob flutters",
-        "return present if «near and low < value < high» else",
-        "False",
-        ("policies/test_controllers.py",),
-    ),
-    Fault(
-        "one worker's losses steer adasync",
-        "loss = «median»(means)",
-        "max",
-        ("policies/test_controllers.py",),
-    ),
-    Fault(
-        "adasync forgets the floor",
-        "above, now = evidence.first - self.floor, loss «- self.floor» value",
-        "",
-        ("policies/test_controllers.py",),
-    ),
-    Fault(
-        "the variance of a gradient is that of few",
-        "variance, of_gradient = (mean - of_mean) / «(1 - share)»",
-        "1",
-        ("policies/test_controllers.py",),
-    ),
-    Fault(
-        "a restored job begins its controller anew",
-        "if self._job.controller: «self.controller.restore(self._job.controller)»",
-        "pass",
-        ("coordinator/test_controllers.py",),
-    ),
-    Fault(
-        "the square of an update is that of one server's part",
-        'float(f"{«sum(squares)»:.{DIGITS}g}") if len(squares) == servers else None',
-        "squares[0]",
-        ("service/test_controllers.py",),
-    ),
-    Fault(
-        "a shard measures an update before it is scaled",
-        "_square(total.values[:end], «total.pending * scale»)",
-        "1.0",
-        ("service/test_controllers.py",),
-    ),
-    Fault(
-        "the check lets a controller decide at any time",
-        '(passed := change.version - self._decided) < «int(adapt.get("every", 20))»',
-        "0",
-        ("lab/test_check_controllers.py",),
-    ),
-    Fault(
-        "a file has a plan and a controller",
-        "if «experiment.policy.then»: raise PolicyError",
-        "False",
-        ("simulator/test_controllers.py",),
+        ("coordinator/test_policy_changes.py",),
     ),
     # The advisor, a problem of one's own, and the playground
     Fault(

@@ -18,14 +18,14 @@ PLAN = make_plan([VariableSpec("a", (4, 2)), VariableSpec("b", (3,))], 2)
 def test_all_servers_are_waited_for_and_nothing_counts_twice() -> None:
     facts = VersionFacts(2)
     facts.take(0, VersionMade(0))
-    facts.take(0, VersionMade(1, {"a": 1}, 8, 2.0))
+    facts.take(0, VersionMade(1, {"a": 1}, 8))
     assert facts.next(-1, PLAN) is None
     facts.take(1, VersionMade(0))
     assert facts.next(-1, PLAN) == inputs.Executed(0)
-    facts.take(1, VersionMade(1, {"a": 2, "b": 3}, 3, 1.0))
-    facts.take(1, VersionMade(1, {"a": 8}, 3, 1.0))
+    facts.take(1, VersionMade(1, {"a": 2, "b": 3}, 3))
+    facts.take(1, VersionMade(1, {"a": 8}, 3))
     # Of two variables with as many the first by name; all of `b` is kept back, wherever it lies.
-    assert facts.next(0, PLAN) == inputs.Executed(1, 6, 11, "a", whole=True, square=3.0)
+    assert facts.next(0, PLAN) == inputs.Executed(1, 6, 11, "a", whole=True)
     assert facts.next(1, PLAN) is None
 
 
@@ -43,23 +43,12 @@ def test_a_variable_is_whole_if_all_servers_together_keep_it_back() -> None:
 
 def test_a_server_that_was_restored_has_nothing_to_tell_of_before() -> None:
     facts = VersionFacts(2)
-    facts.take(0, VersionMade(4, {"a": 1}, 8, 1.0))
+    facts.take(0, VersionMade(4, {"a": 1}, 8))
     facts.take(1, VersionMade(5))
     assert facts.next(3, PLAN) == inputs.Executed(4, 1, 8, "a")
 
 
-def test_a_square_is_the_same_on_any_number_of_servers() -> None:
-    parts = [0.1, 0.2, 0.3, 1e-9]
-    found = []
-    for squares in ([parts[0] + parts[1] + parts[2], parts[3]], [parts[2] + parts[3] + parts[1], parts[0]]):
-        facts = VersionFacts(2)
-        for server, square in enumerate(squares):
-            facts.take(server, VersionMade(0, square=square))
-        found.append(facts.next(-1, PLAN))
-    assert found[0] == found[1]
-
-
-@pytest.mark.parametrize("fact", [VersionMade(3), VersionMade(4, {"a": 2, "b": 1}, 9, 0.5)])
+@pytest.mark.parametrize("fact", [VersionMade(3), VersionMade(4, {"a": 2, "b": 1}, 9)])
 def test_a_fact_comes_back_from_its_form_on_the_wire(fact: VersionMade) -> None:
     assert from_wire(to_wire(fact)) == fact
 

@@ -12,7 +12,6 @@ from psserver.coordinator.terms import Proposal
 from psserver.coordinator.units import WorkTerms
 from psserver.optimizers import Optimizer, OptimizerError, build
 from psserver.policies import PolicyError
-from psserver.policy_plan import check_measures
 from psserver.records import StateError, to_plain
 from psserver.service.errors import Code, RequestRefused, exhausted, precondition, unavailable
 from psserver.service.guard.limits import NAMES
@@ -58,10 +57,7 @@ class JobModel:
             optimizer.check_local(policy.local_rule.name)
             if plan.tables:
                 check_rows(policy, optimizer)
-            measures = self._decider.coordinator.measures
-            if measures:
-                check_measures(tables=bool(plan.tables))
-            self._decider.host.configure(plan, optimizer, tensors, deltas, measures)
+            self._decider.host.configure(plan, optimizer, tensors, deltas)
         except MemoryError as error:
             raise exhausted(
                 f"server 0 has no memory for this model: its part has {plan.shards[0].nbytes} bytes, and "
@@ -89,7 +85,6 @@ class JobModel:
             tensors=json.dumps(agreement.policy.tensors.config),
             checkpoint=checkpoint,
             entries=entries,
-            measures=decider.coordinator.measures,
             deltas=number_of(agreement.deltas),
             tables=tables_to_json(plan.tables),
         )

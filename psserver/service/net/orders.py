@@ -104,7 +104,7 @@ class Execution:
                 "run the same version of ps-server everywhere"
             )
         try:
-            self._host.configure(plan, optimizer, tensors, deltas, message.measures)
+            self._host.configure(plan, optimizer, tensors, deltas)
             self._host.orders.executed = self.tell
         except MemoryError as error:
             raise exhausted(

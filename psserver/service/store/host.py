@@ -99,11 +99,10 @@ class ShardHost:
         optimizer: Optimizer,
         tensors: TensorParts,
         deltas: BlockCodec | None = None,
-        measures: bool = False,
     ) -> None:
         """Make a new shard. It executes what is ordered once its loops are compiled (`SharedShard.preparing`).
 
-        `deltas`: the codec of the weights' changes. `measures`: measure every update.
+        `deltas`: the codec of the weights' changes.
         Raises Refused or MemoryError.
         """
         self.memory.admit(plan.shards[self.server], optimizer, tensors, deltas)
@@ -117,7 +116,6 @@ class ShardHost:
             deltas=deltas,
             backend=self._backend,
             allocate=self.sharing.allocate,
-            measures=measures,
         )
         self.memory.serve(shard)
         self._compile()
