@@ -1,10 +1,9 @@
-"""`--log-format json` of real processes: every line of standard error parses and is an event of the table."""
+"""`--log-format json` of real processes: every line of standard error parses and has its event."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from docs.generate.logs import all_events
 from tests.cluster.cluster import Cluster, Process
 
 JSON = ("--log-format", "json")
@@ -13,7 +12,7 @@ JSON = ("--log-format", "json")
 def lines(process: Process) -> list[dict[str, Any]]:
     found = [json.loads(line) for line in process.errors.splitlines()]
     for line in found:
-        assert set(all_events()[line["event"]].fields) <= set(line) and line["message"], line
+        assert line["event"] and line["message"], line
     return found
 
 

@@ -1,4 +1,4 @@
-"""Log lines as JSON: every call names an event of the table, and every line that is written parses."""
+"""Log lines as JSON: every call names its event, and every line that is written parses."""
 
 import ast
 import json
@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from docs.generate.logs import all_events
+from psserver.decisions.entries import KINDS
+from psserver.decisions.records import declared
 from pswire.logs import events
 from tests.patience import PATIENCE
 
@@ -62,15 +63,15 @@ def test_every_log_call_names_its_event() -> None:
     assert not without, f"add extra=event(...): {without}"
 
 
-def test_the_table_has_every_event_with_its_fields_and_no_other() -> None:
-    found = list(event_calls())
-    for place, name, fields in found:
-        assert name in events.EVENTS, f"{place}: {name} is not in the table"
-        assert fields == set(events.EVENTS[name].fields), place
-    assert {name for _, name, _ in found} | {"library"} == set(events.EVENTS)
+def test_names_of_events_and_fields_are_plain_and_no_common_key() -> None:
     common = {"time", "level", "logger", "event", "message", "exception"}
-    for name, each in all_events().items():
-        assert set(name) <= {*string.ascii_lowercase, "_"} and not common & set(each.fields), name
+    of_entries = [
+        (kind.kind, kind.event, {each.name for each in declared(kind)})
+        for kind in KINDS.values()
+        if kind.event
+    ]
+    for place, name, fields in (*event_calls(), *of_entries):
+        assert set(name) <= {*string.ascii_lowercase, "_"} and not common & fields, place
 
 
 def record(message: str, *values: object, **more: object) -> logging.LogRecord:
