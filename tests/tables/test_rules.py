@@ -76,7 +76,7 @@ def test_rowwise_adagrad_is_its_formula() -> None:
     [
         {"name": "sgd", "weight_decay": 0.1},
         {"name": "adamw"},
-        {"name": "lamb"},
+        {"name": "lion"},
         {"name": "adam", "clipnorm": 1.0},
         {"name": "adam", "bias": "none"},
         {"name": "sgd", "bias": "row"},

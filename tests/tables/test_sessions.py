@@ -170,7 +170,7 @@ def test_ids_may_have_any_shape_and_be_none(shape: tuple[int, ...]) -> None:
         (["policy.name=easgd"], "elastic"),
         (["policy.name=dc-asgd-a"], "adaptive-taylor"),
         (["policy.name=gap-aware"], "gap-aware"),
-        (["optimizer.name=lamb"], "lamb"),
+        (["optimizer.name=lion"], "lion"),
         (["optimizer.weight_decay=0.1"], "weight_decay"),
     ],
 )
