@@ -33,5 +33,4 @@ def _planned(experiment: Experiment, policy: Policy) -> Iterator[Planned]:
     name, knobs = policy.name, dict(policy.knobs)
     for change in experiment.policy.then:
         name, knobs = (change.name, change.knobs) if change.name else (name, knobs | change.knobs)
-        due = change.due
-        yield Planned(name, knobs, int(due.of("versions")), due.of("%"), change.why, change.rate or None)
+        yield Planned(name, knobs, change.versions, change.why, change.rate or None)

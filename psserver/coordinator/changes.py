@@ -18,8 +18,7 @@ PLAN = "plan"
 class PolicyChanges:
     """The changes of one job. `waiting`: at most one. `overlap`: tickets from before the newest change, while
     `unsettled`. `planned`: how many changes of the plan were taken up. `rate`: factor of the learning rate that changes
-    have set. `began_with`: the configuration of the policy that the job began with; empty if that still decides.
-    `ask_from`: the version from which on it is worth to ask again whether the next planned change is due."""
+    have set. `began_with`: the configuration of the policy that the job began with; empty if that still decides."""
 
     began_with: dict[str, object] = field(default_factory=dict)
     waiting: ChangeAsked | None = None
@@ -27,7 +26,6 @@ class PolicyChanges:
     unsettled: bool = False
     planned: int = 0
     rate: float = 1.0
-    ask_from: int = 0
 
     def idle(self, plan: Sequence[Planned]) -> bool:
         """Return whether nothing waits, is left over or is planned."""

@@ -7,10 +7,8 @@ from psserver.coordinator.changes import PLAN
 from psserver.coordinator.checks import check_apply, check_fold, check_grant, check_list, check_reason
 from psserver.coordinator.inputs import ChangeAsked
 from psserver.coordinator.ledger import Ledger
-from psserver.coordinator.progress import measured
 from psserver.coordinator.roster import REMEMBERED_TICKETS, Member, named
 from psserver.coordinator.state import PresentPolicy
-from psserver.coordinator.terms import Planned
 from psserver.coordinator.tickets import Ticket, TicketError
 from psserver.coordinator.timers import IDLE_LIMIT
 from psserver.coordinator.work import WorkQueue
@@ -196,30 +194,19 @@ class PolicyDriver:
         self._settle(now)
         if not self._job.started or not self.policy.rests:
             return
-        if changes.waiting is None and (planned := self._due_by_plan()) is not None:
+        if (
+            changes.waiting is None
+            and changes.planned < len(plan)
+            and self._job.version >= plan[changes.planned].versions
+        ):
+            planned = plan[changes.planned]
             changes.planned += 1
             changes.waiting = ChangeAsked(
                 planned.name, to_plain(dict(planned.knobs)), PLAN, planned.why, planned.rate
             )
-            self._take_over(now, f"at {planned.place}")
+            self._take_over(now, f"at version {planned.versions}")
         elif changes.waiting is not None:
             self._take_over(now)
-
-    def _due_by_plan(self) -> Planned | None:
-        """Return the next change of the plan if its time has come."""
-        plan, job, changes = self._ledger.terms.plan, self._job, self._job.changes
-        if changes.planned >= len(plan) or job.version < changes.ask_from:
-            return None
-        planned = plan[changes.planned]
-        if planned.versions:
-            return planned if job.version >= planned.versions else None
-        # While the length of the job is unknown, no share of it is done.
-        found = measured(job, self._ledger.terms)
-        if found is not None and found.total > 0 and 100 * found.done >= planned.percent * found.total:
-            return planned
-        # Measuring takes time in proportion to the workers.
-        changes.ask_from = job.version + 1 + len(job.roster.tallies) // 16
-        return None
 
     def _take_over(self, now: float, place: str = "at the change") -> None:
         """Let the policy of the change that waits decide from here on. `place`: for the reason if it cannot."""
@@ -281,7 +268,7 @@ class PolicyDriver:
         if changes.planned >= len(plan):
             return ""
         planned = plan[changes.planned]
-        return f"policy {planned.name} takes over at {planned.place}, by plan"
+        return f"policy {planned.name} takes over at version {planned.versions}, by plan"
 
     # Decisions
 

@@ -138,7 +138,7 @@ class Requested(Input):
 
 @value
 class DataSized(Fact):
-    """How much data a worker has. Only the place of planned changes depends on it."""
+    """How much data a worker has, for the progress that people see."""
 
     worker: str
     extent: Extent

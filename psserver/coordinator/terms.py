@@ -9,20 +9,14 @@ TICKETS = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A change of the experiment's plan, due after `versions` versions, or, if that is 0, `percent` of the work."""
+    """A change of the experiment's plan, due after `versions` versions."""
 
     name: str
     knobs: Mapping[str, object]
-    versions: int = 0
-    percent: float = 0.0
+    versions: int
     why: str = ""
     # Factor of the job's learning rate from then on; None: as it is.
     rate: float | None = None
-
-    @property
-    def place(self) -> str:
-        """When it is due, as a part of a sentence."""
-        return f"version {self.versions}" if self.versions else f"{self.percent:g} % of the work"
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ def _folder_name(name: str) -> str:
 # The units of each interval.
 SAVES: Final = ("versions", "s")
 EVALUATES: Final = ("epochs", "versions", "s")
-CHANGES: Final = ("%", "versions")
+CHANGES: Final = ("versions",)
 
 
 class RunSection(Section):
@@ -195,7 +195,7 @@ class PolicyChange(Section):
     model_config = ConfigDict(extra="allow")
 
     after: Annotated[str, Field(min_length=1), _interval(*CHANGES)]
-    """when: a share of the job's work, as `25 %`, or a number of versions, as `500 versions`"""
+    """when: a number of versions, as `500 versions`"""
 
     name: Annotated[str, Field(max_length=64)] = ""
     """a built-in policy, every other key being one of its knobs; empty: the policy before, with other knobs"""
@@ -207,9 +207,9 @@ class PolicyChange(Section):
     """factor of the job's learning rate from then on; 0: as it is"""
 
     @property
-    def due(self) -> Interval:
-        """When the change is due, in versions or percent of the work."""
-        return parse_interval(self.after, CHANGES)
+    def versions(self) -> int:
+        """The number of versions after which the change is due."""
+        return int(parse_interval(self.after, CHANGES).amount)
 
     @property
     def knobs(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Texts with units: sizes of memory ("1GiB"), and intervals ("500 versions", "2 epochs", "30 s", "25 %")."""
+"""Texts with units: sizes of memory ("1GiB"), and intervals ("500 versions", "2 epochs", "30 s")."""
 
 import re
 from collections.abc import Collection
@@ -27,7 +27,6 @@ _NUMBERS: Final = {
     "versions": ("[0-9]{1,15}", '"500 versions"'),
     "epochs": ("[0-9]{1,9}", '"1 epoch"'),
     "s": (r"[0-9]{1,9}(?:\.[0-9]{1,6})?", '"30 s"'),
-    "%": (r"[0-9]{1,2}(?:\.[0-9]{1,3})?", '"25 %"'),
 }
 
 
@@ -37,7 +36,7 @@ class IntervalError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A number of versions, epochs or seconds, or a share of the work. `unit`: "versions", "epochs", "s" or "%"."""
+    """A number of versions, epochs or seconds. `unit`: "versions", "epochs" or "s"."""
 
     amount: float
     unit: str
@@ -56,6 +55,7 @@ def parse_interval(text: str, units: Collection[str]) -> Interval:
         singular = unit.rstrip("s") or unit
         found = re.fullmatch(rf"({_NUMBERS[unit][0]}) ?(?:{unit}|{singular})", text)
         if found is not None and float(found[1]) > 0:
-            return Interval(float(found[1]) if unit in ("s", "%") else int(found[1]), unit)
+            return Interval(float(found[1]) if unit == "s" else int(found[1]), unit)
     *first, last = (_NUMBERS[unit][1] for unit in units)
-    raise IntervalError(f"expected {', '.join(first)} or {last}, or another number, got {text!r}")
+    either = f"{', '.join(first)} or {last}" if first else last
+    raise IntervalError(f"expected {either}, or another number, got {text!r}")

@@ -9,7 +9,7 @@ from pslab.verify.guarded import Case, GuardedHarness
 from pslab.verify.harness import CoordinatorHarness
 from pslab.verify.schedule import Named, Schedule
 from psserver.coordinator import Coordinator, Declined, JobState, inputs
-from psserver.coordinator.terms import Extent, Planned
+from psserver.coordinator.terms import Planned
 from psserver.decisions import entries as e
 from psserver.policies import PolicyError, build
 from psserver.policies.succession import successor, successors
@@ -163,30 +163,12 @@ def test_a_saved_state_names_no_code() -> None:
         restored(plain, job)
 
 
-@pytest.mark.parametrize(
-    ("planned", "terms"),
-    [
-        (Planned("async", {}, percent=50.0), {"versions": 8}),
-        (Planned("async", {}, versions=4), {}),
-        (Planned("async", {}, percent=50.0), {}),
-    ],
-)
-def test_a_plan_is_followed_at_its_place(planned: Planned, terms: Mapping[str, Any]) -> None:
-    job = CoordinatorHarness("sync", workers=2, terms={**terms, "plan": (planned,)}).starts()
-    for worker in ("w0", "w1"):
-        job.coordinator.take(inputs.DataSized(worker, Extent(1, 8)), job.now)
+def test_a_plan_is_followed_at_its_place() -> None:
+    job = CoordinatorHarness("sync", workers=2, terms={"plan": (Planned("async", {}, versions=4),)}).starts()
     for batch in range(6):
         for worker in ("w0", "w1"):
             job.commits(worker, batch=batch)
     assert [(change.version, change.by) for change in job.entries(e.Policy)] == [(4, "plan")]
-
-
-def test_a_share_of_an_unknown_length_is_never_reached() -> None:
-    plan = (Planned("async", {}, percent=1.0),)
-    job = CoordinatorHarness("sync", workers=1, terms={"plan": plan}).starts()
-    for _ in range(20):
-        job.commits("w0")
-    assert job.entries(e.Policy) == [] and "async" in job.coordinator.change
 
 
 def test_an_operator_sets_the_rate_with_a_change(sentences: Recorder) -> None:

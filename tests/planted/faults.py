@@ -535,12 +535,6 @@ FAULTS: Final = (
         ("lab/test_check_changes.py",),
     ),
     Fault(
-        "a share of the work is taken for a number of batches",
-        "100 * found.done >= «planned.percent * found.total»",
-        "planned.percent",
-        ("coordinator/test_policy_changes.py",),
-    ),
-    Fault(
         "a planned change without a name forgets the other knobs",
         "else (name, «knobs | change.knobs»)",
         "change.knobs",

@@ -1,16 +1,10 @@
 """Jobs in which everything happens to a policy, in this process: what it promises, and how far it went, by its log.
 
-    python -m tests.policies.events [POLICY ...]
-
-prints the largest gap, age and number of misses, and the fewest workers of an update, after each event beside what the
-policy promises, by default for all policies, in Markdown.
-
 Workers w0 and w1 are fast, w2 is slow. The recount here knows no policy and shares no code with `ps-lab check`.
 """
 
-import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -214,21 +208,3 @@ def recount(job: Job) -> Recount:
                 missed[worker] += 1
                 found.misses = max(found.misses, missed[worker])
     return found
-
-
-def main(policies: Sequence[str]) -> None:
-    """Print the table."""
-    print(f"| policy | promise | {' | '.join(EVENTS)} |", f"|---|---|{'---|' * len(EVENTS)}", sep="\n")
-    for promise in PROMISES:
-        if policies and promise.policy not in policies:
-            continue
-        found = [recount(play(promise, event)) for event in EVENTS.values()]
-        for kind in KINDS:
-            if (limit := getattr(promise, kind)) is not None:
-                sign = ">=" if kind == "workers" else "<="
-                row = " | ".join(str(getattr(each, kind)) for each in found)
-                print(f"| `{promise.name}` | {kind} {sign} {limit} | {row} |", flush=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -21,13 +21,13 @@ def document(*changes: dict[str, Any], **policy: Any) -> dict[str, Any]:
 def test_a_change_without_a_name_keeps_the_other_knobs() -> None:
     experiment = Experiment.parse(
         document(
-            {"after": "25 %", "name": "bounded", "aggregate": 2, "max_staleness": 3},
+            {"after": "100 versions", "name": "bounded", "aggregate": 2, "max_staleness": 3},
             {"after": "500 versions", "max_staleness": 1, "why": "near the end"},
         )
     )
     first, second = plan_of(experiment, build("sync", {}, 4), None)
-    assert (first.percent, first.versions, first.name) == (25.0, 0, "bounded")
-    assert (second.percent, second.versions, second.why) == (0.0, 500, "near the end")
+    assert (first.versions, first.name) == (100, "bounded")
+    assert (second.versions, second.why) == (500, "near the end")
     assert dict(second.knobs) == {"aggregate": 2, "max_staleness": 1}
     assert Experiment.parse(read_toml(experiment.to_toml())) == experiment
 
@@ -36,7 +36,9 @@ def test_a_file_without_a_plan_is_written_as_before() -> None:
     assert "then" not in Experiment.parse(document()).to_toml()
 
 
-@pytest.mark.parametrize("after", ["", "25", "100 %", "0 versions", "-1 %", "five versions", "1e2 versions"])
+@pytest.mark.parametrize(
+    "after", ["", "25", "25 %", "0 versions", "-1 versions", "five versions", "1e2 versions"]
+)
 def test_a_place_that_is_none_is_refused(after: str) -> None:
     with pytest.raises(ExperimentError):
         Experiment.parse(document({"after": after, "name": "async"}))
@@ -45,10 +47,13 @@ def test_a_place_that_is_none_is_refused(after: str) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        [{"after": "25 %", "name": "median"}],
-        [{"after": "25 %", "name": "async"}, {"after": "50 %", "name": "bounded", "max_stale": 1}],
-        [{"after": "25 %", "slack": 1}],
-        [{"after": "25 %", "name": "os:system"}],
+        [{"after": "25 versions", "name": "median"}],
+        [
+            {"after": "25 versions", "name": "async"},
+            {"after": "50 versions", "name": "bounded", "max_stale": 1},
+        ],
+        [{"after": "25 versions", "slack": 1}],
+        [{"after": "25 versions", "name": "os:system"}],
     ],
 )
 def test_a_plan_that_cannot_be_followed_is_refused_at_the_start(
