@@ -11,7 +11,8 @@ and a description. This module exports everything that such a class needs.
 
 from psserver.policies.builtin import Cost, Facts, PolicySpec
 from psserver.policies.builtin.spec import WORKERS
-from psserver.policies.composed import ComposedPolicy, Composition
+from psserver.policies.composed import ComposedPolicy
+from psserver.policies.composition import Composition
 from psserver.policies.decisions import (
     Apply,
     Cancel,
@@ -58,11 +59,9 @@ from psserver.policies.parts.view import Contribution, Open, Participant, View
 from psserver.policies.parts.weights import (
     Concurrency,
     Constant,
-    Exponential,
     Hinge,
     Inverse,
     Polynomial,
-    Threshold,
     Weight,
 )
 from psserver.policies.policy import Policy, Waiting
@@ -98,7 +97,6 @@ __all__ = [
     "DynamicSlack",
     "Event",
     "Everyone",
-    "Exponential",
     "Facts",
     "Fold",
     "GainPerTime",
@@ -128,7 +126,6 @@ __all__ = [
     "StateError",
     "Stop",
     "TensorParts",
-    "Threshold",
     "Timer",
     "Times",
     "Trigger",

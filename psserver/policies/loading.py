@@ -11,7 +11,8 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from psserver.policies.builtin import BUILTIN, Facts, PolicySpec
-from psserver.policies.composed import ComposedPolicy, Composition
+from psserver.policies.composed import ComposedPolicy
+from psserver.policies.composition import Composition
 from psserver.policies.decisions import PolicyError
 from psserver.policies.declarations import LocalRule, TensorParts
 from psserver.policies.policy import Policy

@@ -6,7 +6,7 @@ import pytest
 
 from psserver.policies import LocalRule, PolicyError, facts, names
 from psserver.policies import build as build_policy
-from psserver.policies.composed import Composition
+from psserver.policies.composition import Composition
 from psserver.policies.parts.gates import WaitForUpdate
 from psserver.policies.parts.staleness_rules import DropStale
 from psserver.policies.parts.triggers import CancelStale, Everyone

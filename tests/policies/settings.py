@@ -34,8 +34,6 @@ SETTINGS = {
     "fedbuff": (
         Setting("fedbuff", 3),
         Setting("fedbuff", 4, {"aggregate": 3, "weight": "hinge", "a": 10.0, "b": 1}),
-        Setting("fedbuff", 3, {"aggregate": 1, "weight": "exponential", "norm": "sum"}),
-        Setting("fedbuff", 3, {"weight": "threshold", "a": 0.0, "b": 0}),
         Setting("fedbuff", 2, {"aggregate": 7}),
     ),
     "fedbuff-timeout": (

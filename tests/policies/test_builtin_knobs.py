@@ -32,7 +32,7 @@ from tests.policies.harness import start_policy
         (
             "fedbuff",
             {"weight": "constant"},
-            "weight must be one of const, inverse, polynomial, hinge, exponential",
+            "weight must be one of const, inverse, polynomial, hinge",
         ),
         ("fedbuff", {"a": -1.0}, "a must be a number >= 0, got -1.0"),
         ("fedbuff", {"b": -1}, "b must be a whole number >= 0, got -1"),

@@ -34,8 +34,6 @@ def test_softsync_takes_a_share_of_the_workers(workers: int, n: int, size: int) 
         ("polynomial", [1, 2**-10.0, 3**-10.0, 6**-10.0]),
         # Xie et al. 2019 with a = 10, b = 4: it falls from 1 to 1/11 in one step.
         ("hinge", [1, 1, 1, 1 / 11]),
-        ("exponential", [1, pytest.approx(4.54e-5, rel=1e-3), pytest.approx(2.06e-9, rel=1e-2), 0]),
-        ("threshold", [1, 1, 1, 10]),
     ],
 )
 def test_weight_families(family: str, weights: list[float]) -> None:

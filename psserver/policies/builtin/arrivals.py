@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, cast
 
 from psserver.policies.builtin.spec import ONE_EACH, WORKERS, Cost, Facts, PolicySpec
-from psserver.policies.composed import Composition
+from psserver.policies.composition import Composition
 from psserver.policies.parts.gates import Immediate, WaitForUpdate
 from psserver.policies.parts.staleness_rules import KeepAll
 from psserver.policies.parts.triggers import Count, Distinct
@@ -133,8 +133,7 @@ class FedBuff(PolicySpec):
 
     The weight is 1 for a fresh gradient and, tau versions later: `const` 1;
     `inverse` 1 / max(1, tau); `polynomial` (1 + tau) ** -a; `hinge` 1 up to b,
-    then 1 / (a (tau - b) + 1); `exponential` exp(-a tau); `threshold` 1 up to
-    b, then a. `norm` = "mean" divides the weighted sum by `aggregate`, not by
+    then 1 / (a (tau - b) + 1). `norm` = "mean" divides the weighted sum by `aggregate`, not by
     the sum of the weights; "sum" divides it by nothing.
     """
 
@@ -151,8 +150,8 @@ class FedBuff(PolicySpec):
 
     aggregate: int = integer(2, "contributions per update (K; the paper takes 10)", at_least=1)
     weight: str = word("polynomial", "how a weight falls with staleness", FAMILIES)
-    a: float = number(0.5, "exponent, slope, rate or lower weight of `weight`", at_least=0)
-    b: int = integer(4, "staleness up to which `hinge` and `threshold` give full weight", at_least=0)
+    a: float = number(0.5, "exponent or slope of `weight`", at_least=0)
+    b: int = integer(4, "staleness up to which `hinge` gives full weight", at_least=0)
     norm: str = word("mean", "mean or sum of the weighted gradients", ("mean", "sum"))
 
     def compose(self, workers: int) -> Composition:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from psserver.policies.builtin.spec import ONE_EACH, WORKERS, Cost, Facts, PolicySpec
-from psserver.policies.composed import Composition
+from psserver.policies.composition import Composition
 from psserver.policies.parts.gates import Immediate, WaitForUpdate
 from psserver.policies.parts.staleness_rules import DropStale
 from psserver.policies.parts.triggers import CancelStale, Count, Distinct, Everyone

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from psserver.policies.builtin.spec import Cost, Facts, PolicySpec
-from psserver.policies.composed import Composition
+from psserver.policies.composition import Composition
 from psserver.policies.parts.dssp import DynamicSlack
 from psserver.policies.parts.gates import Slack
 from psserver.policies.parts.staleness_rules import KeepAll

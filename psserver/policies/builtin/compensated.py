@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from psserver.policies.builtin.spec import Cost, Facts, PolicySpec
-from psserver.policies.composed import Composition
+from psserver.policies.composition import Composition
 from psserver.policies.declarations import TensorParts
 from psserver.policies.parts.gates import Immediate
 from psserver.policies.parts.staleness_rules import Compensate

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from psserver.policies.builtin.arrivals import FedBuff
 from psserver.policies.builtin.spec import Cost, Facts, PolicySpec
-from psserver.policies.composed import Composition
+from psserver.policies.composition import Composition
 from psserver.policies.parts.deadlines import Deadline, DeadlineRule, Grace, OwnPace
 from psserver.policies.parts.gates import WaitForUpdate
 from psserver.policies.parts.staleness_rules import DropStale

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import ClassVar
 
 from psserver.policies.builtin.spec import Cost, Facts, PolicySpec
-from psserver.policies.composed import Composition
+from psserver.policies.composition import Composition
 from psserver.policies.declarations import BARE, LocalRule, TensorParts
 from psserver.policies.parts.gates import Immediate, WaitForUpdate
 from psserver.policies.parts.staleness_rules import DropStale, KeepAll

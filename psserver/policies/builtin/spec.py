@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from psserver.policies.composed import Composition
+from psserver.policies.composition import Composition
 from pswire.domains import named
 
 WORKERS: Final = named("workers")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from psserver.policies.builtin.spec import ONE_EACH, WORKERS, Cost, Facts, PolicySpec
-from psserver.policies.composed import Composition
+from psserver.policies.composition import Composition
 from psserver.policies.declarations import BARE, TensorParts
 from psserver.policies.parts.gates import Immediate
 from psserver.policies.parts.staleness_rules import (

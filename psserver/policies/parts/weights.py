@@ -4,7 +4,6 @@ A family serves as the weight of a gradient or as a scale of the learning rate. 
 momentum and Adam they differ.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -54,27 +53,6 @@ class Hinge:
 
 
 @dataclass(frozen=True, slots=True)
-class Exponential:
-    """exp(-a tau), from no paper: falls faster than any power."""
-
-    a: float
-
-    def __call__(self, staleness: int) -> float:
-        return math.exp(-self.a * staleness)
-
-
-@dataclass(frozen=True, slots=True)
-class Threshold:
-    """1 up to b, then a, from no paper: a step; a = 0 ignores older contributions."""
-
-    a: float
-    b: int
-
-    def __call__(self, staleness: int) -> float:
-        return 1.0 if staleness <= self.b else self.a
-
-
-@dataclass(frozen=True, slots=True)
 class Concurrency:
     """M / max(M, tau): full weight while at most M versions old (Mishchenko et al. 2022)."""
 
@@ -90,6 +68,4 @@ FAMILIES: dict[str, Callable[[float, int], Weight]] = {
     "inverse": lambda a, b: Inverse(),
     "polynomial": lambda a, b: Polynomial(a),
     "hinge": Hinge,
-    "exponential": lambda a, b: Exponential(a),
-    "threshold": Threshold,
 }
