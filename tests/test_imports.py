@@ -130,6 +130,7 @@ RULES = (
             *("pswire.transport.blocks", "pswire.transport.codecs", "pswire.transport.deltas"),
             *(
                 "pswire.model.tables",
+                "pswire.model.initial_rows",
                 "pswire.model.rows",
                 "psserver.table_figures",
                 "pswire.model.adjacent",

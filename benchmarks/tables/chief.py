@@ -13,7 +13,8 @@ import tensorflow as tf
 from benchmarks.programs.tensorflow.chief import Chief, Running
 from benchmarks.tables import load
 from benchmarks.tables.model import loss_of
-from pswire.model.tables import initial_rows, mix
+from pswire.model.initial_rows import initial_rows
+from pswire.model.tables import mix
 
 
 class RowsChief(Chief):

@@ -10,7 +10,7 @@ from psserver.table_figures import TableFigures, together
 from psserver.table_messages import table_from_wire
 from pswire.v1 import coordinator_pb2 as pb
 
-TITLES = ("table", "rows", "MiB", "per version", "last", "made", "not made", "evicted")
+TITLES = ("table", "rows", "MiB")
 
 
 def figures_of(status: pb.StatusReply) -> list[TableFigures]:
@@ -20,10 +20,7 @@ def figures_of(status: pb.StatusReply) -> list[TableFigures]:
 
 def table_row(table: TableFigures) -> tuple[str, ...]:
     """Return the cells of a table, under `TITLES`."""
-    return (
-        *(table.name, str(table.rows), number(table.nbytes / 2**20, 2), number(table.per_version, 1)),
-        *(str(table.newest), str(table.made), str(table.refused), str(table.evicted)),
-    )
+    return table.name, str(table.rows), number(table.nbytes / 2**20, 2)
 
 
 def tables_view(tables: Iterable[TableFigures]) -> Table:

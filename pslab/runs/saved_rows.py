@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike
 from pslab.runs.folder import CHECKPOINTS, RunError
 from psserver.checkpoint import CheckpointError, Store
 from psserver.checkpoint.rows import load_rows
-from pswire.model.tables import Floats, Keys, TableSpec, initial_rows, tables_from_json, unique
+from pswire.model.initial_rows import initial_rows
+from pswire.model.tables import Floats, Keys, TableSpec, tables_from_json, unique
 from pswire.nearest import did_you_mean
 
 Reader = Callable[[str, ArrayLike], tuple[Floats, int]]

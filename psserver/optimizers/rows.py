@@ -3,8 +3,8 @@
 An elementwise rule runs its own formula on the touched rows. Under sgd and adagrad that is exact: a dense variable's
 rows with a gradient of zero stay as they are, too. Others are lazy: momentum, rmsprop and adam would move or decay
 absent rows in a dense variable, and ftrl would set them to zero; here absent rows rest. Adam's step count t is the
-row's own number of updates (Monolith, Paddle), or with ``bias = "global"`` the version: a row born late then begins
-with a step of (1 - beta_1) / sqrt(1 - beta_2) = 3.16 rates.
+row's own number of updates (Monolith, Paddle): by the version, a row born late would begin with a step of
+(1 - beta_1) / sqrt(1 - beta_2) = 3.16 rates.
 
 rowwise-adagrad sees a whole row, and adds columns from left to right.
 """
@@ -30,7 +30,6 @@ from pswire.knobs import number, settings
 
 EXACT: Final = ("sgd", "adagrad")
 LAZY: Final = ("momentum", "rmsprop", "adam", "ftrl")
-CLOCKS: Final = ("row", "global")
 # Adam's corrections by the row's own number of updates are kept in arrays of at most this length.
 _LONGEST: Final = 1 << 20
 _NONE: Final = np.ones(1, np.float32)
@@ -71,8 +70,8 @@ class RowOptimizer(ABC):
 class ElementRows(RowOptimizer):
     """An elementwise rule on touched rows, by the formula of the dense variables."""
 
-    def __init__(self, optimizer: Optimizer, clock: str = "row") -> None:
-        self._optimizer, self._clock = optimizer, clock
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
         self.widths = dict.fromkeys(optimizer.slots, 0)
         self.initial = {name: float(slot[0]) for name, slot in optimizer.init(1).items()}
         self.one_pass = self._one_pass()
@@ -80,7 +79,7 @@ class ElementRows(RowOptimizer):
     @property
     def by_row(self) -> bool:
         """Whether each row counts its steps itself."""
-        return self._optimizer.name == "adam" and self._clock == "row"
+        return self._optimizer.name == "adam"
 
     def _one_pass(self) -> RowPass:
         rule = self._optimizer.rule
@@ -92,7 +91,7 @@ class ElementRows(RowOptimizer):
         if rule.epsilon_outside or last_correction(rule.beta_1, rule.beta_2) > _LONGEST:
             raise OptimizerError(
                 "optimizer adam: rows count their own steps, which works with Keras' formula (epsilon_outside = false) "
-                'and beta_2 up to 0.99998; expected these for a table, or bias = "global"'
+                "and beta_2 up to 0.99998; expected these for a table"
             )
         spread, names = rule.loop_by(("alpha", "tiny"))
         return RowPass(spread, len(scalars), (0,) * len(self.widths), names.index("alpha"))
@@ -114,8 +113,7 @@ class ElementRows(RowOptimizer):
 
     @property
     def config(self) -> dict[str, object]:
-        clock: dict[str, object] = {"bias": self._clock} if self._optimizer.name == "adam" else {}
-        return {**self._optimizer.config, **clock}
+        return self._optimizer.config
 
 
 @lru_cache(maxsize=4)
@@ -174,12 +172,9 @@ def rows_optimizer(config: Mapping[str, object] | None, job: Optimizer) -> RowOp
         del table["name"]
         made = knobs_read(RowwiseAdagrad, table, f"optimizer {name}", also=("name", "learning_rate"))
         return RowwiseRows(made, schedule)
-    clock = table.pop("bias", "row") if name == "adam" else "row"
-    if clock not in CLOCKS:
-        raise OptimizerError(f"optimizer adam: bias must be one of {', '.join(CLOCKS)}, got {clock!r}")
     optimizer = build(table)
     _check(optimizer)
-    return ElementRows(optimizer, str(clock))
+    return ElementRows(optimizer)
 
 
 def _check(optimizer: Optimizer) -> None:

@@ -4,7 +4,6 @@ An id is any int64. Its key is ``mix(id)``, a bijection onto uint64 that spreads
 are its bucket. Each server has a contiguous range of buckets, so its keys are one slice of a sorted array.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -45,9 +44,8 @@ class TableSpec:
 
     `numbers`: the initializer's, in the order of `INITIALIZERS`. `optimizer`: the rule's settings as canonical JSON;
     "" for the job's optimizer. `admit`: the chance that a gradient for an id without a row makes one; a gradient that
-    makes none is dropped. Rows go that no update has touched for `evict_age` versions, or whose norm is at most
-    `evict_norm`, or that are not among the `evict_capacity` rows of their bucket that were touched last; None: none go
-    for that reason. Each bucket is looked through once in `evict_every` versions. An id that returns begins anew.
+    makes none is dropped. Rows go that no update has touched for `evict_age` versions; None: none go. Each bucket is
+    looked through once in `evict_every` versions. An id that returns begins anew.
     """
 
     name: str
@@ -59,8 +57,6 @@ class TableSpec:
     buckets: int = BUCKETS
     admit: float = 1.0
     evict_age: int | None = None
-    evict_norm: float | None = None
-    evict_capacity: int | None = None
     evict_every: int = 100
 
     def __post_init__(self) -> None:
@@ -95,14 +91,9 @@ class TableSpec:
                 f"so small that rows, within {NORMAL_REACH} standard deviations of the mean, are finite float32",
             )
         _need(_single(self.admit) and 0 < self.admit <= 1, "admit", self.admit, "a number above 0, at most 1")
-        for what, limit in (
-            ("evict_age", self.evict_age),
-            ("evict_capacity", self.evict_capacity),
-        ):
-            _need(limit is None or _whole(limit, 1, 2**32 - 1), what, limit, "a whole number from 1, or none")
         _need(
-            self.evict_norm is None or (_single(self.evict_norm) and self.evict_norm >= 0),
-            *("evict_norm", self.evict_norm, "a number from 0, or none"),
+            self.evict_age is None or _whole(self.evict_age, 1, 2**32 - 1),
+            *("evict_age", self.evict_age, "a whole number from 1, or none"),
         )
         _need(
             _whole(self.evict_every, 1, 2**32 - 1), "evict_every", self.evict_every, "a whole number from 1"
@@ -160,7 +151,7 @@ class TableSpec:
 
 
 # Which rows there are: what stands in a specification's JSON only where it is not the default.
-RULES: Final = ("admit", "evict_age", "evict_norm", "evict_capacity", "evict_every")
+RULES: Final = ("admit", "evict_age", "evict_every")
 DEFAULTS: Final[Mapping[str, object]] = {
     each.name: each.default for each in fields(TableSpec) if each.name in RULES
 }
@@ -361,66 +352,6 @@ def sums(inverse: NDArray[np.int32], gradients: Floats, rows: int) -> Floats:
     add = compiled_batches().add
     add(np.ascontiguousarray(inverse, np.int32), np.ascontiguousarray(gradients, np.float32), total)
     return total
-
-
-# Initial rows
-
-_GOLDEN: Final = 0x9E3779B97F4A7C15
-# Draws that are made at a time: 256 KiB, and a few times that between them and the rows.
-_DRAWN: Final = 1 << 15
-
-
-def initial_rows(spec: TableSpec, keys: Keys) -> Floats:
-    """Return the initial rows of `keys`, float32 [n, dim]: a pure function of seed, table name, key and column.
-
-    Draws are SplitMix64's (Steele, Lea, Flood 2014), numbered by column. "uniform" scales the upper 24 bits. "normal"
-    adds twelve uniforms of 16 bits, less their mean: a sum of whole numbers, so that every machine has its bits;
-    within 6 standard deviations.
-    """
-    if spec.initializer == "zeros":
-        return np.zeros((keys.size, spec.dim), np.float32)
-    draw, per = (_uniform, 1) if spec.initializer == "uniform" else (_normal, 3)
-    rows = np.empty((keys.size, spec.dim), np.float32)
-    block = max(1, _DRAWN // (per * spec.dim))
-    for start in range(0, keys.size, block):
-        rows[start : start + block] = draw(spec, _draws(spec, keys[start : start + block], spec.dim * per))
-    return rows
-
-
-def _uniform(spec: TableSpec, draws: Keys) -> Floats:
-    low, high = map(np.float32, spec.numbers)
-    share = (draws >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
-    return share * (high - low) + low
-
-
-def _normal(spec: TableSpec, draws: Keys) -> Floats:
-    mean, stddev = map(np.float32, spec.numbers)
-    quarters = np.zeros(draws.shape, np.int64)
-    for shift in (0, 16, 32, 48):
-        quarters += ((draws >> np.uint64(shift)) & np.uint64(0xFFFF)).astype(np.int64)
-    total = quarters.reshape(len(draws), spec.dim, 3).sum(axis=2) - 6 * 0xFFFF
-    rows: Floats = total.astype(np.float32) * np.float32(2.0**-16) * stddev + mean
-    return rows
-
-
-def admitted(spec: TableSpec, keys: Keys, version: int) -> NDArray[np.bool_]:
-    """Return whether an update to `version` makes a row of each key: a coin that is a pure function of both."""
-    salt = hashlib.sha256(f"admit:{spec.seed}:{spec.name}:{version}".encode()).digest()[:8]
-    coin = _splitmix(_splitmix(keys ^ np.uint64(int.from_bytes(salt, "little"))))
-    return (coin >> np.uint64(11)).astype(np.float64) * 2.0**-53 < spec.admit
-
-
-def _draws(spec: TableSpec, keys: Keys, count: int) -> Keys:
-    salt = hashlib.sha256(f"{spec.seed}:{spec.name}".encode()).digest()[:8]
-    start = _splitmix(keys ^ np.uint64(int.from_bytes(salt, "little")))
-    steps = np.array([(step + 1) * _GOLDEN % 2**64 for step in range(count)], np.uint64)
-    return _splitmix(start[:, None] + steps)
-
-
-def _splitmix(bits: Keys) -> Keys:
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return bits ^ (bits >> np.uint64(31))
 
 
 def tables_from_json(data: Any) -> tuple[TableSpec, ...]:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from pswire.v1 import options_pb2 as pswire_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16pswire/v1/memory.proto\x12\tpswire.v1\x1a\x17pswire/v1/options.proto\"\xec\x01\n\x06Memory\x12+\n\x05limit\x18\x01 \x01(\x04\x42\x1c\x8a\xb5\x18\x18\x08\x06Z\x14\x62ytes of one machine\x12+\n\x05total\x18\x02 \x01(\x04\x42\x1c\x8a\xb5\x18\x18\x08\x06Z\x14\x62ytes of one machine\x12\x41\n\x05parts\x18\x03 \x03(\x0b\x32\x15.pswire.v1.MemoryPartB\x1b\x8a\xb5\x18\x17\x10\x10Z\x13there are six kinds\x12?\n\x06tables\x18\x05 \x03(\x0b\x32\x13.pswire.v1.TableUseB\x1a\x8a\xb5\x18\x16\x10\x80\x08Z\x11tables of one jobJ\x04\x08\x04\x10\x05\"\x94\x02\n\x08TableUse\x12%\n\x04name\x18\x01 \x01(\tB\x17\x8a\xb5\x18\x13\x10\x80\x02Z\x0e\x61 table\'s name\x12\x14\n\x04rows\x18\x02 \x01(\x04\x42\x06\x8a\xb5\x18\x02\x08\x01\x12,\n\x06nbytes\x18\x03 \x01(\x04\x42\x1c\x8a\xb5\x18\x18\x08\x06Z\x14\x62ytes of one machine\x12\x18\n\x08versions\x18\x05 \x01(\x04\x42\x06\x8a\xb5\x18\x02\x08\x01\x12\x17\n\x07touched\x18\x06 \x01(\x04\x42\x06\x8a\xb5\x18\x02\x08\x01\x12\x16\n\x06newest\x18\x07 \x01(\x04\x42\x06\x8a\xb5\x18\x02\x08\x01\x12\x14\n\x04made\x18\x08 \x01(\x04\x42\x06\x8a\xb5\x18\x02\x08\x01\x12\x17\n\x07\x65victed\x18\t \x01(\x04\x42\x06\x8a\xb5\x18\x02\x08\x01\x12\x17\n\x07refused\x18\n \x01(\x04\x42\x06\x8a\xb5\x18\x02\x08\x01J\x04\x08\x04\x10\x05J\x04\x08\x0b\x10\x11\"U\n\nMemoryPart\x12\x14\n\x04kind\x18\x02 \x01(\tB\x06\x8a\xb5\x18\x02\x08\x03\x12+\n\x05\x62ytes\x18\x03 \x01(\x04\x42\x1c\x8a\xb5\x18\x18\x08\x06Z\x14\x62ytes of one machineJ\x04\x08\x01\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16pswire/v1/memory.proto\x12\tpswire.v1\x1a\x17pswire/v1/options.proto\"\xec\x01\n\x06Memory\x12+\n\x05limit\x18\x01 \x01(\x04\x42\x1c\x8a\xb5\x18\x18\x08\x06Z\x14\x62ytes of one machine\x12+\n\x05total\x18\x02 \x01(\x04\x42\x1c\x8a\xb5\x18\x18\x08\x06Z\x14\x62ytes of one machine\x12\x41\n\x05parts\x18\x03 \x03(\x0b\x32\x15.pswire.v1.MemoryPartB\x1b\x8a\xb5\x18\x17\x10\x10Z\x13there are six kinds\x12?\n\x06tables\x18\x05 \x03(\x0b\x32\x13.pswire.v1.TableUseB\x1a\x8a\xb5\x18\x16\x10\x80\x08Z\x11tables of one jobJ\x04\x08\x04\x10\x05\"{\n\x08TableUse\x12%\n\x04name\x18\x01 \x01(\tB\x17\x8a\xb5\x18\x13\x10\x80\x02Z\x0e\x61 table\'s name\x12\x14\n\x04rows\x18\x02 \x01(\x04\x42\x06\x8a\xb5\x18\x02\x08\x01\x12,\n\x06nbytes\x18\x03 \x01(\x04\x42\x1c\x8a\xb5\x18\x18\x08\x06Z\x14\x62ytes of one machineJ\x04\x08\x04\x10\x11\"U\n\nMemoryPart\x12\x14\n\x04kind\x18\x02 \x01(\tB\x06\x8a\xb5\x18\x02\x08\x03\x12+\n\x05\x62ytes\x18\x03 \x01(\x04\x42\x1c\x8a\xb5\x18\x18\x08\x06Z\x14\x62ytes of one machineJ\x04\x08\x01\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -46,26 +46,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TABLEUSE'].fields_by_name['rows']._serialized_options = b'\212\265\030\002\010\001'
   _globals['_TABLEUSE'].fields_by_name['nbytes']._loaded_options = None
   _globals['_TABLEUSE'].fields_by_name['nbytes']._serialized_options = b'\212\265\030\030\010\006Z\024bytes of one machine'
-  _globals['_TABLEUSE'].fields_by_name['versions']._loaded_options = None
-  _globals['_TABLEUSE'].fields_by_name['versions']._serialized_options = b'\212\265\030\002\010\001'
-  _globals['_TABLEUSE'].fields_by_name['touched']._loaded_options = None
-  _globals['_TABLEUSE'].fields_by_name['touched']._serialized_options = b'\212\265\030\002\010\001'
-  _globals['_TABLEUSE'].fields_by_name['newest']._loaded_options = None
-  _globals['_TABLEUSE'].fields_by_name['newest']._serialized_options = b'\212\265\030\002\010\001'
-  _globals['_TABLEUSE'].fields_by_name['made']._loaded_options = None
-  _globals['_TABLEUSE'].fields_by_name['made']._serialized_options = b'\212\265\030\002\010\001'
-  _globals['_TABLEUSE'].fields_by_name['evicted']._loaded_options = None
-  _globals['_TABLEUSE'].fields_by_name['evicted']._serialized_options = b'\212\265\030\002\010\001'
-  _globals['_TABLEUSE'].fields_by_name['refused']._loaded_options = None
-  _globals['_TABLEUSE'].fields_by_name['refused']._serialized_options = b'\212\265\030\002\010\001'
   _globals['_MEMORYPART'].fields_by_name['kind']._loaded_options = None
   _globals['_MEMORYPART'].fields_by_name['kind']._serialized_options = b'\212\265\030\002\010\003'
   _globals['_MEMORYPART'].fields_by_name['bytes']._loaded_options = None
   _globals['_MEMORYPART'].fields_by_name['bytes']._serialized_options = b'\212\265\030\030\010\006Z\024bytes of one machine'
   _globals['_MEMORY']._serialized_start=63
   _globals['_MEMORY']._serialized_end=299
-  _globals['_TABLEUSE']._serialized_start=302
-  _globals['_TABLEUSE']._serialized_end=578
-  _globals['_MEMORYPART']._serialized_start=580
-  _globals['_MEMORYPART']._serialized_end=665
+  _globals['_TABLEUSE']._serialized_start=301
+  _globals['_TABLEUSE']._serialized_end=424
+  _globals['_MEMORYPART']._serialized_start=426
+  _globals['_MEMORYPART']._serialized_end=511
 # @@protoc_insertion_point(module_scope)

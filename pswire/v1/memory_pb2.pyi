@@ -55,44 +55,26 @@ Global___Memory: _TypeAlias = Memory  # noqa: Y015
 
 @_typing.final
 class TableUse(_message.Message):
-    """What a table holds on one server, and how its rows are used; the fields of pswire.model.table_figures."""
+    """What a table holds on one server; the fields of psserver.table_figures."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
     NBYTES_FIELD_NUMBER: _builtins.int
-    VERSIONS_FIELD_NUMBER: _builtins.int
-    TOUCHED_FIELD_NUMBER: _builtins.int
-    NEWEST_FIELD_NUMBER: _builtins.int
-    MADE_FIELD_NUMBER: _builtins.int
-    EVICTED_FIELD_NUMBER: _builtins.int
-    REFUSED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     rows: _builtins.int
     nbytes: _builtins.int
-    versions: _builtins.int
-    touched: _builtins.int
-    newest: _builtins.int
-    made: _builtins.int
-    evicted: _builtins.int
-    refused: _builtins.int
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         rows: _builtins.int = ...,
         nbytes: _builtins.int = ...,
-        versions: _builtins.int = ...,
-        touched: _builtins.int = ...,
-        newest: _builtins.int = ...,
-        made: _builtins.int = ...,
-        evicted: _builtins.int = ...,
-        refused: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["evicted", b"evicted", "made", b"made", "name", b"name", "nbytes", b"nbytes", "newest", b"newest", "refused", b"refused", "rows", b"rows", "touched", b"touched", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "nbytes", b"nbytes", "rows", b"rows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -27,8 +27,7 @@ class RemoteEmbedding(keras.layers.Layer):  # type: ignore[misc]
     RandomNormal or Zeros. A row is drawn from `seed`, the table and its id, when the first gradient for it is applied.
     `optimizer`: the servers' rule for the rows, a Keras optimizer or settings ({"name": "rowwise-adagrad",
     "learning_rate": 0.05}); by default that of the job. `admit`: the chance that a gradient for an id without a row
-    makes one. `evict`: which rows go, some of {"age":
-    versions, "norm": least, "capacity": rows of a bucket, "every": versions} (`pswire.model.tables.TableSpec`).
+    makes one. `evict`: which rows go, {"age": versions, "every": versions} (`pswire.model.tables.TableSpec`).
 
     Its rows are trained within `distribute` and in a `Job`, on the TensorFlow backend. Elsewhere a call needs a reader
     (`read_rows`), or raises ModelError. `Distributed.export` makes a plain Keras model. Raises ValueError for arguments

@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 
 import psworker.keras
-from pswire.model.tables import TableSpec, initial_rows, mix, unique
+from pswire.model.initial_rows import initial_rows
+from pswire.model.tables import TableSpec, mix, unique
 from psworker.backends import ModelError
 from psworker.backends.tensorflow.rows import LayerTables
 from psworker.keras import RemoteEmbedding

@@ -13,8 +13,9 @@ from psserver.optimizers.rows import EXACT, LAZY
 from psserver.policies import TensorParts
 from psserver.shard import Apply, Fold, Hold, Install, Order, Seal, Shard, copied
 from psserver.shard.mixing import weight
+from pswire.model.initial_rows import initial_rows
 from pswire.model.plan import VariableSpec, make_plan
-from pswire.model.tables import TableSpec, initial_rows, split, unique
+from pswire.model.tables import TableSpec, split, unique
 from pswire.transport.blocks import INT4, INT8, TOP_K, BlockCodec
 from tests.optimizers.twin import evaluated
 from tests.promises import promise

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from psserver.optimizers import build
 from psserver.optimizers.rows import rows_optimizer
 from psserver.shard.tables import Table
+from pswire.model.initial_rows import admitted, initial_rows
 from pswire.model.plan import PlanError
-from pswire.model.tables import Keys, TableSpec, admitted, bucket, initial_rows, mix, split
+from pswire.model.tables import Keys, TableSpec, bucket, mix, split
 from tests.promises import promise
 from tests.repetitions import repetitions
 from tests.tables.twin import advance
@@ -22,9 +23,7 @@ KEYS = np.sort(mix(np.arange(IDS)))
 RATE = np.float32(0.5)
 SPECS = {
     "age": replace(BASE, evict_age=4),
-    "norm": replace(BASE, evict_norm=0.6),
-    "capacity": replace(BASE, evict_capacity=1),
-    "all": replace(BASE, evict_age=5, evict_norm=0.3, evict_capacity=2, evict_every=2, admit=0.7),
+    "all": replace(BASE, evict_age=5, evict_every=2, admit=0.7),
     "admit": replace(BASE, admit=0.4),
 }
 
@@ -53,16 +52,9 @@ class Twin:
 
     def evict(self) -> None:
         spec, going = self.spec, set()
-        for key, (row, touched, _) in self.rows.items():
+        for key, (_, touched, _) in self.rows.items():
             if spec.evict_age is not None and touched <= self.version - spec.evict_age:
                 going.add(key)
-            if spec.evict_norm is not None and row[0] ** 2 + row[1] ** 2 <= np.float32(spec.evict_norm) ** 2:
-                going.add(key)
-        if spec.evict_capacity is not None:
-            for number in {int(bucket(np.array([key], np.uint64))[0]) for key in self.rows}:
-                own = [k for k in self.rows if int(bucket(np.array([k], np.uint64))[0]) == number]
-                own.sort(key=lambda k: (self.rows[k][1], k))
-                going |= set(own[: max(0, len(own) - spec.evict_capacity)])
         for key in filter(self.due, going):
             del self.rows[key]
 
@@ -150,8 +142,6 @@ def test_the_coin_falls_as_often_as_it_should_and_differs_by_version() -> None:
         {"admit": 0},
         {"admit": 1.5},
         {"evict_age": 0},
-        {"evict_norm": -1.0},
-        {"evict_capacity": 1.5},
         {"evict_every": 0},
     ],
     ids=str,

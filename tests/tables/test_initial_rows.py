@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from psserver.service.net.rows import reading_bytes
-from pswire.model.tables import INITIALIZERS, NORMAL_REACH, TableSpec, initial_rows, mix
+from pswire.model.initial_rows import initial_rows
+from pswire.model.tables import INITIALIZERS, NORMAL_REACH, TableSpec, mix
 from pswire.model.variables import PlanError
 from pswire.transport.codecs import FLOAT32
 from pswire.transport.rows import RowFormat

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pswire.model.initial_rows import initial_rows
 from pswire.model.tables import (
     BUCKETS,
     TableSpec,
@@ -12,7 +13,6 @@ from pswire.model.tables import (
     bucket_range,
     check_keys,
     check_tables,
-    initial_rows,
     mix,
     split,
     sums,

@@ -258,7 +258,8 @@ def test_both_copies_have_the_same_rows_and_one_that_ended_gets_them(
     both_made(6, first, second)
     assert rows_in(first) == rows_in(second)
     assert all(rows_in(first)[f"{name}/keys"] for name in ("table/0", "table/1"))
-    assert {each.evicted > 0 for each in first.server.host.table_figures()} == {True, False}
+    shard = first.server.host.state.shard
+    assert shard is not None and {each.evictions > 0 for each in shard.tables.tables} == {True, False}
     second.probe.leave_out()
     second.ended()
     wait_until(lambda: state_of(cluster, 1) == "lost", "the loss")

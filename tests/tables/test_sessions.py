@@ -14,8 +14,9 @@ from pslab.simulator.problems import numpy_problem
 from psserver import weights_file
 from psserver.checkpoint import CheckpointError, Store
 from pswire.exits import ExitCode
+from pswire.model.initial_rows import initial_rows
 from pswire.model.plan import VariableSpec
-from pswire.model.tables import Keys, TableSpec, initial_rows, mix, unique
+from pswire.model.tables import Keys, TableSpec, mix, unique
 from psworker import loop
 from psworker.errors import PayloadRefused, Refused, Voided
 from psworker.link import Link

@@ -12,8 +12,9 @@ from psserver.policies import TensorParts
 from psserver.records import StateError
 from psserver.shard import Shard
 from psserver.shard.resharding import reshard
+from pswire.model.initial_rows import initial_rows
 from pswire.model.plan import Plan, VariableSpec, make_plan
-from pswire.model.tables import Floats, TableSpec, initial_rows, mix, split, unique
+from pswire.model.tables import Floats, TableSpec, mix, split, unique
 from tests.promises import promise
 from tests.repetitions import repetitions
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psserver.shard.tables import Table, TableState
-from pswire.model.tables import TableSpec, initial_rows, mix, split
+from pswire.model.initial_rows import initial_rows
+from pswire.model.tables import TableSpec, mix, split
 from tests.promises import promise
 from tests.repetitions import repetitions
 from tests.tables.twin import SGD, Twin, gradient, read_meanwhile, table, update
@@ -20,7 +21,6 @@ ADAM: dict[str, object] = {"name": "adam", "learning_rate": 0.01}
 RULES: list[dict[str, object]] = [
     SGD,
     *({"name": name} for name in ("adagrad", "momentum", "rmsprop", "adam", "ftrl")),
-    {"name": "adam", "bias": "global"},
     {"name": "rowwise-adagrad"},
 ]
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: "-".join(map(str, rule.values())))

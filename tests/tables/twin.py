@@ -10,7 +10,8 @@ from psserver.optimizers import build
 from psserver.optimizers.rows import rows_optimizer
 from psserver.shard.tables import Contribution, Table
 from psserver.shard.tables import advance as advance_store
-from pswire.model.tables import TableSpec, initial_rows, mix
+from pswire.model.initial_rows import initial_rows
+from pswire.model.tables import TableSpec, mix
 
 SGD: dict[str, object] = {"name": "sgd", "learning_rate": 0.25}
 SPEC = TableSpec("t", 3, "uniform", (-1.0, 1.0), 5)

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslab.simulator.problems.problem import Floats, Gradient, Parameters
-from pswire.model.tables import TableSpec, initial_rows, mix
+from pswire.model.initial_rows import initial_rows
+from pswire.model.tables import TableSpec, mix
 
 Ids = NDArray[np.int64]
 

@@ -26,7 +26,8 @@ from psserver.shard.tables.store import Counts, RowStore
 from psserver.shard.tables.undo import Undo
 from psserver.table_figures import TableFigures
 from pswire.model.adjacent import Cut
-from pswire.model.tables import BUCKETS, Floats, Keys, TableSpec, bucket, check_keys, initial_rows
+from pswire.model.initial_rows import initial_rows
+from pswire.model.tables import BUCKETS, Floats, Keys, TableSpec, check_keys
 
 # Buckets are looked through in so many groups: every server has as many of each.
 _GROUPS: Final = 64
@@ -60,14 +61,8 @@ class Table:
         self.store = RowStore(spec.dim, optimizer, backend) if store is None else store
         self._index, self._undo = Index(), tuple[Undo, ...]()
         self.nbytes, self.undo_bytes = self._index.nbytes, 0
-        self._evicts = any(
-            rule is not None for rule in (spec.evict_age, spec.evict_norm, spec.evict_capacity)
-        )
         # How often rows have gone.
         self.evictions = 0
-        # Since this process made the table: versions, rows that they changed (and the last one did), rows that were
-        # made and evicted, and gradients for rows that were not made.
-        self._versions = self._touched = self._newest = self._made = self._evicted = self._refused = 0
         # Copies that are being made.
         self._snapshots = tuple[Snapshot, ...]()
 
@@ -89,17 +84,8 @@ class Table:
         return tuple(self.store.optimizer.widths)
 
     def figures(self) -> TableFigures:
-        """Return what the table holds and how its rows are used."""
-        return TableFigures(
-            *(self.spec.name, self.count, self.nbytes, self._versions, self._touched, self._newest),
-            *(self._made, self._evicted, self._refused),
-        )
-
-    def note(self, rows: int, made: int, refused: int) -> None:
-        """Count an update of so many rows. `made`: new ones; `refused`: those that were not made."""
-        self._versions, self._newest = self._versions + 1, rows
-        self._touched, self._made = self._touched + rows, self._made + made
-        self._refused += refused
+        """Return what the table holds."""
+        return TableFigures(self.spec.name, self.count, self.nbytes)
 
     @property
     def row_bytes(self) -> int:
@@ -179,10 +165,10 @@ class Table:
         if keys.size:
             self._index.insert(keys, slots)
             self._measure()
-        if self._evicts:
-            self._evict(version)
-        if self._evicts and version % self.spec.evict_every == 0:
-            self._measure()
+        if self.spec.evict_age is not None:
+            self._evict(version, self.spec.evict_age)
+            if version % self.spec.evict_every == 0:
+                self._measure()
         self.version = version
 
     def save(self, keys: Keys, slots: Slots) -> None:
@@ -193,8 +179,8 @@ class Table:
     def _measure(self) -> None:
         self.nbytes = self._index.nbytes + self.count * self.row_bytes
 
-    def _evict(self, version: int) -> None:
-        """Drop rows by the table's rules: pure functions of the rows, so the same on any number of servers.
+    def _evict(self, version: int, age: int) -> None:
+        """Drop rows that no update has touched for `age` versions: the same on any number of servers.
 
         A version looks through some buckets only: so no update takes long.
         """
@@ -202,13 +188,11 @@ class Table:
         if buckets is None:
             return
         keys, slots = self._index.sorted(buckets)
-        ages = self.store.ages(slots)
-        going = evicted(self.spec, keys, self.store.values(slots), ages[:, 0], version)
+        going = self.store.ages(slots)[:, 0].astype(np.int64) <= version - age
         if not going.any():
             return
         # Before the slots are given away, for readers in other threads.
         self.evictions += 1
-        self._evicted += int(going.sum())
         self.publish(Undo.of(version, keys[going], self.store.values(slots[going])))
         self.save(keys[going], slots[going])
         self._index.remove(keys[going])
@@ -347,25 +331,6 @@ def looked_through(every: int, version: int) -> NDArray[np.bool_] | None:
     groups = np.arange(_GROUPS)
     due = groups[groups * every // _GROUPS == version % every]
     return np.isin(np.arange(BUCKETS) % _GROUPS, due) if due.size else None
-
-
-def evicted(spec: TableSpec, keys: Keys, rows: Floats, touched: Counts, version: int) -> NDArray[np.bool_]:
-    """Return which rows a table drops at `version`. `keys` are sorted; `touched`: the last version of each."""
-    gone = np.zeros(keys.size, bool)
-    if spec.evict_age is not None:
-        gone |= touched.astype(np.int64) <= version - spec.evict_age
-    if spec.evict_norm is not None:
-        # Added from left to right, so that every machine has its bits.
-        squares = np.add.accumulate(np.square(rows), axis=1)[:, -1]
-        gone |= squares <= np.float32(spec.evict_norm) ** 2
-    if spec.evict_capacity is not None:
-        # Within a bucket, from the one that was touched last; of equals the larger key first.
-        order = np.lexsort((keys, touched, bucket(keys)))[::-1]
-        of = bucket(keys)[order]
-        starts = np.flatnonzero(np.r_[True, of[1:] != of[:-1]])
-        rank = np.arange(keys.size) - np.repeat(starts, np.diff(np.r_[starts, keys.size]))
-        gone[order] |= rank >= spec.evict_capacity
-    return gone
 
 
 def fresh(tables: Sequence[Table], keys: Sequence[Keys], slots: Slots, rows: Floats) -> Floats:

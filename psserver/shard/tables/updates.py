@@ -15,8 +15,9 @@ from psserver.shard.tables.store import Counts, RowStore
 from psserver.shard.tables.table import Contribution, Table, in_blocks
 from psserver.shard.tables.undo import Undo
 from pswire.model.adjacent import joined
+from pswire.model.initial_rows import admitted, initial_rows
 from pswire.model.rows import CutRows
-from pswire.model.tables import Floats, Keys, admitted, initial_rows
+from pswire.model.tables import Floats, Keys
 from pswire.values import value
 
 Places = NDArray[np.intp]
@@ -26,13 +27,12 @@ Contributions = Sequence[tuple[Table, Sequence[Contribution]]]
 
 @value
 class RowsPart:
-    """The rows of one table in an update: elements [start, stop) of its arrays; and how many it does not make."""
+    """The rows of one table in an update: elements [start, stop) of its arrays."""
 
     table: Table
     keys: Keys
     start: int
     stop: int
-    refused: int = 0
 
 
 @value
@@ -63,22 +63,17 @@ def _asked(contributions: Contributions, rows: CutRows | None = None) -> _Asked:
     keys, totals, factor = _merged(contributions) if rows is None else _alone(contributions, rows)
     whole, ends = tables[0].store.finder.find(tables, keys)
     found = [whole[end - each.size : end] for each, end in zip(keys, ends, strict=True)]
-    refused = [0] * len(tables)
     if any(table.spec.admit < 1 for table in tables):
         keys, totals = list(keys), list(totals)
-    for t, table in enumerate(tables):
-        if table.spec.admit < 1:
+        for t, table in enumerate(tables):
             # Rows that are not made are not in the update at all.
             stay = (found[t] >= 0) | admitted(table.spec, keys[t], table.version + 1)
-            refused[t] = stay.size - int(np.count_nonzero(stay))
-            assert isinstance(keys, list) and isinstance(totals, list)
             keys[t], totals[t], found[t] = keys[t][stay], totals[t][stay], found[t][stay]
-    if any(refused):
         whole = np.concatenate(found)
     ends = np.cumsum([each.size for each in keys]).tolist()
     parts = tuple(
-        RowsPart(table, each, end - each.size, end, number)
-        for table, each, end, number in zip(tables, keys, ends, refused, strict=True)
+        RowsPart(table, each, end - each.size, end)
+        for table, each, end in zip(tables, keys, ends, strict=True)
     )
     gradients = joined(totals).reshape(-1, tables[0].spec.dim)
     return _Asked(parts, whole, gradients, factor)
@@ -111,7 +106,6 @@ def _take_up(version: int, parts: Sequence[RowsPart], slots: Slots, made: Places
     bounds = np.searchsorted(made, [0, *(part.stop for part in parts)]).tolist()
     for part, begin, end in zip(parts, bounds, bounds[1:], strict=False):
         new, table = made[begin:end], part.table
-        table.note(part.keys.size, new.size, part.refused)
         table.take_up(version, part.keys[new - part.start], slots[new])
 
 
