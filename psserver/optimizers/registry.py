@@ -24,7 +24,6 @@ from psserver.optimizers.rules.nadam import Nadam
 from psserver.optimizers.rules.nesterov import Nesterov
 from psserver.optimizers.rules.rmsprop import RMSprop
 from psserver.optimizers.rules.sgd import SGD
-from psserver.optimizers.rules.yogi import Yogi
 from psserver.optimizers.schedules import SCHEDULES, read_schedule
 from pswire.domains import Domain
 from pswire.knobs import Knob, KnobError, knobs_of
@@ -36,7 +35,6 @@ RULES: Mapping[str, type[Rule]] = {
     "delayed-nesterov": DelayedNesterov,
     "adam": Adam,
     "adamw": AdamW,
-    "yogi": Yogi,
     "nadam": Nadam,
     "adamax": Adamax,
     "adagrad": Adagrad,

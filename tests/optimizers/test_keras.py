@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psserver.optimizers import OptimizerError, build
+from psserver.optimizers import OptimizerError, build, names
 from tests.repetitions import repetitions
 
 pytestmark = pytest.mark.tensorflow
@@ -243,12 +243,12 @@ def test_the_schedule_is_on_the_same_step_as_in_keras(keras: Any, name: str, kin
 
 def test_variables_may_be_excluded_from_weight_decay(keras: Any) -> None:
     """On one arena: the excluded variable's elements lie between two that decay."""
-    names = ["a/kernel", "a/bias", "b/kernel"]
+    called = ["a/kernel", "a/bias", "b/kernel"]
     oracle = keras.optimizers.SGD(learning_rate=0.05, momentum=0.9, weight_decay=0.1)
     generator = np.random.default_rng(3)
     starts = [generator.standard_normal(size).astype(np.float32) for size in (40, 7, 30)]
     variables = [
-        keras.Variable(start, name=name.split("/")[1]) for start, name in zip(starts, names, strict=True)
+        keras.Variable(start, name=name.split("/")[1]) for start, name in zip(starts, called, strict=True)
     ]
     oracle.exclude_from_weight_decay(var_names=["bias"])
     oracle.build(variables)
@@ -275,3 +275,8 @@ def test_an_excluded_variable_that_is_not_there_is_named() -> None:
         build({"name": "adamw", "exclude_from_weight_decay": "bias"})
     with pytest.raises(OptimizerError, match="no weight_decay"):
         build({"name": "delayed-nesterov", "exclude_from_weight_decay": ["bias"]})
+
+
+def test_every_rule_has_an_oracle() -> None:
+    """That of delayed-nesterov has a test of its own."""
+    assert {*(case[0] for case in CASES), "delayed-nesterov"} == set(names())
