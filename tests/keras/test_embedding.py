@@ -274,7 +274,7 @@ def test_the_step_is_traced_once_however_many_rows_a_batch_has():
         {"initializer": keras.initializers.RandomNormal(stddev=0.2), "mask_id": -1, "table": "shared"},
         {"initializer": "zeros", "optimizer": {"name": "rowwise-adagrad", "learning_rate": 0.5}, "seed": 3},
         {"optimizer": keras.optimizers.Adagrad(0.5)},
-        {"admit": 0.5, "evict": {"age": 100, "norm": 0.1, "capacity": 9, "every": 7}},
+        {"admit": 0.5, "evict": {"age": 100, "every": 7}},
     ],
 )
 def test_a_layer_is_made_again_from_its_configuration(given, tmp_path):
