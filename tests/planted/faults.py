@@ -529,12 +529,6 @@ FAULTS: Final = (
         ("coordinator/test_policy_changes.py",),
     ),
     Fault(
-        "a change forgets the learning rate that was set in the check",
-        "Start(former, tuple(workers), «self._set_scale», self._changed, clocks, waste)",
-        "1.0",
-        ("lab/test_check_changes.py",),
-    ),
-    Fault(
         "a planned change without a name forgets the other knobs",
         "else (name, «knobs | change.knobs»)",
         "change.knobs",
@@ -545,12 +539,6 @@ FAULTS: Final = (
         "check_codec(agreement.codec, «policy», agreement.optimizer)",
         "agreement.policy",
         ("service/test_policy_changes.py",),
-    ),
-    Fault(
-        "a change forgets the factor of the rate in the check",
-        "Start(former, tuple(workers), self._set_scale, «self._changed», clocks, waste)",
-        "1.0",
-        ("coordinator/test_policy_changes.py",),
     ),
     Fault(
         "the rate of a change does not reach an update",
