@@ -47,7 +47,7 @@ def test_numbers_are_in_range(value: float) -> None:
 
 
 @wrong
-@pytest.mark.parametrize("field", ["dim", "seed", "admit", "evict_norm", "evict_age", "evict_every"])
+@pytest.mark.parametrize("field", ["dim", "seed", "admit", "evict_age", "evict_every"])
 def test_numbers_of_a_table(field: str, value: Any) -> None:
     if value is None and field.startswith("evict") and field != "evict_every":
         return
