@@ -84,7 +84,7 @@ def _list_checkpoints(shelf: Shelf, names: list[str], as_json: bool) -> bool:
     """Print each checkpoint; return whether none is damaged. Raises Failure."""
     intact = True
     if shelf.log is not None and shelf.log.damage:
-        click.echo(f"DAMAGED  {shelf.log.damage}: the log counts up to there", err=as_json)
+        click.echo(f"DAMAGED  {shelf.log.damage}: it proves nothing, and no checkpoint needs it", err=as_json)
         intact = False
     with failures(CheckpointError):
         for found in shelf.listed(names):

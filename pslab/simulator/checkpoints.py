@@ -13,6 +13,7 @@ from psserver.checkpoint import (
     choose,
     coordinator_of,
     describe,
+    mark_of,
     name_of,
     save_coordinator,
     save_shard,
@@ -94,6 +95,6 @@ def resume(cluster: Cluster, folder: Path, which: str, disk: Disk | None = None)
     except StateError as error:
         raise CheckpointError(f"{store.root / name_of(about.entry, about.job)}: {error}") from error
     store.settle(name_of(about.entry, about.job))
-    mark = index.marks[about.entry]
+    mark = mark_of(index, checkpoint)
     cluster.resume(coordinator, index.rewind(mark))
     return ResumedCluster(mark, index.names(mark), passed)

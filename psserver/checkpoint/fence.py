@@ -19,6 +19,8 @@ from pswire.generations import Generation
 
 LOCK, GENERATION = ".lock", "generation"
 LARGEST = 4096
+# If the file is damaged, skip this many generations: more than the folder can have had since the last known one.
+LEAP = 100_000
 
 
 class FolderLock:
@@ -88,19 +90,26 @@ def begin(store: Store, job: str) -> str:
     return _write(store, Generation.named(job))
 
 
+def damaged(store: Store) -> bool:
+    """Return True if a name was recorded but can no longer be read. Raises CheckpointError."""
+    return _read(store)[1]
+
+
 def begin_next(store: Store, logged: str, fresh: str) -> str:
     """Record and return the name of the generation after all that the folder knows.
 
     `logged`: the job's name in the log, or empty. `fresh`: the name of a new job, used if there was none. Raises
     CheckpointError.
     """
-    names = [*(name.partition("-")[2] for name in store.names()), _read(store), logged]
+    written, damaged = _read(store)
+    names = [*(name.partition("-")[2] for name in store.names()), written, logged]
     known = [Generation.named(name) for name in names if name]
     if not known:
         return begin(store, fresh)
     job = known[-1].job
     number = max(each.number for each in known if each.job == job)
-    return _write(store, Generation(job, number + 1))
+    # A leap also passes the generations between the last readable name and the damaged one.
+    return _write(store, Generation(job, number + (LEAP if damaged else 1)))
 
 
 def _write(store: Store, generation: Generation) -> str:
@@ -114,23 +123,20 @@ def _write(store: Store, generation: Generation) -> str:
     return name
 
 
-def _read(store: Store) -> str:
-    """Return the recorded name, empty if there is none. Raises CheckpointError for a file that is damaged."""
+def _read(store: Store) -> tuple[str, bool]:
+    """Return the recorded name, empty if there is none, and whether one was recorded but can no longer be read."""
     path = store.root / GENERATION
     try:
         if GENERATION not in store.disk.names(store.root):
-            return ""
+            return "", False
         with store.disk.open(path) as file:
             text = file.read(LARGEST).decode("utf-8", "replace")
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
     name, _, digest = text.strip().rpartition(" ")
     if name and digest == _digest(name):
-        return name
-    raise CheckpointError(
-        f"{path} is damaged, and the number of the job's next generation is not known: begin another job with the "
-        "weights of the newest checkpoint, in another folder"
-    )
+        return name, False
+    return "", True
 
 
 def _digest(name: str) -> str:

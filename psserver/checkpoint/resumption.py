@@ -1,6 +1,7 @@
 """From a checkpoint to a coordinator and shards that continue, on any number of servers."""
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from psserver.checkpoint.contents import (
@@ -15,9 +16,11 @@ from psserver.checkpoint.contents import (
 )
 from psserver.checkpoint.disk import CheckpointError
 from psserver.checkpoint.manifest import Manifest
+from psserver.checkpoint.rewind import LogIndex, Mark
 from psserver.checkpoint.store import Store
 from psserver.coordinator import Coordinator, JobTerms
 from psserver.coordinator.saving import reopen
+from psserver.decisions.counting import Pending
 from psserver.policies import Policy
 from psserver.policies.policy import config_of
 from psserver.records import StateError, to_plain
@@ -68,6 +71,15 @@ def check_same_job(
                 f"the checkpoint of version {about.version} was saved by a job whose {what} is {saved}, this one's is "
                 f"{now}: a job goes on as it began; for another one begin with its weights"
             )
+
+
+def mark_of(index: LogIndex, checkpoint: Checkpoint) -> Mark:
+    """Return the checkpoint's place in the log. Its own facts replace those of a log that may be damaged."""
+    about, tickets = checkpoint.manifest, checkpoint.coordinator.tickets
+    pending = {each.number: (each.samples, each.loss) for each in tickets.in_state("pending")}
+    mark = index.marks[about.entry]
+    known = Pending(pending, mark.pending.samples, mark.pending.losses)
+    return replace(mark, job=about.job, pending=known)
 
 
 def coordinator_of(checkpoint: Checkpoint, terms: JobTerms, policy: Policy) -> Coordinator:

@@ -2,8 +2,8 @@
 
 A killed server's log may end within a line, or after its newest checkpoint. The entries after that are void, because
 nothing continues from them; they go to a file of their own. A loss of power may leave anything after the newest
-checkpoint, because no checkpoint is complete before the log is on the disk up to it. So a log counts up to its first
-line that cannot be read.
+checkpoint. An unreadable line before it was damaged later, because no checkpoint is complete before the log is on the
+disk up to it. Such a line loses its own evidence, but no checkpoint after it.
 """
 
 import json
@@ -16,6 +16,7 @@ from typing import Any
 from psserver.checkpoint.disk import UnwritableError
 from psserver.checkpoint.store import name_of
 from psserver.decisions.counting import Pending
+from pswire.generations import follows
 from pswire.own_files import same_file
 
 DECISIONS, METRICS = "decisions.jsonl", "metrics.jsonl"
@@ -40,6 +41,8 @@ class Mark:
     pending: Pending
     # Seconds from the job's beginning to its first grant.
     first_grant: float | None
+    # The line that named the job's generation may be among the unreadable ones.
+    doubtful: bool = False
 
 
 # What reading a line that is no entry may raise.
@@ -53,9 +56,9 @@ BEGINNING = Mark(-1, "", -1, 0, Pending(), None)
 class LogIndex:
     """The places of a log's checkpoints. Raises RewindError for a file that cannot be read at all.
 
-    `entries`: the number of entries up to the first line that cannot be read. `job`: the name in the last of them that
-    has one. `damage`: why that line cannot be read, unless the log just ends there. `present`: the members at the log's
-    end. `done`: by worker, the entry after which it had no more data.
+    `entries`: the number of entries up to the last readable line. `job`: the name in the last readable entry that has
+    one. `damage`: why the first unreadable line cannot be read, unless the log just ends there; `hole`: the number of
+    its entry. `present`: the members at the log's end. `done`: by worker, the entry after which it had no more data.
     """
 
     folder: Path
@@ -63,11 +66,15 @@ class LogIndex:
     entries: int = 0
     job: str = ""
     damage: str = ""
+    hole: int | None = None
     present: set[str] = field(default_factory=set)
     done: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        path, scan, end = self.folder / DECISIONS, _Scan(), 0
+        path, scan = self.folder / DECISIONS, _Scan()
+        # `lost`: unreadable lines since the last readable one. `shift`: entry numbers minus line numbers, which changes
+        # where the end of a line was damaged.
+        lost, shift, end = 0, 0, 0
         try:
             with path.open("rb") as file:
                 for number, line in enumerate(file):
@@ -76,17 +83,19 @@ class LogIndex:
                     end += len(line)
                     try:
                         entry = json.loads(line)
-                        if entry.get("i", number) != number:
-                            raise ValueError(number)
-                        mark = scan.see(entry, number, end)
+                        index = int(entry.get("i", number + shift))
+                        if abs(index - number - shift) > lost:
+                            raise ValueError(index)
+                        mark = scan.see(entry, index, end)
                     except UNREADABLE as error:
-                        self.damage = (
-                            f"{path}:{number + 1}: is no entry of a decision log: {type(error).__name__}"
-                        )
-                        break
-                    self.entries = number + 1
+                        if self.hole is None:
+                            self.hole, why = self.entries, type(error).__name__
+                            self.damage = f"{path}:{number + 1}: is no entry of a decision log: {why}"
+                        lost, scan.doubtful = lost + 1, True
+                        continue
                     if mark is not None:
-                        self.marks[number] = mark
+                        self.marks[index] = mark
+                    self.entries, shift, lost = index + 1, index - number, 0
         except OSError as error:
             raise RewindError(f"{path} cannot be read: {error.strerror or error}") from error
         self.job, self.present, self.done = scan.job, scan.present, scan.done
@@ -101,13 +110,15 @@ class LogIndex:
 
     def names(self, mark: Mark) -> set[str]:
         """Return the names of the checkpoints up to the mark: once rewound, a job can continue from no others."""
-        return {name_of(m.entry, m.job) for m in self.marks.values() if m.entry <= mark.entry}
+        own = {name_of(m.entry, m.job) for m in self.marks.values() if m.entry <= mark.entry}
+        return own | {name_of(mark.entry, mark.job)}
 
     def lacks(self, entry: int, job: str, version: int) -> str | None:
         """Say why such a checkpoint does not belong to this log; None if it does."""
         mark = self.marks.get(entry)
-        if mark is not None and (mark.version, mark.job) == (version, job):
-            return None
+        if mark is not None and mark.version == version:
+            if mark.job == job or (mark.doubtful and (not mark.job or follows(job, mark.job))):
+                return None
         if self.damage and entry >= self.entries:
             return f"the log cannot be read up to entry {entry}: {self.damage}"
         return (
@@ -157,20 +168,22 @@ class LogIndex:
 class _Scan:
     """The knowledge of the run's log writer after each entry.
 
-    `present`: the members, including those that a rollback has disconnected and that will return.
+    `present`: the members, including those that a rollback has disconnected and that will return. `doubtful`: a line
+    since the last one that named the job was unreadable.
     """
 
     def __init__(self) -> None:
         self.job = ""
         self.present: set[str] = set()
         self.done: dict[str, int] = {}
+        self.doubtful = False
         self._pending = Pending()
         self._first_grant: float | None = None
 
     def see(self, entry: dict[str, Any], index: int, end: int) -> Mark | None:
         match entry["kind"]:
             case "job" | "restore":
-                self.job = str(entry["job"])
+                self.job, self.doubtful = str(entry["job"]), False
             case "join":
                 self.present.add(str(entry["worker"]))
                 self.done.pop(str(entry["worker"]), None)
@@ -194,9 +207,8 @@ class _Scan:
             case "apply":
                 self._pending.apply([int(part["ticket"]) for part in entry["parts"]])
             case "checkpoint":
-                return Mark(
-                    *(index, self.job, int(entry["version"]), end, self._pending.copy(), self._first_grant)
-                )
+                known = (self._pending.copy(), self._first_grant)
+                return Mark(index, self.job, int(entry["version"]), end, *known, self.doubtful)
         return None
 
 
@@ -216,7 +228,7 @@ def _cut(path: Path, end: int) -> None:
 
 
 def _end_of(metrics: Path, version: int) -> int:
-    """Return the end of the last line about that version or an earlier one, before any that cannot be read."""
+    """Return the end of the last line about that version or an earlier one. Unreadable lines before it stay."""
     end = place = 0
     with metrics.open("rb") as file:
         for line in file:
@@ -224,9 +236,10 @@ def _end_of(metrics: Path, version: int) -> int:
                 break
             place += len(line)
             try:
-                if json.loads(line)["version"] > version:
-                    break
+                later = json.loads(line)["version"] > version
             except UNREADABLE:
+                continue
+            if later:
                 break
             end = place
     return end

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pslab.check.checker import check_run
-from pslab.runs.folder import Run, RunError
+from pslab.runs.folder import Run
 from psserver import policies
 from psserver.checkpoint import CheckpointError, FolderLock, Store, UnwritableError
 from psserver.checkpoint.disk import RealDisk
@@ -67,20 +67,49 @@ def flip(folder: Path, name: str, line: int, place: int) -> None:
 
 # In an entry, in its number, in the line's end, and in the line that names the job.
 @pytest.mark.parametrize(("line", "place"), [(7, 20), (9, 6), (11, -1), (0, 3)])
-def test_a_damaged_log_counts_up_to_that_line(
-    whole: Run, tmp_path: Path, line: int, place: int, sentences: Recorder
+def test_an_old_line_that_is_damaged_costs_its_proof_and_no_checkpoint(
+    whole: Run, tmp_path: Path, line: int, place: int
 ) -> None:
-    """A checkpoint behind it is none of a log that can be read."""
     folder = cut_off(whole, tmp_path / "again", 0.9)
-    newest = LogIndex(folder).marks
+    newest = max(LogIndex(folder).marks)
     flip(folder, "decisions.jsonl", line, place)
     index = LogIndex(folder)
-    assert index.entries == line and index.marks == {}
+    assert index.hole == line and max(index.marks) == newest
     listed = ps_lab("checkpoints", folder)
     assert f"decisions.jsonl:{line + 1}: is no entry of a decision log" in listed.out
-    assert "\\x" not in listed.out and listed.out.count("VOID") == len(newest)
-    with sentences.raises(RunError):
-        play(folder, "sync", "latest")
+    assert "\\x" not in listed.out and listed.out.count("VOID") == 0
+    again = play(folder, "sync", "latest")
+    kept = (folder / "decisions.jsonl").read_bytes()
+    assert kept.count(b'"kind":"restore"') == 1
+    assert again.summary.weights_sha256 == whole.summary.weights_sha256
+    found = check_run(again)
+    assert any(each.line == line + 1 for each in found.violations)
+    assert any("cannot be read" in note for note in found.notes)
+
+
+def test_a_checkpoint_of_a_generation_that_the_log_cannot_name_any_more(whole: Run, tmp_path: Path) -> None:
+    """Its name says that it is a later one than the last that can be read."""
+    folder = cut_off(whole, tmp_path / "again", 0.5)
+    play(folder, "sync", "latest")
+    log = (folder / "decisions.jsonl").read_bytes().splitlines()
+    line = next(number for number, text in enumerate(log) if b'"kind":"restore"' in text)
+    job = json.loads(log[line])["job"]
+    before = LogIndex(folder)
+    newest = before.marks[max(before.marks)]
+    flip(folder, "decisions.jsonl", line, 30)
+    index = LogIndex(folder)
+    assert index.lacks(newest.entry, job, newest.version) is None
+    assert index.lacks(newest.entry, "0a1b2c3d", newest.version) is not None
+    assert index.lacks(newest.entry, job, newest.version + 1) is not None
+
+
+def test_an_old_line_of_the_metrics_that_is_damaged_costs_no_other(whole: Run, tmp_path: Path) -> None:
+    folder = cut_off(whole, tmp_path / "again", 0.9)
+    before = (folder / "metrics.jsonl").read_bytes().splitlines()
+    flip(folder, "metrics.jsonl", 1, 3)
+    play(folder, "sync", "latest")
+    after = (folder / "metrics.jsonl").read_bytes().splitlines()
+    assert after[2] == before[2] and len(after) >= len(before)
 
 
 def find(folder: Path, which: str = AUTO) -> resume_point.ResumePoint | None:

@@ -14,6 +14,7 @@ from psserver.checkpoint import (
     check_same_job,
     choose,
     fence,
+    mark_of,
     name_of,
     needed_by,
     restore_bytes,
@@ -98,6 +99,11 @@ def name_job(settings: ServerSettings, disk: RealDisk) -> JobTerms:
     if settings.resume is None:
         name = fence.begin(store, terms.job)
     else:
+        if fence.damaged(store):
+            path, fields = store.root / fence.GENERATION, event("generation_damaged")
+            log.warning(
+                "%s is damaged: the job's generation number skips ahead by %d", path, fence.LEAP, extra=fields
+            )
         logged = LogIndex(out).job if (out / DECISIONS).is_file() else ""
         name = fence.begin_next(store, logged, terms.job)
     return replace(terms, job=name, generation=Generation.named(name).number, regather=settings.recover)
@@ -181,11 +187,10 @@ def find(
     about = found.manifest
     wanted = about.optimizer if optimizer is None else optimizer.config
     check_same_job(about, policy, wanted, terms.workers, terms.seed)
-    if index.damage:
-        warnings.append(
-            f"the log is damaged at its entry {index.entries}: {index.damage}; what follows is void"
-        )
-        log.warning("%s", warnings[-1], extra=event("log_damaged", entries=index.entries))
-    mark = index.marks[about.entry]
+    if index.hole is not None:
+        what = "the log proves nothing of it any more" if index.hole < about.entry else "what follows is void"
+        warnings.append(f"the log is damaged at its entry {index.hole}: {index.damage}; {what}")
+        log.warning("%s", warnings[-1], extra=event("log_damaged", entries=index.hole))
+    mark = mark_of(index, found)
     expected = index.expected(mark) if auto else frozenset[str]()
     return ResumePoint(found, mark, index, store, expected, tuple(warnings))
