@@ -28,6 +28,9 @@ def check_codec(codec: Codec, policy: Policy, optimizer: Optimizer | None) -> No
     elif codec.name != "int8" and "dana-slim" == rule:
         why = "the rule dana-slim predicts from the gradient that it sends"
         expected += " or int8"
+    elif codec.name != "int8" and name == "lamb":
+        why = "lamb scales by the norm of the whole update"
+        expected += " or int8"
     if why:
         raise PolicyError(f"wire_dtype {codec.name}: {why}; expected {expected}")
 

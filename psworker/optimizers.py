@@ -139,6 +139,9 @@ OPTIMIZERS: Final[Mapping[str, tuple[OptimizerRow, ...]]] = {
             "_accumulators _linears",
             only={"learning_rate_power": -0.5},
         ),
+        OptimizerRow("Lamb", "lamb", _ADAM, _MEANS),
+        # Rows and columns of a matrix; a vector has `_v` in place of rows. In Keras `relative_step` changes nothing.
+        OptimizerRow("Adafactor", "adafactor", "beta_2_decay epsilon_1 epsilon_2 clip_threshold", "_r _c"),
     ),
     "torch": (
         OptimizerRow("SGD", "sgd", when={"momentum": 0}, only={"dampening": 0}),

@@ -14,7 +14,7 @@ from psserver.optimizers import blocks
 from psserver.optimizers.blocks import Array
 from psserver.optimizers.clipping import Clip
 from psserver.optimizers.reading import OptimizerError, unknown
-from psserver.optimizers.rule import Rule, VariablePart
+from psserver.optimizers.rule import Rule, VariablePart, WholeRule
 from psserver.optimizers.schedules import Schedule, schedule_config
 from pswire.domains import LARGEST_SINGLE
 from pswire.knobs import settings
@@ -34,17 +34,17 @@ class Optimizer:
 
     All that an optimizer remembers is the dict made by `init`; the version is an argument. A checkpoint is therefore
     that dict and nothing else. Updates are elementwise, so dividing the arena among servers does not change a bit.
-    The exception is clipping by norms, for which no variable may be split.
+    The exceptions are `WholeRule` and clipping by norms, for which no variable may be split.
     """
 
     name: str
-    rule: Rule
+    rule: Rule | WholeRule
     schedule: Schedule
     # Variables without weight decay: names, or patterns of names ("*/bias").
     exclude: tuple[str, ...] = ()
     # Elements of the arena without decay, as rising (start, stop); set by `bound`.
     undecayed: tuple[tuple[int, int], ...] = ()
-    # The variables of the arena, for their norms. Empty: the arena is one vector.
+    # The variables of the arena, for a `WholeRule` and for norms of variables. Empty: the arena is one vector.
     parts: tuple[VariablePart, ...] = ()
     # Clipping of the mean gradient before the rule.
     clip: Clip | None = None
@@ -67,7 +67,7 @@ class Optimizer:
         """Return this optimizer for an arena whose trainable elements are `pieces` (name, start, stop).
 
         `known`: the shapes of all trainable variables, by name. Raises OptimizerError for an excluded name that is not
-        among them, and for a piece of a variable whose norm is clipped.
+        among them, and for a piece of a variable if the rule needs the whole variable.
         """
         for pattern in self.exclude:
             if not any(fnmatchcase(name, pattern) for name in known):
@@ -88,7 +88,7 @@ class Optimizer:
     @property
     def whole(self) -> bool:
         """True if each variable must lie whole on one server."""
-        return self.clip is not None and self.clip.knob == "clipnorm"
+        return isinstance(self.rule, WholeRule) or (self.clip is not None and self.clip.knob == "clipnorm")
 
     def check_whole(self, split: Sequence[str], servers: int = 1) -> None:
         """Raise OptimizerError if a variable in `split` (divided among servers) must lie whole on one server."""
@@ -100,6 +100,11 @@ class Optimizer:
         if split and self.whole:
             more = f" and {len(split) - 1} more" if len(split) > 1 else ""
             lies = f"{split[0]!r}{more} would lie on several servers in parts; expected one server, or"
+            if isinstance(self.rule, WholeRule):
+                raise OptimizerError(
+                    f"optimizer {self.name!r} {self.rule.needs}, and {lies} "
+                    "an optimizer that needs no whole variables, such as adamw"
+                )
             raise OptimizerError(
                 f"clipnorm of optimizer {self.name!r} limits the norm of each whole variable, and {lies} "
                 "clipvalue, or clipping by the workers"
@@ -172,7 +177,7 @@ class Optimizer:
 
         The rate is ``schedule(version) * lr_scale``; a step count in the formula (Adam's t) is ``version + 1``.
         An element is kept back if its new weight or a new slot of its would not be finite: its slots stay as they were,
-        and `out` has NaN in its place, as a mark. Clipping by a norm that is not finite keeps back
+        and `out` has NaN in its place, as a mark. A `WholeRule`, and clipping by a norm that is not finite, keep back
         whole variables. Returns False if any element was kept back; finite inputs of ordinary size are not. Raises
         OptimizerError for arrays that do not fit, with nothing changed. Thread-safe on disjoint arrays.
         """
@@ -205,6 +210,8 @@ class Optimizer:
         if self.clip is not None:
             self.clip.run(gradient, self._variables(x.size), [each for each in factors if each != 1.0])
             factors = (np.float32(1), np.float32(1))
+        if isinstance(self.rule, WholeRule):
+            return self._run_whole(self.rule, rate, version, factors, x, gradient, out, state)
         if not self.undecayed:
             return self._run(self.rule, rate, version, factors, x, gradient, out, state, backend)
         good = True
@@ -213,6 +220,40 @@ class Optimizer:
             slots = {name: slot[part] for name, slot in state.items()}
             pieces = (x[part], gradient[part], out[part])
             good = self._run(rule, rate, version, factors, *pieces, slots, backend) and good
+        return good
+
+    def _run_whole(
+        self,
+        rule: WholeRule,
+        rate: np.float32,
+        version: int,
+        factors: tuple[np.float32, np.float32],
+        x: Array,
+        gradient: Array,
+        out: Array,
+        state: Mapping[str, Array],
+    ) -> bool:
+        """Update variable by variable. Return False if one is kept back, with NaN in `out`."""
+        good, step = True, version + 1
+        with np.errstate(all="ignore"):
+            for part in self._variables(x.size):
+                here = slice(part.start, part.stop)
+                slots = {name: slot[here] for name, slot in state.items()}
+                before = {name: slot.copy() for name, slot in slots.items()}
+                g = gradient[here]
+                for factor in factors:
+                    if factor != 1.0:
+                        np.multiply(g, factor, out=g)
+                stays = not rule.weight_decay or (part.start, part.stop) in self.undecayed
+                decay = None if stays else np.float32(rule.weight_decay)
+                rule.step_whole(x[here], g, out[here], slots, part.shape, rate=rate, step=step, decay=decay)
+                if not all(map(blocks.finite, (out[here], *slots.values()))):
+                    good, out[here] = False, np.nan
+                    for name, slot in slots.items():
+                        slot[...] = before[name]
+                if step % SWEEP_EVERY == 0:
+                    for slot in slots.values():
+                        blocks.clear_subnormals(slot, scratch=g)
         return good
 
     def _variables(self, size: int) -> tuple[VariablePart, ...]:
@@ -249,6 +290,8 @@ class Optimizer:
 
     def variants(self) -> list[Variant]:
         """Return the loops that an update runs, to be compiled."""
+        if isinstance(self.rule, WholeRule):
+            return []
         rules = [self.rule, _without_decay(self.rule)] if self.undecayed else [self.rule]
         loops = [rule.fused(np.float32(0), 1).loop for rule in rules]
         return [(loop, loop.letters) for loop in loops]

@@ -10,14 +10,16 @@ from psserver.optimizers.clipping import KNOBS as CLIPPING
 from psserver.optimizers.clipping import Clip
 from psserver.optimizers.optimizer import Optimizer
 from psserver.optimizers.reading import OptimizerError, knobs_read, unknown
-from psserver.optimizers.rule import Rule
+from psserver.optimizers.rule import Rule, WholeRule
 from psserver.optimizers.rules.adadelta import Adadelta
+from psserver.optimizers.rules.adafactor import Adafactor
 from psserver.optimizers.rules.adagrad import Adagrad
 from psserver.optimizers.rules.adam import Adam
 from psserver.optimizers.rules.adamax import Adamax
 from psserver.optimizers.rules.adamw import AdamW
 from psserver.optimizers.rules.delayed_nesterov import DelayedNesterov
 from psserver.optimizers.rules.ftrl import Ftrl
+from psserver.optimizers.rules.lamb import Lamb
 from psserver.optimizers.rules.lion import Lion
 from psserver.optimizers.rules.momentum import Momentum
 from psserver.optimizers.rules.nadam import Nadam
@@ -28,7 +30,7 @@ from psserver.optimizers.schedules import SCHEDULES, read_schedule
 from pswire.domains import Domain
 from pswire.knobs import Knob, KnobError, knobs_of
 
-RULES: Mapping[str, type[Rule]] = {
+RULES: Mapping[str, type[Rule | WholeRule]] = {
     "sgd": SGD,
     "momentum": Momentum,
     "nesterov": Nesterov,
@@ -42,6 +44,8 @@ RULES: Mapping[str, type[Rule]] = {
     "rmsprop": RMSprop,
     "lion": Lion,
     "ftrl": Ftrl,
+    "lamb": Lamb,
+    "adafactor": Adafactor,
 }
 
 
@@ -127,21 +131,21 @@ def describe_schedule(name: str) -> Description:
     return Description(name, _first_line(SCHEDULES[name]), knobs_of(SCHEDULES[name]), _rest(SCHEDULES[name]))
 
 
-def _known(name: object) -> type[Rule]:
+def _known(name: object) -> type[Rule | WholeRule]:
     if not isinstance(name, str) or name not in RULES:
         raise OptimizerError(unknown("optimizer", name, RULES))
     return RULES[name]
 
 
-def _knob_names(made: type[Rule]) -> tuple[str, ...]:
+def _knob_names(made: type[Rule | WholeRule]) -> tuple[str, ...]:
     return ("learning_rate", *(knob.name for knob in knobs_of(made)))
 
 
-def _decays(made: type[Rule]) -> bool:
+def _decays(made: type[Rule | WholeRule]) -> bool:
     return "weight_decay" in _knob_names(made)
 
 
-def read_patterns(name: str, made: type[Rule], value: object) -> tuple[str, ...]:
+def read_patterns(name: str, made: type[Rule | WholeRule], value: object) -> tuple[str, ...]:
     """Read the knob `exclude_from_weight_decay`. Raises OptimizerError."""
     try:
         patterns: tuple[str, ...] = EXCLUDE.check(f"optimizer {name}", value)
@@ -152,7 +156,7 @@ def read_patterns(name: str, made: type[Rule], value: object) -> tuple[str, ...]
     return patterns
 
 
-def _read_clip(name: str, made: type[Rule], table: dict[str, object]) -> Clip | None:
+def _read_clip(name: str, made: type[Rule | WholeRule], table: dict[str, object]) -> Clip | None:
     """Take the clipping knobs out of `table` and read them. Raises OptimizerError."""
     try:
         found = [

@@ -1,4 +1,11 @@
-"""The interface of an update rule: slots, their initial values, and one formula, which is elementwise."""
+"""The interface of an update rule: slots, their initial values, and one formula.
+
+A `Rule` is elementwise, so a variable may lie on several servers. A `WholeRule` needs each variable whole on one
+server, for its norm or its rows and columns; a job whose plan splits one is refused (`Optimizer.check_whole`). It runs
+in numpy, in one thread, variable by variable, block by block. It sums in float64: numpy's pairwise summation within a
+block, then block after block in order. Sums depend on the numbers alone, so replays and restored runs have the same
+bits.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -8,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from psserver.fast import Loop
+from psserver.optimizers.blocks import Array
 from psserver.optimizers.formulas import Formula, Scalars, Value
 from pswire.knobs import number
 
@@ -25,7 +33,7 @@ class Rule(ABC):
     """One optimization rule: a frozen dataclass whose fields are its knobs.
 
     `learning_rate` is Keras' default. A rule holds no arrays and no counters; all that it remembers is in the slots.
-    Each element's update depends on that element alone, so a variable may lie on several servers.
+    Each element's update depends on that element alone (for other rules see `WholeRule`).
     """
 
     __slots__ = ("_known",)
@@ -99,6 +107,41 @@ def _formula(rule: Rule) -> Formula:
     return Formula(name, rule.slots, names, rule.step, decays=bool(rule.weight_decay))
 
 
+class WholeRule(ABC):
+    """A rule with `step_whole` in place of the elementwise `step`.
+
+    Slots are as large as the arena here too; the rule uses each variable's part of a slot as it likes.
+    """
+
+    __slots__ = ()
+
+    learning_rate: ClassVar[float]
+    slots: ClassVar[tuple[str, ...]]
+    # Why parts of a variable are not enough, for error messages.
+    needs: ClassVar[str]
+    initial: ClassVar[float] = 0.0
+    step_slot: ClassVar[str | None] = None
+    weight_decay: float
+
+    @abstractmethod
+    def step_whole(
+        self,
+        x: Array,
+        g: Array,
+        out: Array,
+        state: Mapping[str, Array],
+        shape: tuple[int, ...],
+        *,
+        rate: np.float32,
+        step: int,
+        decay: np.float32 | None,
+    ) -> None:
+        """Compute update number `step` (from 1) of one variable of `shape`; flat arrays of at least one element.
+
+        Reads `x`, leaves the new values in `out`, advances `state`; `g` is scratch afterwards.
+        """
+
+
 class VariablePart(NamedTuple):
     """A whole variable: elements [start, stop) of an arena."""
 
@@ -115,3 +158,15 @@ def decay_knob(default: float = 0.0) -> Any:
     see the decay. Keras decays by the scheduled rate, so `lr_scale` scales the decay too.
     """
     return number(default, "part of each weight lost per update, times the rate", at_least=0)
+
+
+def decayed(x: Array, rate: np.float32, decay: np.float32 | None, scratch: Array) -> Array:
+    """Return the weights that a whole-variable rule starts from: `x` itself, or the decayed weights in `scratch`.
+
+    The product is ``x * decay * rate`` in this order: Keras rounds after each multiplication.
+    """
+    if decay is None:
+        return x
+    np.multiply(x, decay, out=scratch)
+    np.multiply(scratch, rate, out=scratch)
+    return np.subtract(x, scratch, out=scratch)

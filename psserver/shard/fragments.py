@@ -37,7 +37,7 @@ def check_fragments(
     elif optimizer is None:
         return
     elif optimizer.whole:
-        why = "clipnorm needs whole variables, and groups divide them: expected none"
+        why = f"optimizer {optimizer.name!r} needs whole variables, and groups divide them: expected nesterov or sgd"
     elif not isinstance(optimizer.schedule, Constant):
         why = (
             "a schedule counts versions, and each group has its own count: expected a number as learning_rate"

@@ -18,7 +18,13 @@ def slot_lists(optimizer: Any) -> list[list[Any]]:
     row = keras_row(optimizer)
     assert row is not None, "it was translated"
     names = row.slots({knob: getattr(optimizer, setting) for knob, setting in row.knobs.items()})
-    return [list(getattr(optimizer, name)) for name in names]
+    found = [list(getattr(optimizer, name)) for name in names]
+    if isinstance(optimizer, keras.optimizers.Adafactor):
+        vectors = [len(variable.shape) < 2 for variable in optimizer._trainable_variables]
+        rows, columns = found
+        rows = [v if one else r for one, v, r in zip(vectors, optimizer._v, rows, strict=True)]
+        found = [rows, [None if one else c for one, c in zip(vectors, columns, strict=True)]]
+    return found
 
 
 def assign_slots(optimizer: Any, slots: Sequence[Mapping[int, np.ndarray[Any, Any]]], version: int) -> None:
@@ -30,7 +36,10 @@ def assign_slots(optimizer: Any, slots: Sequence[Mapping[int, np.ndarray[Any, An
     trained = [id(variable) for variable in optimizer._trainable_variables]
     for variables, arrays in zip(slot_lists(optimizer), slots, strict=True):
         for variable, key in zip(variables, trained, strict=True):
-            variable.assign(arrays[key].reshape(variable.shape))
+            if variable is not None:
+                # Adafactor's are smaller than their variable, and lie at its beginning.
+                size = int(np.prod(variable.shape))
+                variable.assign(arrays[key].reshape(-1)[:size].reshape(variable.shape))
     if isinstance(optimizer, keras.optimizers.Nadam):
         optimizer._u_product.assign(_product(optimizer.beta_1, version))
     optimizer._iterations.assign(version * (optimizer.gradient_accumulation_steps or 1))

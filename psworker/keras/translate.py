@@ -140,17 +140,10 @@ def keras_optimizer(config: Mapping[str, Any]) -> Any:
 
 # By name: what the optimizer does that servers do not, and the nearest that they do.
 _NEAREST = {
-    **dict.fromkeys(
-        ("Lamb", "Adafactor"),
-        (
-            "looks at the norm, the rows or the columns of a whole variable, which may lie on several servers",
-            "keras.optimizers.AdamW",
-        ),
-    ),
     "Muon": (
         "multiplies matrices in each step, and the bits of a product are another machine's own, where servers replay "
         "and restore to the bit",
-        "keras.optimizers.AdamW",
+        "keras.optimizers.AdamW, or Lamb, whose steps also have a length for each variable",
     ),
     "ScheduleFreeAdamW": (
         "keeps two sets of weights, one to train and one to evaluate, and servers hold one",

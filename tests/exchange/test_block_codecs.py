@@ -269,6 +269,7 @@ def test_shared_memory_carries_no_codec(name: str, sentences: Recorder) -> None:
         ("int8", "k-batch-sync", {}, "sgd", None),
         ("int8", "easgd", {}, "sgd", "elastic averaging"),
         ("int4", "dana-slim", {}, "sgd", "dana-slim predicts"),
+        ("int4", "sync", {}, "lamb", "norm of the whole update"),
         ("top-k", "median", {}, "sgd", "median of such payloads is zero"),
         ("top-k", "dc-asgd", {}, "sgd", "squares gradients"),
         ("top-k", "sync", {}, "adam", "adam would divide"),

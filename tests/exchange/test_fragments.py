@@ -223,9 +223,8 @@ def test_with_one_group_the_log_has_no_more_than_the_knob(tmp_path: Path) -> Non
 # Refusals
 
 
-RATE = 'learning_rate = {schedule = "cosine", initial_learning_rate = 0.1, decay_steps = 9}'
 REFUSED: list[dict[str, Any]] = [
-    {"cluster": {"servers": 1}, "optimizer": {"name": "sgd", "learning_rate": 0.1, "clipnorm": 1.0}},
+    {"cluster": {"servers": 1}, "optimizer": {"name": "lamb", "learning_rate": 0.1}},
     {"optimizer": {"learning_rate": {"schedule": "cosine", "initial_learning_rate": 0.1, "decay_steps": 9}}},
     {"simulation": {"problem": "quadratic", "options": {"dimensions": 2}}},
     {"knobs": {"fragments": 17}},
@@ -244,7 +243,7 @@ def test_what_cannot_be_right_is_refused_before_anything_is_trained(
 def test_a_real_run_is_refused_before_its_processes_start(tmp_path: Path, sentences: Recorder) -> None:
     path = tmp_path / "run.toml"
     policy, job = '[policy]\nname = "diloco"\nfragments = 2\n', '[job]\nmodule = "a.py:b"\n'
-    path.write_text(f'{policy}{job}[optimizer]\nname = "sgd"\n{RATE}\n', "utf-8")
+    path.write_text(f'{policy}{job}[optimizer]\nname = "lamb"\nlearning_rate = 0.1\n', "utf-8")
     with pytest.raises(ExperimentError) as refused:
         load(path)
     sentences.check(refused)

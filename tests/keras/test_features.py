@@ -59,6 +59,12 @@ def both(
     return plain, expected, ours, got
 
 
+def test_a_rule_on_whole_variables_is_refused_where_servers_would_split_one() -> None:
+    model = build(keras.optimizers.Lamb(0.01))
+    with servers(2) as hosts, pytest.raises(Refused, match=r"'lamb' scales each step .* expected one server"):
+        pk.distribute(model, hosts=hosts).session.close()
+
+
 def several_outputs() -> Any:
     keras.utils.clear_session()
     keras.utils.set_random_seed(5)

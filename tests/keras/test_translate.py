@@ -37,6 +37,8 @@ TRANSLATED: list[tuple[Any, dict[str, Any]]] = [
     (o.RMSprop(centered=True, momentum=0.5), {"name": "rmsprop", "centered": True, "momentum": 0.5}),
     (o.Lion(), {"name": "lion", "beta_2": 0.99}),
     (o.Ftrl(beta=0.5), {"name": "ftrl", "beta": 0.5}),
+    (o.Lamb(0.01, beta_1=0.8), {"name": "lamb", "beta_1": 0.8, "learning_rate": 0.01}),
+    (o.Adafactor(relative_step=False), {"name": "adafactor", "epsilon_1": 1e-30, "beta_2_decay": -0.8}),
     (o.LossScaleOptimizer(o.SGD(0.2)), {"name": "sgd", "learning_rate": 0.2}),
 ]
 
@@ -97,7 +99,7 @@ class Late(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[mis
 
 
 REFUSED = [
-    (lambda: o.Muon(), "no Muon: it multiplies matrices .* keras.optimizers.AdamW"),
+    (lambda: o.Muon(), "no Muon: it multiplies matrices .* keras.optimizers.AdamW, or Lamb"),
     (lambda: o.ScheduleFreeAdamW(), "two sets of weights.* keras.optimizers.AdamW"),
     (
         lambda: o.MultiOptimizer(o.OptimizerMap(o.SGD())),

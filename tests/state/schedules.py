@@ -208,8 +208,8 @@ def choices(setting: Setting, seed: int) -> Iterator[tuple[Mapping[str, object],
     dice = random.Random(f"{setting} {seed} servers")
     while True:
         optimizer = dice.choice(OPTIMIZERS)
-        # It sees whole gradients, or nothing.
-        alone = setting.policy == "krum"
+        # They see whole rows, and whole variables, or nothing.
+        alone = setting.policy == "krum" or build_optimizer(optimizer).whole
         servers, resize = (1 if alone else dice.randint(1, 3)), not alone and dice.random() < 0.3
         yield optimizer, servers, resize
 

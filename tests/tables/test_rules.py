@@ -71,7 +71,7 @@ def test_rowwise_adagrad_is_its_formula() -> None:
     [
         {"name": "sgd", "weight_decay": 0.1},
         {"name": "adamw"},
-        {"name": "lion"},
+        {"name": "lamb"},
         {"name": "adam", "clipnorm": 1.0},
         {"name": "adam", "bias": "global"},
         {"name": "rowwise-adagrad", "weight_decay": 0.1},

@@ -171,7 +171,7 @@ def test_ids_may_have_any_shape_and_be_none(shape: tuple[int, ...]) -> None:
         (["policy.name=easgd"], "elastic"),
         (["policy.name=dc-asgd-a"], "adaptive-taylor"),
         (["policy.name=gap-aware"], "gap-aware"),
-        (["optimizer.name=lion"], "lion"),
+        (["optimizer.name=lamb"], "lamb"),
         (["optimizer.weight_decay=0.1"], "weight_decay"),
     ],
 )
