@@ -43,7 +43,7 @@ SYMPTOMS = (
     ),
     ("`async` with momentum diverges", "`dana-slim`"),
     (
-        "you do not know how many gradients an update should have, or how old they may be; or it changes",
+        "you do not know how many gradients an update should have, or it changes",
         "`dbw`, which looks for the number",
     ),
     ("workers send and receive most of the time", "`local-sgd`; `diloco` between sites"),

@@ -163,7 +163,7 @@ class Contributions:
     ) -> None:
         ledger, entry = self._ledger, _entry(ticket, commit, self._ends(member, ticket, commit), norm, now)
         self._job.tickets.commit(ticket)
-        ticket.samples, ticket.loss, ticket.norm = entry.samples, entry.loss, entry.norm
+        ticket.samples, ticket.loss = entry.samples, entry.loss
         if member.remembers:
             member.encoded, member.encoded_dropped = (ticket.number, commit.residual), False
         took, usual = now - ticket.granted_at, self._job.usual_step

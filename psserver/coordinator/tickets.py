@@ -46,7 +46,6 @@ class Ticket:
     initialise: bool = False
     samples: int = 0
     loss: float = 0.0
-    norm: float = 0.0
     fate: protocol.Disposition | None = None
     # When the worker was granted its former ticket; None for its first.
     former: float | None = None
