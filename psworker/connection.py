@@ -18,10 +18,10 @@ from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.names import IdentityError, Role
 from pswire.security.settings import SecurityOptions, credentials_for
 from pswire.transport.wire import wire_named
-from psworker.data.transport import TRANSPORTS
 from psworker.errors import Untrusted
 from psworker.servers import EmbeddedServer
 
+TRANSPORTS = ("auto", "grpc", "socket", "shared-memory")
 Hosts = str | Sequence[str | Address] | None
 
 

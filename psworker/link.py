@@ -24,9 +24,10 @@ from psworker.control.backoff import Backoff, Contact
 from psworker.control.epochs import EpochTotals, gather
 from psworker.control.joining import FIRST, JobInfo, Phase, Registration
 from psworker.control.stream import SessionStream
+from psworker.data.carrier import Settings
 from psworker.data.payloads import Floats, Payload
 from psworker.data.reader import WeightReader
-from psworker.data.shard_client import CommitAnswer, Settings, ShardClient
+from psworker.data.shard_client import CommitAnswer, ShardClient
 from psworker.data.shard_group import ShardGroup
 from psworker.data.timing import Stopwatch
 from psworker.engine import Commit, Disposition, Grant, Stop
@@ -418,7 +419,7 @@ class Link:
     ) -> CommitAnswer:
         own = self._layout.rows(rows)[0] if rows else ()
         ahead = self._reader.wanted[0] if self._reader.wanted else ()
-        with shard.turn:
+        with shard.carrier.turn:
             result = shard.step(
                 *(grant.ticket, payload, grant.index, commit, hello),
                 version=grant.version,

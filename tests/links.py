@@ -20,7 +20,7 @@ class Stepwise(Link):
     def slot_flat(self, grant: Grant) -> list[NDArray[np.float32]]:
         """Return arrays to write a payload into, in shared memory where that is used."""
         self._require_valid(grant)
-        lent = [shard.transport.attachment for shard in self._shards]
+        lent = [shard.carrier.attachment for shard in self._shards]
         return [
             np.empty(shard.elements, np.float32) if attachment is None else attachment.slot
             for shard, attachment in zip(self._shards, lent, strict=True)
@@ -29,7 +29,7 @@ class Stepwise(Link):
     @property
     def transport(self) -> tuple[str, ...]:
         """How payloads travel, by server."""
-        return tuple(shard.transport.kind for shard in self._shards)
+        return tuple(shard.carrier.kind for shard in self._shards)
 
     def push(
         self,

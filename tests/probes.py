@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # A worker without TensorFlow uses this file too, and is to s
     from pslab.launch.remote.process import CommandPipe
     from psserver.shard import Shard
     from psserver.shard.staging import Staging
-    from psworker.data.exchange import GrpcStream
+    from psworker.data.streams import GrpcStream
     from psworker.link import Link
 
 
@@ -41,9 +41,9 @@ class SessionProbe:
         """The answer to the newest Join, as that server's client has it."""
         return self._session._shards[server]._member.joined
 
-    def transports(self) -> list[Any]:
-        """The transport to each server, as the shard clients hold it."""
-        return [shard.transport for shard in self._session._shards]
+    def carriers(self) -> list[Any]:
+        """What carries the requests to each server."""
+        return [shard.carrier for shard in self._session._shards]
 
     @property
     def requests(self) -> Queue[Any] | None:
@@ -75,10 +75,10 @@ class SessionProbe:
         session._commit = commit_later  # type: ignore[method-assign]
 
 
-def forget_socket(transport: Any) -> None:
-    """Close the socket to a server, and forget what was agreed on it."""
-    transport.exchange.close()
-    transport._required = None
+def forget_socket(carrier: Any) -> None:
+    """Close the socket to a server, and do without from now on if there is none."""
+    carrier.close()
+    carrier._required = False
 
 
 def send_raw(stream: Any, data: bytes) -> None:

@@ -22,7 +22,7 @@ WAY: Final[dict[str, tuple[str, ...]]] = {
         "psworker.link.Link.contribute",
         "psworker.engine.client.ClientEngine.commit",
         "psworker.data.shard_client.ShardClient.step",
-        "psworker.data.exchange.Exchange.ask",
+        "psworker.data.carrier.Carrier.ask",
         "pswire.transport.framed_socket.FramedSocket.send",
     ),
     "Server: receive": (

@@ -157,7 +157,7 @@ class SessionStream:
                 self._sender.put(request)
 
     def announce_transports(self, kinds: Iterable[str]) -> None:
-        """Send how payloads travel to each server: one of `psworker.data.transport.TRANSPORTS` each."""
+        """Send how payloads travel to each server: one of `psworker.connection.TRANSPORTS` each."""
         numbers = [pb.Carrier.Value("CARRIER_" + kind.upper().replace("-", "_")) for kind in kinds]
         self.announce("carriers", pb.SessionRequest(carriers=pb.Carriers(carriers=numbers)))
 

@@ -17,7 +17,7 @@ from pswire.transport.rows import RowFormat, counts_of
 from pswire.transport.wire import Wire
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import model_pb2, shard_pb2
-from psworker.data.changes import KnownGroups
+from psworker.data.changes import KnownGroups, KnownVersion
 from psworker.engine import Commit
 
 _FILL = COMMITS.fill
@@ -99,16 +99,15 @@ class MemberRequests:
         message = shard_pb2.ExchangeRequest(pull=request)
         return list(messages(message, (), RowFormat((), FLOAT32).encode((), rows)))
 
-    def optimizer_slots(self, version: int, after: int) -> bytes:
-        request = shard_pb2.PullRequest(
-            **self._proof, version=version, dtype=FLOAT32.number, after=after, slots=True
-        )
-        return shard_pb2.ExchangeRequest(pull=request).SerializeToString()
+    def base(self, known: KnownVersion | None) -> shard_pb2.Base | None:
+        """Return the version that this worker has, of which only changes have to come; `known`: on that carrier."""
+        found = self.known or known
+        return None if found is None else found.base
 
-    def whole_table(self, number: int, version: int, after: int) -> bytes:
-        """Read all rows of table `number` (from 0)."""
+    def whole(self, version: int, after: int, *, slots: bool = False, table: int = 0) -> bytes:
+        """Read the optimizer's slots, or all rows of a table, whose number counts from 1."""
         request = shard_pb2.PullRequest(
-            **self._proof, version=version, dtype=FLOAT32.number, after=after, table=number + 1
+            **self._proof, version=version, dtype=FLOAT32.number, after=after, slots=slots, table=table
         )
         return shard_pb2.ExchangeRequest(pull=request).SerializeToString()
 

@@ -208,7 +208,7 @@ class WeightReader:
     def _fetch(self, grant: Grant, narrow: bool, rows: Sequence[WantedRows]) -> list[Received] | None:
         """Fetch in the prefetch's thread what `_pulled` returns. None when the version came with the grant."""
         shards = self._servers.shards
-        with nullcontext() if shards[0].two_lanes else shards[0].turn:
+        with nullcontext() if shards[0].fetches_apart else shards[0].carrier.turn:
             with self._guard:
                 if grant.ticket in self._ahead:
                     return None

@@ -3,8 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
 import numpy as np
@@ -15,12 +14,7 @@ from pswire.addresses import Address
 from pswire.logs.events import event
 from pswire.messages import EVENTS
 from pswire.model.groups import GroupPart
-from pswire.model.plan import Plan
 from pswire.model.rows import ReceivedRows, Rows, WantedRows, nothing
-from pswire.patience import UNKNOWN_TIMEOUT
-from pswire.patience import silence as silence_of
-from pswire.patience import stuck as stuck_after
-from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport.codecs import FLOAT32, OCTETS, Encoder, NotFinite
 from pswire.transport.failures import CallEnded
 from pswire.transport.rows import RowFormat, counts_of, row_codec
@@ -28,12 +22,9 @@ from pswire.transport.wire import Wire
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from psworker.control.backoff import Backoff, Contact, insist
-from psworker.data.changes import KnownGroups, KnownVersion
-from psworker.data.exchange import Answer, Exchange
+from psworker.data.carrier import Answer, Carrier, Place, Settings
 from psworker.data.member import MemberRequests, commit_request, messages
 from psworker.data.payloads import Floats, Payload, Pieces, Received, array_of
-from psworker.data.shared_memory import Attachment
-from psworker.data.transport import Lane, Lanes, Transport
 from psworker.engine import Commit, Event, Grant
 from psworker.errors import PayloadRefused, SessionError, Voided
 
@@ -42,23 +33,7 @@ log = logging.getLogger("ps-worker")
 # Looked up once, because every step needs them.
 _FLOAT32 = np.dtype(np.float32)
 
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Settings of a session that are the same for all its servers.
-
-    `patience`: seconds to retry a server that does not answer. `silence`, `stuck`: as of `Transport`. `silent`: as of
-    `Backoff`.
-    """
-
-    plan: Plan
-    wire: Wire
-    patience: float
-    transport: str = "auto"
-    credentials: Credentials = NO_TLS
-    silence: float = silence_of(UNKNOWN_TIMEOUT)
-    stuck: float = stuck_after(UNKNOWN_TIMEOUT)
-    silent: dict[str, Backoff] = field(default_factory=dict)
+T = TypeVar("T")
 
 
 class CommitAnswer(NamedTuple):
@@ -77,9 +52,9 @@ class CommitAnswer(NamedTuple):
 class ShardClient:
     """Talks to one server. Calls are idempotent, and repeat while the server does not answer.
 
-    The thread that holds `turn` talks to the server on its first lane: the training loop's, or another. What is fetched
-    ahead has a lane of its own, so that a version comes in while a payload goes out, except where memory is shared: no
-    link lies between. Any thread may `close`.
+    `carrier`: of the training loop's requests, and of any other's that takes its `turn`. What is fetched ahead has one
+    of its own, so that a version comes in while a payload goes out, except where memory is shared: no link lies
+    between. Any thread may `close`.
     """
 
     def __init__(
@@ -90,11 +65,14 @@ class ShardClient:
         settings: Settings,
         closing: threading.Event,
         void: Callable[[int], str | None] = lambda ticket: None,
+        *,
+        connected: Callable[[], object] = lambda: None,
+        seek: Callable[[], bool] | None = None,
     ) -> None:
         """Prepare calls. `closing`: set when no call should be repeated any more. `void`: why a ticket is no longer
-        valid, if so."""
+        valid, if so. `connected`: called after each new connection. `seek`: as of `Backoff`."""
         self.server, self.address = server, address
-        self._settings, self._closing, self._void = settings, closing, void
+        self._settings, self._closing, self._void, self._seek = settings, closing, void, seek
         self._layout = settings.plan.shards[server]
         self.elements = self._layout.elements
         # Shared memory is float32, and so are the messages that replace it.
@@ -102,17 +80,12 @@ class ShardClient:
         # Replaced as a whole at every Join, by the thread that joins. A push takes it once. Only the training loop,
         # which pushes, uses the encoder.
         self._member = self._new_member(pb.JoinReply(), self._wire.up.encoder(self._layout))
-        self._contact, self._channel = self._contact_at(address), channel
-        self._lanes = Lanes(self._transport, self._known_version)
-        self._lane = self._lanes.first
+        self._contact, place = self._contact_at(address), Place(address, channel)
+        self.carrier = Carrier(server, place, settings, memory=True, connected=connected)
+        self._early = Carrier(server, place, settings, memory=False)
         # Arrays that held earlier versions: the system would have to clear the pages of new ones. `append` and `pop`
         # of a list are atomic, so the reader may return an array without the turn.
         self._spare: list[NDArray[Any]] = []
-        # The first lane's transport when it was told last; called when that is another one.
-        self._kind = "undecided"
-        self.on_transport: Callable[[], object] = lambda: None
-        # As of `Backoff`: the session's thread finds this server elsewhere, and tells `move`.
-        self.seek: Callable[[], bool] | None = None
 
     # Membership and place
 
@@ -130,23 +103,14 @@ class ShardClient:
 
     def move(self, address: Address, channel: grpc.Channel) -> None:
         """Adopt the server's other address. A call that waits for the former one tries here next."""
-        self.address, self._contact, self._channel = address, self._contact_at(address), channel
-        self._lanes.move()
+        self.address, self._contact = address, self._contact_at(address)
+        for carrier in (self.carrier, self._early):
+            carrier.move(Place(address, channel))
 
     def close(self) -> None:
         """Break off the requests under way. Any thread may call this."""
-        for lane in self._lanes.all:
-            lane.close()
-
-    @property
-    def turn(self) -> threading.RLock:
-        """Held by the thread that talks on the first lane."""
-        return self._lane.turn
-
-    @property
-    def transport(self) -> Transport:
-        """How the first lane's requests travel."""
-        return self._lane.transport
+        for carrier in (self.carrier, self._early):
+            carrier.close()
 
     @property
     def encoder(self) -> Encoder:
@@ -156,14 +120,14 @@ class ShardClient:
     @property
     def arena_versions(self) -> int:
         """Versions that a server with shared memory holds at once; 0 without shared memory."""
-        attachment = self.transport.attachment
+        attachment = self.carrier.attachment
         return attachment.arena_versions if attachment is not None else 0
 
     @property
-    def two_lanes(self) -> bool:
-        """Whether what is fetched ahead has a lane of its own. Groups of rows that take turns come on the first one,
-        which knows the groups that are here."""
-        decided = self.transport.kind not in ("undecided", "shared-memory")
+    def fetches_apart(self) -> bool:
+        """Whether what is fetched ahead has a carrier of its own. Groups of rows that take turns come on the first
+        one, which knows the groups that are here."""
+        decided = self.carrier.kind not in ("undecided", "shared-memory")
         return decided and self._member.known is None
 
     # Versions in
@@ -184,20 +148,15 @@ class ShardClient:
         the loop works on another ticket. Raises Voided when the version is gone, Refused, Unreachable.
         """
         member = self._member_with(ticket)
-        lane = self._lanes.ahead() if ahead and self.two_lanes else self._lane
+        carrier = self._early if ahead and self.fetches_apart else self.carrier
 
         def ask() -> Received:
-            self._agree(lane, member, after)
-            request = member.pull(
-                *(ticket, version, after),
-                base=self._base(member, lane),
-                rows=rows,
-            )
-            answer = lane.exchange.ask(request)
-            return self._received(lane, member, answer, ticket, version, narrow, rows)
+            carrier.agree(member, after)
+            base = member.base(carrier.known)
+            answer = carrier.ask(member.pull(ticket, version, after, base=base, rows=rows))
+            return self._received(carrier, member, answer, ticket, version, narrow, rows)
 
-        with lane.turn:
-            return insist(ask, self._backoff())
+        return self._insist(ask, carrier)
 
     def pull_rows(self, ticket: int, version: int, after: int, rows: WantedRows) -> ReceivedRows:
         """Return rows of tables at a granted version; with ticket 0 at the server's newest.
@@ -209,67 +168,55 @@ class ShardClient:
             return nothing(self._settings.plan, rows, version)
 
         def ask() -> ReceivedRows:
-            exchange = self._agreed(member, after)
-            request = member.pull(ticket, version, after, rows=rows, rows_only=True)
-            answer = exchange.ask(request)
-            return self._received_rows(exchange, answer, rows, version if ticket else answer[0].version)
+            self.carrier.agree(member, after)
+            answer = self.carrier.ask(member.pull(ticket, version, after, rows=rows, rows_only=True))
+            return self._received_rows(self.carrier, answer, rows, version if ticket else answer[0].version)
 
-        with self.turn:
-            return insist(ask, self._backoff())
+        return self._insist(ask)
 
     def pull_slots(self, count: int, version: int, after: int) -> Floats:
         """Return `count` slots of the optimizer at `version` or a later one, shape (count, trainable elements).
 
         Raises Refused, Unreachable.
         """
-        member = self._member
         values = np.empty((count, self._layout.trainable), np.float32)
+        member = self._member
 
         def ask() -> Floats:
-            exchange = self._agreed(member, after)
-            answer = exchange.ask([[member.optimizer_slots(version, after)]])
-            exchange.payload(answer, FLOAT32, values.reshape(-1))
+            self.carrier.agree(member, after)
+            answer = self.carrier.ask([[member.whole(version, after, slots=True)]])
+            self.carrier.payload(answer, FLOAT32, values.reshape(-1))
             return values
 
-        with self.turn:
-            return insist(ask, self._backoff())
+        return self._insist(ask)
 
     def pull_table(self, number: int, version: int, after: int) -> NDArray[np.uint8]:
-        """Return the server's part of table `number` at `version` or a later one, as it travels.
+        """Return the server's part of table `number` (from 0) at `version` or a later one, as it travels.
 
         Raises Refused, Unreachable.
         """
         member = self._member
 
         def ask() -> NDArray[np.uint8]:
-            exchange = self._agreed(member, after)
-            answer = exchange.ask([[member.whole_table(number, version, after)]])
+            self.carrier.agree(member, after)
+            answer = self.carrier.ask([[member.whole(version, after, table=number + 1)]])
             octets = np.empty(answer[0].bytes, np.uint8)
-            exchange.payload(answer, OCTETS, octets)
+            self.carrier.payload(answer, OCTETS, octets)
             return octets
 
-        with self.turn:
-            return insist(ask, self._backoff())
-
-    def _base(self, member: MemberRequests, lane: Lane) -> shard_pb2.Base | None:
-        known = _known_of(member, lane)
-        return None if known is None else known.base
+        return self._insist(ask)
 
     def _received_rows(
-        self,
-        exchange: Exchange,
-        answer: Answer,
-        rows: WantedRows,
-        version: int,
+        self, carrier: Carrier, answer: Answer, rows: WantedRows, version: int
     ) -> ReceivedRows:
         tables = self._settings.plan.tables
         form = RowFormat(tables, row_codec(self._wire.down), tuple(keys.size for keys in rows))
-        data = exchange.rows(answer, form.answer_nbytes)
+        data = carrier.rows(answer, form.answer_nbytes)
         return ReceivedRows(rows, form.decode_answer(data), version)
 
     def _received(
         self,
-        lane: Lane,
+        carrier: Carrier,
         member: MemberRequests,
         answer: Answer,
         ticket: int,
@@ -278,33 +225,33 @@ class ShardClient:
         rows: WantedRows = (),
     ) -> Received:
         """Receive a version, and the rows behind it."""
-        found = self._received_version(lane, member, answer, ticket, version, narrow)
-        if answer[0].row_bytes:
-            found.rows = self._received_rows(lane.exchange, answer, rows, version)
+        first = answer[0]
+        if first.HasField("located"):
+            if carrier.attachment is None:
+                raise SessionError("the server named memory that is not shared")
+            found = carrier.attachment.receive(first.located, ticket)
+        else:
+            values = self._array(narrow)
+            self._receive_into(values, carrier, member, answer, version)
+            found = Received(values, spare=self._spare)
+        if first.row_bytes:
+            found.rows = self._received_rows(carrier, answer, rows, version)
         return found
 
-    def _received_version(
-        self, lane: Lane, member: MemberRequests, answer: Answer, ticket: int, version: int, narrow: bool
-    ) -> Received:
-        first, known = answer[0], _known_of(member, lane)
-        if first.HasField("located"):
-            attachment = lane.transport.attachment
-            if attachment is None:
-                raise SessionError("the server named memory that is not shared")
-            return attachment.receive(first.located, ticket)
-        values, exchange = self._array(narrow), lane.exchange
-        if known is None:
-            exchange.payload(answer, self._wire.down, values)
-        elif first.unchanged:
+    def _receive_into(
+        self, values: NDArray[Any], carrier: Carrier, member: MemberRequests, answer: Answer, version: int
+    ) -> None:
+        first, known = answer[0], member.known or carrier.known
+        if known is not None and first.unchanged:
             known.repeat(version, values)
-        elif first.changes:
+        elif known is not None and first.changes:
             chain = known.buffer(first.changes, version)
-            exchange.payload(answer, OCTETS, chain, known.arrived)
+            carrier.payload(answer, OCTETS, chain, known.arrived)
             known.advance(version, chain, first.changes, values)
         else:
-            exchange.payload(answer, self._wire.down, values)
-            known.take(version, values)
-        return Received(values, spare=self._spare)
+            carrier.payload(answer, self._wire.down, values)
+            if known is not None:
+                known.take(version, values)
 
     def _array(self, narrow: bool) -> NDArray[Any]:
         dtype = self._wire.down.array_dtype if narrow else np.dtype(np.float32)
@@ -333,11 +280,9 @@ class ShardClient:
         """
         values, member = self._checked(payload), self._member_with(ticket)
         part = None if raw else self._part(member, version, values)
-        with self.turn:
-            reply, _ = insist(
-                lambda: self._send(member, ticket, values, after, part=part, raw=raw, rows=rows),
-                self._backoff(),
-            )
+        reply, _ = self._insist(
+            lambda: self._send(member, ticket, values, after, part=part, raw=raw, rows=rows)
+        )
         return bytes(reply.receipt)
 
     def step(
@@ -365,7 +310,7 @@ class ShardClient:
 
         def ask() -> CommitAnswer:
             member = self._member_with(ticket)
-            self._agreed_to_commit(member, after)
+            self._agree_to_commit(member, after)
             answer = self._send(
                 *(member, ticket, values, after, commit, hello),
                 part=part,
@@ -378,8 +323,7 @@ class ShardClient:
             along = self._version_along(member, answer, granted, narrow, ahead)
             return CommitAnswer(events, now, granted.ticket, along)
 
-        with self.turn:
-            return insist(ask, self._backoff())
+        return self._insist(ask)
 
     def commit(self, after: int, commit: Commit, hello: pb.Hello) -> CommitAnswer:
         """Commit what all servers have given receipts for, in a round trip that may bring the next grant.
@@ -389,12 +333,11 @@ class ShardClient:
         request = commit_request(commit, hello)
 
         def ask() -> CommitAnswer:
-            exchange = self._agreed_to_commit(self._member_with(commit.ticket), after)
-            now, events, _ = _noticed(exchange.ask([[request]]))
+            self._agree_to_commit(self._member_with(commit.ticket), after)
+            now, events, _ = _noticed(self.carrier.ask([[request]]))
             return CommitAnswer(events, now, None, None)
 
-        with self.turn:
-            return insist(ask, self._backoff())
+        return self._insist(ask)
 
     def _version_along(
         self,
@@ -409,8 +352,8 @@ class ShardClient:
         if chunk is None and not reply.HasField("located"):
             return None
         try:
-            lane, ticket, version = self._lane, granted.ticket, granted.version
-            return self._received(lane, member, answer, ticket, version, narrow, ahead)
+            facts = granted.ticket, granted.version, narrow, ahead
+            return self._received(self.carrier, member, answer, *facts)
         except (grpc.RpcError, SessionError) as error:
             log.info(
                 "the version that came with the grant was cut off: %s", error, extra=event("version_cut_off")
@@ -432,16 +375,17 @@ class ShardClient:
         ahead: WantedRows = (),
     ) -> Answer:
         """Push in the shared slot if there is one, else in chunks, and return the answer's beginning."""
-        attachment, exchange = self._agree(self._lane, member, after), self._lane.exchange
+        carrier = self.carrier
+        attachment = carrier.agree(member, after)
         if commit is None or hello is None:
             request = member.push(ticket, after)
         else:
-            request = member.step(ticket, after, commit, hello, self._base(member, self._lane))
+            request = member.step(ticket, after, commit, hello, member.base(carrier.known))
         header, behind = request.push, self._behind(request.push, rows, ahead)
         if attachment is not None:
             attachment.fill(values)
             header.dtype, header.bytes = FLOAT32.number, values.nbytes
-            return exchange.ask(messages(request, (), behind))
+            return carrier.ask(messages(request, (), behind))
         array = np.ascontiguousarray(array_of(values))
         codec = FLOAT32 if raw and self._wire.up.scaled else self._wire.up
         encoder = member.encoder if codec is self._wire.up else codec.encoder(self._layout)
@@ -449,7 +393,7 @@ class ShardClient:
         header.dtype, header.bytes = codec.number, codec.size(self._layout if part is None else part.layout)
         try:
             # A piece is encoded while the kernel sends the one before it.
-            return exchange.ask(messages(request, pieces, behind))
+            return carrier.ask(messages(request, pieces, behind))
         except NotFinite as error:
             raise PayloadRefused(f"payload of ticket {ticket}: {error}") from error
 
@@ -512,61 +456,30 @@ class ShardClient:
         credentials = self._settings.credentials
         return Contact(address, credentials) if credentials.encrypted else None
 
-    def _known_version(self) -> KnownVersion | None:
-        deltas = self._settings.wire.deltas
-        return None if deltas is None else KnownVersion(deltas, self._layout)
-
-    def _agreed(self, member: MemberRequests, after: int) -> Exchange:
-        """Return the exchange of the first lane, on which all is agreed. Hold the `turn`."""
-        self._agree(self._lane, member, after)
-        return self._lane.exchange
-
-    def _agreed_to_commit(self, member: MemberRequests, after: int) -> Exchange:
-        """As `_agreed`. A worker that is no member any more tries again: an earlier try may have counted, which the
-        session learns when it joins again."""
+    def _agree_to_commit(self, member: MemberRequests, after: int) -> None:
+        """Connect the first carrier. A worker that is no member any more tries again: an earlier try may have counted,
+        which the session learns when it joins again."""
         try:
-            return self._agreed(member, after)
+            self.carrier.agree(member, after)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.ABORTED:
                 raise CallEnded(grpc.StatusCode.UNAVAILABLE, f"{error.details()}: wait") from error
             raise
 
-    def _agree(self, lane: Lane, member: MemberRequests, after: int) -> Attachment | None:
-        """Return the memory that is shared on a lane, if any, once it is connected. Hold its `turn`."""
-        transport = lane.current()
-        attachment = transport.agree(member, after)
-        if lane is self._lane and transport.kind != self._kind:
-            self._kind = transport.kind
-            self.on_transport()
-        return attachment
-
-    def _transport(self, first: bool) -> Transport:
-        """Return a transport to where the server is now. No lane but the first shares memory."""
-        settings, credentials = self._settings, self._settings.credentials
-        # A server without a part of the model has nothing to share, which is no reason to refuse this worker.
-        kind = settings.transport if self.elements or settings.transport == "grpc" else "auto"
-        return Transport(
-            *(self.server, self.address, self._channel, kind, first and settings.wire.exact),
-            identity=credentials.identity if credentials.encrypted else None,
-            silence=settings.silence,
-            stuck=settings.stuck,
-        )
-
-    def _backoff(self) -> Backoff:
+    def _insist(self, ask: Callable[[], T], carrier: Carrier | None = None) -> T:
+        """Return `ask()`, repeated while the server does not answer."""
         settings = self._settings
-        return Backoff(
-            self.server,
-            self.address,
-            settings.patience,
-            self._closing,
-            self._contact,
-            settings.silent,
-            self.seek,
-        )
-
-
-def _known_of(member: MemberRequests, lane: Lane) -> KnownVersion | KnownGroups | None:
-    return lane.known if member.known is None else member.known
+        with (carrier or self.carrier).turn:
+            backoff = Backoff(
+                self.server,
+                self.address,
+                settings.patience,
+                self._closing,
+                self._contact,
+                settings.silent,
+                self._seek,
+            )
+            return insist(ask, backoff)
 
 
 def _noticed(answer: Answer) -> tuple[float, list[Event], Grant | None]:

@@ -19,7 +19,8 @@ from pswire.transport.channels import CHANNEL_OPTIONS, Options
 from pswire.transport.connecting import open_channel
 from pswire.transport.leader import Leader
 from pswire.v1 import coordinator_pb2 as pb
-from psworker.data.shard_client import Settings, ShardClient
+from psworker.data.carrier import Settings
+from psworker.data.shard_client import ShardClient
 from psworker.errors import Refused, SessionError, Unreachable
 
 log = logging.getLogger("ps-worker")
@@ -162,20 +163,20 @@ class ShardGroup:
 
     def _part_seeker(self, leader: Leader, part: int) -> Callable[[], bool]:
         """Return the same about the server of a part. Part 0 moves with the session, and nobody is asked."""
-        return _moves(lambda: self.shards[part].address, leader.seek if part else lambda: None)
+        return _moves(lambda: self._hosts[part], leader.seek if part else lambda: None)
 
     def _connect(self, settings: Settings) -> None:
         for server, address in enumerate(self._hosts):
             channel = self._open(address)
-            # A lambda, because the session sets `void` later.
             self.shards.append(
                 ShardClient(
-                    server, address, channel, settings, self.pointless, lambda ticket: self.void(ticket)
+                    *(server, address, channel, settings, self.pointless),
+                    # A lambda, because the session sets `void` later.
+                    lambda ticket: self.void(ticket),
+                    connected=self._tell_transports,
+                    seek=self._seek_part and self._seek_part(server),
                 )
             )
-            self.shards[server].on_transport = self._tell_transports
-            if self._seek_part is not None:
-                self.shards[server].seek = self._seek_part(server)
 
     def _open(self, address: Address) -> grpc.Channel:
         channel = _channel(address, self._options, self._settings.credentials)
@@ -185,7 +186,7 @@ class ShardGroup:
     def _tell_transports(self) -> None:
         """Tell the session by what each server is reached, once that is decided for all."""
         with self._telling:
-            kinds = [shard.transport.kind for shard in self.shards]
+            kinds = [shard.carrier.kind for shard in self.shards]
             if kinds != self._told and "undecided" not in kinds:
                 self._told = kinds
                 self.on_transport(kinds)

@@ -28,7 +28,8 @@ from pswire.transport.wire import CODECS, codec_named, wire_named
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import model_pb2
 from psworker.control.stream import SessionStream
-from psworker.data.shard_client import Settings, ShardClient
+from psworker.data.carrier import Settings
+from psworker.data.shard_client import ShardClient
 from psworker.errors import PayloadRefused
 from tests.links import connect_link
 from tests.promises import promise

@@ -11,7 +11,7 @@ from pslab.runs.folder import Run
 from pswire.transport.failures import CallEnded
 from pswire.transport.framed_socket import Parts
 from pswire.v1 import shard_pb2
-from psworker.data.exchange import Answer, Exchange
+from psworker.data.carrier import Answer, Carrier
 from tests.links import connect_link
 from tests.promises import promise
 from tests.service.serving import VARIABLES, Cluster, granted, serving
@@ -38,9 +38,9 @@ def broken(
     monkeypatch: pytest.MonkeyPatch, before: Callable[[int], bool], after: Callable[[int], bool]
 ) -> list[int]:
     """The tickets of commits, one for each try. The stream breaks before or after those for which these are true."""
-    real, tried = Exchange.ask, list[int]()
+    real, tried = Carrier.ask, list[int]()
 
-    def ask(self: Exchange, requests: Iterable[Parts]) -> Answer:
+    def ask(self: Carrier, requests: Iterable[Parts]) -> Answer:
         messages = [b"".join(parts) for parts in requests]
         commit = shard_pb2.ExchangeRequest.FromString(messages[0]).commit.commit
         if not commit.ticket:
@@ -56,7 +56,7 @@ def broken(
             raise CallEnded(grpc.StatusCode.UNAVAILABLE, "cut")
         return answer
 
-    monkeypatch.setattr(Exchange, "ask", ask)
+    monkeypatch.setattr(Carrier, "ask", ask)
     return tried
 
 

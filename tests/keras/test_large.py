@@ -43,7 +43,7 @@ def test_large_variables_are_trained_as_by_plain_fit(transport: str, count: int)
     plain.fit(**FIT)
     with servers(count) as hosts, pk.distribute(ours, hosts, transport=transport, stay=True) as job:
         ours.fit(**FIT)
-        kinds = {each.kind for each in SessionProbe(job.session._link).transports()}
+        kinds = {each.kind for each in SessionProbe(job.session._link).carriers()}
         assert (job.version, kinds) == (4, {transport})
     for one, other in zip(plain.get_weights(), ours.get_weights(), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)

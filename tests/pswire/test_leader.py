@@ -15,7 +15,7 @@ from pswire.model.plan import VariableSpec, make_plan
 from pswire.transport.leader import EVERY, SOON, Leader, Sought
 from pswire.transport.wire import wire_named
 from pswire.v1 import coordinator_pb2 as pb
-from psworker.data.shard_client import Settings
+from psworker.data.carrier import Settings
 from psworker.data.shard_group import ShardGroup
 from tests.patience import PATIENCE
 

@@ -26,7 +26,7 @@ from pswire.transport import framed_socket
 from pswire.transport import socket_handshake as handshake
 from pswire.transport.framed_socket import FRAME_BYTES, FramedSocket, SocketError
 from pswire.transport.frames import Message
-from psworker.data.exchange import SocketBroken, SocketStream
+from psworker.data.streams import SocketBroken, SocketStream
 from tests.comparing import same
 from tests.probes import send_beneath_tls, send_raw
 from tests.promises import promise

@@ -206,7 +206,7 @@ def test_a_commit_does_not_wait_for_the_worker_that_makes_it(caplog: pytest.LogC
             with ThreadPoolExecutor(2) as pool:
                 grant, others = pool.map(granted, (a, b), timeout=PATIENCE)
             weights, same = a.pull_flat(grant), b.pull_flat(others)
-            with SessionProbe(a).shard().turn:
+            with SessionProbe(a).shard().carrier.turn:
                 a.prefetch(grant)
                 wait_until(lambda: SessionProbe(a).grant_after(grant.ticket) is not None, "the next grant")
                 b.contribute(others, same, samples=1)

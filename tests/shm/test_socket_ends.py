@@ -14,7 +14,7 @@ from pswire.transport import socket_handshake as handshake
 from pswire.transport.codecs import FLOAT32
 from pswire.transport.framed_socket import FramedSocket, SocketError
 from pswire.v1 import shard_pb2
-from psworker.data.exchange import SocketBroken
+from psworker.data.streams import SocketBroken
 from psworker.engine import Grant
 from psworker.errors import PayloadRefused
 from psworker.link import Link
@@ -110,9 +110,7 @@ def test_a_worker_that_never_reads_holds_up_no_other() -> None:
         step_once(good)
         grant = granted(deaf)
         deaf.pull_flat(grant)
-        way = SessionProbe(deaf).transports()[0]
-        assert way.socket_stream is not None
-        connection = way.socket_stream.connection
+        connection = SessionProbe(deaf).carriers()[0].stream.connection
         connection.send([asked(deaf, grant)])
         assert connection.receive() is not None, "the beginning of a version, which nobody reads to its end"
         for _ in range(3):

@@ -81,13 +81,13 @@ def test_rows_travel_with_the_step_in_one_round_trip(
     transport: str, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    ask = psworker.data.exchange.Exchange.ask
+    ask = psworker.data.carrier.Carrier.ask
 
     def counted(self: object, requests: object) -> object:
         asked.append(1)
         return ask(self, requests)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("psworker.data.exchange.Exchange.ask", counted)
+    monkeypatch.setattr("psworker.data.carrier.Carrier.ask", counted)
     with (
         serving(overrides=["run.versions=5", "optimizer.learning_rate=0.5"]) as cluster,
         connect(cluster, "a", transport, wire_dtype=dtype) as session,

@@ -4,14 +4,18 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import grpc
 import pytest
 
 from pslab.launch.status_client import StatusClient, StatusError
+from pswire.addresses import Address
 from pswire.messages import EVENTS
+from pswire.model.plan import VariableSpec, make_plan
+from pswire.transport.wire import wire_named
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from psworker.control.backoff import bounded
-from psworker.data.exchange import Exchange
+from psworker.data.carrier import Carrier, Place, Settings
 from psworker.engine import Refusal, Stop
 from psworker.errors import SessionError
 from tests.sentences import Recorder
@@ -69,11 +73,13 @@ def test_a_field_beyond_its_bound_ends_the_session(message: Any, words: str, sen
     ids=["garbage", "long garbage", "an immense payload", "an endless receipt"],
 )
 def test_an_answer_that_is_none_closes_the_exchange(answer: bytes) -> None:
-    stream = Said([answer])
-    exchange = Exchange(lambda: stream)
-    with pytest.raises(SessionError):
-        exchange.ask([[b"anything"]])
-    assert stream.closed and not exchange.open
+    settings = Settings(make_plan([VariableSpec("w", (4,))], 1), wire_named("float32"), 1.0)
+    with grpc.insecure_channel("127.0.0.1:1") as channel:
+        carrier = Carrier(0, Place(Address("127.0.0.1", 1), channel), settings, memory=False)
+        stream = carrier.stream = Said([answer])
+        with pytest.raises(SessionError):
+            carrier.ask([[b"anything"]])
+    assert stream.closed and carrier.stream is None
 
 
 def test_reasons_are_escaped_where_they_come_in() -> None:

@@ -19,7 +19,7 @@ from pswire import running
 from pswire.transport import leader
 from psworker import ahead
 from psworker.control import backoff, epochs, joining, stream
-from psworker.data import exchange, reader, shard_client, shard_group, shared_memory, timing, transport
+from psworker.data import carrier, reader, shard_client, shard_group, shared_memory, streams, timing
 from tests.world.clockwork import Thread, World
 
 
@@ -177,9 +177,9 @@ def baton(world: World) -> Iterator[None]:
     chance = SimpleNamespace(uniform=dice.uniform)
     drawn = {"token_hex": lambda nbytes=16: dice.randbytes(nbytes).hex(), "token_bytes": dice.randbytes}
     changes: list[tuple[Any, dict[str, Any]]] = [
-        *((module, {"threading": threads}) for module in (backoff, epochs, stream, transport, shard_client)),
+        *((module, {"threading": threads}) for module in (backoff, epochs, stream, carrier, shard_client)),
         *((module, {"threading": threads}) for module in (shard_group, reader, shared_memory, ahead, leader)),
-        *((module, {"queue": queues}) for module in (stream, exchange, ahead, leader)),
+        *((module, {"queue": queues}) for module in (stream, streams, ahead, leader)),
         (backoff, {"random": chance}),
         (ahead, {"Future": partial(BatonFuture, world)}),
         (shard_group, {"ThreadPoolExecutor": lambda *_, **__: Executor(world), "wait": wait}),
