@@ -9,7 +9,6 @@ SessionError
   PayloadRefused   one payload was not accepted (NaN, wrong shape); the ticket is still open
   Voided           the ticket is no longer valid; abandon it and ask again
   RolledBack       the job went back to a checkpoint, which undid commits of this worker
-  IllegalInput     the session's state does not allow this call; nothing has changed
   Diverged         gradient after gradient is NaN or infinite
 Unsupported      servers cannot do what a model, an optimizer or a script wants
 """
@@ -56,10 +55,6 @@ class RolledBack(SessionError):
 
     Raised once for each rollback, and only after `Link.goes_back`.
     """
-
-
-class IllegalInput(SessionError):
-    """The session's state does not allow this call, and has not changed; the text names call and state."""
 
 
 class Diverged(SessionError):

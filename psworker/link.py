@@ -5,6 +5,7 @@ One step is `ready` -> `pull` -> compute -> `contribute`. Only numpy is needed.
 
 import json
 import math
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -69,7 +70,10 @@ class Link:
                 codec.prepare()
         if self.plan.tables:
             compiled_batches()
-        settings = Settings(self.plan, wire, where.server_timeout, where.transport, credentials)
+        session = secrets.token_hex(16)
+        settings = Settings(
+            self.plan, wire, where.server_timeout, where.transport, credentials, session=session
+        )
         servers = self._servers = ShardGroup(hosts, settings, replicas=where.replicas)
         contact = Contact(hosts[0], credentials)
         backoff, self._epoch_backoff = (
@@ -90,6 +94,7 @@ class Link:
             epochs,
             phase,
             computes,
+            session,
         )
         try:
             stream = self._stream = SessionStream(
@@ -109,8 +114,6 @@ class Link:
         servers.on_transport = stream.announce_transports
         self._watch = Stopwatch()
         self._reader = WeightReader(servers, stream, self._watch, prefetch)
-        # The servers' receipts for the payload that is not committed yet, by ticket.
-        self._receipts: dict[int, tuple[bytes, ...]] = {}
         # The ticket whose payload was encoded last, by a codec that remembers.
         self._encoded = 0
         # Log index of the newest grant.
@@ -298,8 +301,7 @@ class Link:
             self.want_rows(ahead)
         try:
             if len(self._shards) > 1:
-                self._push(grant, flats, rows)
-                self._commit(grant, commit)
+                self._commit(grant, commit, self._push(grant, flats, rows))
             else:
                 self._push_with_commit(grant, flats, commit, rows)
         except Voided:
@@ -324,15 +326,15 @@ class Link:
 
     def _initialise(self, grant: Grant) -> None:
         try:
-            self._push(grant, self.plan.scatter(self._initial), raw=True)
-            self._commit(grant, Commit(grant.ticket, 0, 0))
+            receipts = self._push(grant, self.plan.scatter(self._initial), raw=True)
+            self._commit(grant, Commit(grant.ticket, 0, 0), receipts)
         except Voided as error:
             self.abandon(grant, str(error))
 
     def _push(
         self, grant: Grant, flats: Sequence[Payload], rows: RowsByName = NO_ROWS, *, raw: bool = False
-    ) -> None:
-        """Send to all servers, and keep their receipts for the commit. `raw`: as of `ShardClient.push`."""
+    ) -> tuple[bytes, ...]:
+        """Send to all servers, and return their receipts for the commit. `raw`: as of `ShardClient.push`."""
         expected = len(self._shards)
         if len(flats) != expected:
             raise ValueError(f"expected {expected} payloads, one per server, got {len(flats)}")
@@ -345,8 +347,7 @@ class Link:
                 *(grant.ticket, flats[shard.server], grant.index), version=grant.version, raw=raw, rows=own
             )
 
-        receipts = self._servers.each(push)
-        self._receipts = {grant.ticket: tuple(receipts)}
+        return tuple(self._servers.each(push))
 
     def _begin_push(self, grant: Grant) -> None:
         self._require_valid(grant)
@@ -364,16 +365,16 @@ class Link:
             raise Voided(f"ticket {grant.ticket} was cancelled: {reason}")
 
     def _measured(self, commit: Commit, receipts: tuple[bytes, ...] = ()) -> Commit:
+        """Return the commit to send, and expect its answer."""
         # Every server was sent payloads of the same tickets, so the residual's ticket is the same for all.
-        return commit.measured(self._watch.times(commit.ticket), receipts, self._shards[0].encoder.base)
+        times, residual = self._watch.times(commit.ticket), self._shards[0].encoder.base
+        return self._stream.commit(commit.measured(times, receipts, residual))
 
-    def _commit(self, grant: Grant, commit: Commit) -> None:
+    def _commit(self, grant: Grant, commit: Commit, receipts: tuple[bytes, ...]) -> None:
         """Commit what all servers hold."""
         self._require_valid(grant)
-        measured = self._stream.commit(self._measured(commit, self._receipts.get(grant.ticket, ())))
-        hello = self._joined.hello
-        self._send(grant, lambda shard: shard.commit(grant.index, measured, hello))
-        self._receipts.pop(grant.ticket, None)
+        measured = self._measured(commit, receipts)
+        self._send(grant, lambda shard: shard.commit(grant.index, measured))
 
     def _send(self, grant: Grant, send: Callable[[ShardClient], CommitAnswer]) -> None:
         """Send a commit to server 0 until it is answered, and take the answer. Raises Voided if the ticket came to
@@ -404,33 +405,22 @@ class Link:
     ) -> None:
         """With one server: one exchange carries both, and may bring the next grant and its version."""
         self._begin_push(grant)
-        measured = self._stream.commit(self._measured(commit))
-        hello = self._joined.hello
-        self._send(grant, lambda shard: self._step(shard, grant, flats[0], measured, hello, rows))
-
-    def _step(
-        self,
-        shard: ShardClient,
-        grant: Grant,
-        payload: Payload,
-        commit: Commit,
-        hello: pb.Hello,
-        rows: RowsByName,
-    ) -> CommitAnswer:
+        measured, reader = self._measured(commit), self._reader
         own = self._layout.rows(rows)[0] if rows else ()
-        ahead = self._reader.wanted[0] if self._reader.wanted else ()
-        with shard.carrier.turn:
-            result = shard.step(
-                *(grant.ticket, payload, grant.index, commit, hello),
-                version=grant.version,
-                narrow=self._reader.narrow,
-                rows=own,
-                ahead=ahead,
-            )
-            if result.granted is not None and result.version is not None:
-                delay = running.system() - result.received
-                self._reader.store_ahead(result.granted, result.version, delay)
-        return result
+
+        def step(shard: ShardClient) -> CommitAnswer:
+            ahead = reader.wanted[0] if reader.wanted else ()
+            facts = grant.ticket, flats[0], grant.index, measured
+            with shard.carrier.turn:
+                result = shard.step(
+                    *facts, version=grant.version, narrow=reader.narrow, rows=own, ahead=ahead
+                )
+                if result.granted is not None and result.version is not None:
+                    delay = running.system() - result.received
+                    reader.store_ahead(result.granted, result.version, delay)
+            return result
+
+        self._send(grant, step)
 
     # Epochs and progress
 

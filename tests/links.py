@@ -17,6 +17,8 @@ from psworker.link import Link
 class Stepwise(Link):
     """A link that pushes and commits in two calls, so that a test can do something between them."""
 
+    receipts: tuple[bytes, ...] = ()
+
     def slot_flat(self, grant: Grant) -> list[NDArray[np.float32]]:
         """Return arrays to write a payload into, in shared memory where that is used."""
         self._require_valid(grant)
@@ -41,7 +43,7 @@ class Stepwise(Link):
         self.push_flat(grant, self.plan.scatter_by_name(gradients), self.summed(rows or {}))
 
     def push_flat(self, grant: Grant, flats: Sequence[Payload], rows: RowsByName = NO_ROWS) -> None:
-        self._push(grant, flats, rows)
+        self.receipts = self._push(grant, flats, rows)
 
     def commit(
         self,
@@ -58,6 +60,7 @@ class Stepwise(Link):
         self._commit(
             grant,
             Commit(grant.ticket, batch, samples, loss, learning_rate=learning_rate, unit_ends=unit_ends),
+            self.receipts,
         )
         self._joined.set_rate(learning_rate)
         if ready:

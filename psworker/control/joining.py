@@ -1,13 +1,17 @@
 """Join: a session's request, and its identity by the newest answer."""
 
+import functools
 import logging
+import os
 import secrets
+import socket
 from dataclasses import dataclass, replace
 
 import grpc
 
 from pswire.generations import follows
 from pswire.logs.events import event
+from pswire.logs.lines import escaped
 from pswire.messages import specs_to_wire
 from pswire.model.plan import Plan
 from pswire.model.tables import tables_to_json
@@ -15,13 +19,14 @@ from pswire.transport.connecting import stub_of
 from pswire.transport.wire import Wire, number_of
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.control.backoff import Backoff, bounded, insist
-from psworker.control.process import place, token
 from psworker.engine import ClientEngine
 from psworker.errors import Refused
 from psworker.local import PLAIN
 from psworker.work import WorkUnits
 
 log = logging.getLogger("ps-worker")
+
+HOST_LIMIT = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +64,11 @@ class Registration:
         epochs: int = 1,
         phase: Phase = FIRST,
         computes: str = "",
+        session: str = "",
     ) -> None:
         """`optimizer`: the expected one, as JSON, or empty. `work`: the coordinator deals the data, for `epochs`
         epochs. `computes`: framework and devices, for people."""
-        self.session = secrets.token_hex(16)
+        self.session = session
         self._plan = plan
         self._wire = wire
         self._name, self._task_index = name, task_index
@@ -254,3 +260,18 @@ class JoinedMember:
                 extra=event("commits_undone", batches=undone),
             )
             self._warned = True
+
+
+@functools.cache
+def _token(number: int) -> str:
+    return secrets.token_hex(16)
+
+
+def token() -> str:
+    """Return a random text, the same for all sessions of this process. A forked child is another process."""
+    return _token(os.getpid())
+
+
+def place() -> str:
+    """Return process and host for people."""
+    return f"process {os.getpid()} on host {escaped(socket.gethostname()[:HOST_LIMIT])}"

@@ -58,7 +58,7 @@ class Settings:
 
     `patience`: seconds to retry a server that does not answer. `silence`: seconds without an acknowledgement after
     which a socket counts as broken. `stuck`: seconds without progress after which a request over a socket does.
-    `silent`: as of `Backoff`.
+    `silent`: as of `Backoff`. `session`: the secret by which the servers recognise the session.
     """
 
     plan: Plan
@@ -69,6 +69,7 @@ class Settings:
     silence: float = silence_of(UNKNOWN_TIMEOUT)
     stuck: float = stuck_after(UNKNOWN_TIMEOUT)
     silent: dict[str, Backoff] = field(default_factory=dict)
+    session: str = ""
 
 
 class Place(NamedTuple):

@@ -4,20 +4,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from pswire.messages import COMMITS
-from pswire.model.groups import Groups
+from pswire.model.groups import GroupPart, Groups
 from pswire.model.plan import Plan
-from pswire.model.rows import WantedRows
+from pswire.model.rows import Rows, WantedRows
 from pswire.transport import frames
 from pswire.transport.codecs import FLOAT32, Encoder
 from pswire.transport.framed_socket import Parts
-from pswire.transport.rows import RowFormat, counts_of
+from pswire.transport.rows import RowFormat, counts_of, row_codec
 from pswire.transport.wire import Wire
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import model_pb2, shard_pb2
 from psworker.data.changes import KnownGroups, KnownVersion
+from psworker.data.payloads import Pieces, array_of
 from psworker.engine import Commit
 
 _FILL = COMMITS.fill
@@ -26,23 +28,12 @@ _FILL = COMMITS.fill
 class MemberRequests:
     """Makes the requests of one membership. The holder of the server's `turn` uses it.
 
-    The two push requests are filled in anew for each payload, because most of their fields stay the same.
+    The messages of pushes and commits are filled in anew each time, because most of their fields stay the same.
     """
 
-    __slots__ = (
-        "_hello",
-        "_plan",
-        "_proof",
-        "_push",
-        "_step",
-        "_weights",
-        "encoder",
-        "groups",
-        "joined",
-        "known",
-    )
-
-    def __init__(self, joined: pb.JoinReply, encoder: Encoder, plan: Plan, server: int, wire: Wire) -> None:
+    def __init__(
+        self, joined: pb.JoinReply, encoder: Encoder, plan: Plan, server: int, wire: Wire, session: str
+    ) -> None:
         self.joined, self.encoder = joined, encoder
         # The groups of rows that take turns, and the version that the worker has, if there are several.
         self.groups = Groups(plan, int(joined.local_rule.knobs.get("fragments", 1)))
@@ -50,7 +41,7 @@ class MemberRequests:
         if self.groups.count > 1:
             elements = plan.shards[server].elements
             self.known = KnownGroups(self.groups, server, wire.deltas or wire.down, elements)
-        self._plan, self._weights = plan.fingerprint, wire.down.number
+        self._plan, self._server, self._wire = plan, server, wire
         self._proof: dict[str, Any] = {
             "job": joined.job,
             "worker": joined.worker,
@@ -60,10 +51,14 @@ class MemberRequests:
         }
         answer_dtype = model_pb2.WIRE_DTYPE_UNSPECIFIED if wire.same else wire.down.number
         header = shard_pb2.PushHeader(**self._proof, weights_dtype=answer_dtype)
+        hello = pb.Hello(
+            job=joined.job, worker=joined.worker, incarnation=joined.incarnation, session=session
+        )
+        commit = pb.CommitRequest(hello=hello)
+        # A push, a commit, and both in one.
         self._push = shard_pb2.ExchangeRequest(push=header)
-        # The push that carries a commit. `_hello` is the one that it holds.
-        self._step = shard_pb2.ExchangeRequest(push=header)
-        self._hello: pb.Hello | None = None
+        self._commit = shard_pb2.ExchangeRequest(commit=commit)
+        self._step = shard_pb2.ExchangeRequest(push=header, commit=commit)
 
     def attach(self, after: int) -> bytes:
         """Ask where the server takes connections."""
@@ -90,7 +85,7 @@ class MemberRequests:
             **self._proof,
             ticket=ticket,
             version=version,
-            dtype=self._weights,
+            dtype=self._wire.down.number,
             after=after,
             base=base,
             rows=counts_of(rows),
@@ -111,35 +106,51 @@ class MemberRequests:
         )
         return shard_pb2.ExchangeRequest(pull=request).SerializeToString()
 
-    def push(self, ticket: int, after: int) -> shard_pb2.ExchangeRequest:
-        """Write a push, valid until the next one. The caller sets dtype and bytes."""
-        return self._filled(self._push, ticket, after)
-
-    def step(
-        self, ticket: int, after: int, commit: Commit, hello: pb.Hello, base: shard_pb2.Base | None = None
+    def push(
+        self, ticket: int, after: int, commit: Commit | None, base: shard_pb2.Base | None
     ) -> shard_pb2.ExchangeRequest:
-        """Write a push with the commit; `base` as for `pull`."""
-        request = self._step
-        if base is not None:
-            request.push.base.CopyFrom(base)
-        if self._hello is not hello:
-            request.commit.hello.CopyFrom(hello)
-            self._hello = hello
-        _FILL(request.commit.commit, commit)
-        return self._filled(request, ticket, after)
-
-    def _filled(
-        self, request: shard_pb2.ExchangeRequest, ticket: int, after: int
-    ) -> shard_pb2.ExchangeRequest:
-        request.push.ticket, request.push.after = ticket, after
+        """Write a push, with a commit if there is one, valid until the next one. `base` as for `pull`. The caller sets
+        dtype and bytes."""
+        request = self._push if commit is None else self._step
+        push = request.push
+        push.ticket, push.after = ticket, after
+        if commit is not None:
+            _FILL(request.commit.commit, commit)
+            if base is None:
+                push.ClearField("base")
+            else:
+                push.base.CopyFrom(base)
         return request
 
+    def commit(self, commit: Commit) -> bytes:
+        """Write a commit of what all servers hold."""
+        _FILL(self._commit.commit.commit, commit)
+        return self._commit.SerializeToString()
 
-def commit_request(commit: Commit, hello: pb.Hello) -> bytes:
-    """Write a commit of what all servers hold."""
-    request = shard_pb2.ExchangeRequest(commit=pb.CommitRequest(hello=hello))
-    _FILL(request.commit.commit, commit)
-    return request.SerializeToString()
+    def behind(self, header: shard_pb2.PushHeader, rows: Rows, ahead: WantedRows) -> Sequence[NDArray[Any]]:
+        """Return the rows that follow a payload, and announce them in its header. `ahead`: keys of rows to read with
+        the next version."""
+        tables = self._plan.tables
+        if not tables:
+            return ()
+        header.rows[:] = counts = counts_of(keys for keys, _ in rows)
+        header.next_rows[:] = counts_of(ahead)
+        return RowFormat(tables, row_codec(self._wire.up), tuple(counts)).encode(rows, ahead)
+
+    def part(self, version: int, payload: NDArray[Any] | Pieces) -> GroupPart | None:
+        """Return the part of a contribution to `version` that travels; None for all of it. Raises ValueError if more
+        than that is not zero."""
+        if self.groups.count == 1:
+            return None
+        part, rest = self.groups.of(version, self._server), array_of(payload).copy()
+        part.put(rest, np.zeros(part.layout.elements, rest.dtype))
+        if rest.any():
+            place = int(np.flatnonzero(rest)[0])
+            raise ValueError(
+                f"payload for server {self._server}: expected zeros but for group {version % self.groups.count} of "
+                f"{self.groups.count}, got {rest[place]} at element {place}"
+            )
+        return part
 
 
 def messages(

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import grpc
@@ -20,10 +20,9 @@ from pswire.transport.failures import CallEnded
 from pswire.transport.rows import RowFormat, counts_of, row_codec
 from pswire.transport.wire import Wire
 from pswire.v1 import coordinator_pb2 as pb
-from pswire.v1 import shard_pb2
 from psworker.control.backoff import Backoff, Contact, insist
 from psworker.data.carrier import Answer, Carrier, Place, Settings
-from psworker.data.member import MemberRequests, commit_request, messages
+from psworker.data.member import MemberRequests, messages
 from psworker.data.payloads import Floats, Payload, Pieces, Received, array_of
 from psworker.engine import Commit, Event, Grant
 from psworker.errors import PayloadRefused, SessionError, Voided
@@ -279,7 +278,7 @@ class ShardClient:
         round it, and it is of all rows. Raises ValueError, PayloadRefused, Voided, Refused, Unreachable.
         """
         values, member = self._checked(payload), self._member_with(ticket)
-        part = None if raw else self._part(member, version, values)
+        part = None if raw else member.part(version, values)
         reply, _ = self._insist(
             lambda: self._send(member, ticket, values, after, part=part, raw=raw, rows=rows)
         )
@@ -291,7 +290,6 @@ class ShardClient:
         payload: Payload,
         after: int,
         commit: Commit,
-        hello: pb.Hello,
         *,
         version: int = 0,
         narrow: bool = False,
@@ -306,17 +304,13 @@ class ShardClient:
         membership has begun.
         """
         values = self._checked(payload)
-        part = self._part(self._member_with(ticket), version, values)
+        part = self._member_with(ticket).part(version, values)
 
         def ask() -> CommitAnswer:
             member = self._member_with(ticket)
             self._agree_to_commit(member, after)
-            answer = self._send(
-                *(member, ticket, values, after, commit, hello),
-                part=part,
-                rows=rows,
-                ahead=ahead,
-            )
+            facts = member, ticket, values, after, commit
+            answer = self._send(*facts, part=part, rows=rows, ahead=ahead)
             now, events, granted = _noticed(answer)
             if granted is None:
                 return CommitAnswer(events, now, None, None)
@@ -325,16 +319,16 @@ class ShardClient:
 
         return self._insist(ask)
 
-    def commit(self, after: int, commit: Commit, hello: pb.Hello) -> CommitAnswer:
+    def commit(self, after: int, commit: Commit) -> CommitAnswer:
         """Commit what all servers have given receipts for, in a round trip that may bring the next grant.
 
         Only to server 0. Raises as `step`.
         """
-        request = commit_request(commit, hello)
 
         def ask() -> CommitAnswer:
-            self._agree_to_commit(self._member_with(commit.ticket), after)
-            now, events, _ = _noticed(self.carrier.ask([[request]]))
+            member = self._member_with(commit.ticket)
+            self._agree_to_commit(member, after)
+            now, events, _ = _noticed(self.carrier.ask([[member.commit(commit)]]))
             return CommitAnswer(events, now, None, None)
 
         return self._insist(ask)
@@ -367,7 +361,6 @@ class ShardClient:
         values: NDArray[Any] | Pieces,
         after: int,
         commit: Commit | None = None,
-        hello: pb.Hello | None = None,
         *,
         part: GroupPart | None = None,
         raw: bool = False,
@@ -377,11 +370,8 @@ class ShardClient:
         """Push in the shared slot if there is one, else in chunks, and return the answer's beginning."""
         carrier = self.carrier
         attachment = carrier.agree(member, after)
-        if commit is None or hello is None:
-            request = member.push(ticket, after)
-        else:
-            request = member.step(ticket, after, commit, hello, member.base(carrier.known))
-        header, behind = request.push, self._behind(request.push, rows, ahead)
+        request = member.push(ticket, after, commit, member.base(carrier.known))
+        header, behind = request.push, member.behind(request.push, rows, ahead)
         if attachment is not None:
             attachment.fill(values)
             header.dtype, header.bytes = FLOAT32.number, values.nbytes
@@ -397,16 +387,6 @@ class ShardClient:
         except NotFinite as error:
             raise PayloadRefused(f"payload of ticket {ticket}: {error}") from error
 
-    def _behind(self, header: shard_pb2.PushHeader, rows: Rows, ahead: WantedRows) -> Sequence[NDArray[Any]]:
-        """Return what follows a payload, and announce it in its header."""
-        tables = self._settings.plan.tables
-        if not tables:
-            return ()
-        header.rows[:] = counts = counts_of(keys for keys, _ in rows)
-        header.next_rows[:] = counts_of(ahead)
-        codec = row_codec(self._wire.up)
-        return RowFormat(tables, codec, tuple(counts)).encode(rows, ahead)
-
     def _checked(self, payload: Payload) -> NDArray[Any] | Pieces:
         """Return the payload's array, of the right shape and dtype; pieces stay apart until their destination is
         known."""
@@ -421,21 +401,6 @@ class ShardClient:
             )
         return values
 
-    def _part(self, member: MemberRequests, version: int, values: NDArray[Any] | Pieces) -> GroupPart | None:
-        """Return the part of a contribution to `version` that travels; None for all of it. Raises ValueError if more
-        than that is not zero."""
-        if member.groups.count == 1:
-            return None
-        part, rest = member.groups.of(version, self.server), array_of(values).copy()
-        part.put(rest, np.zeros(part.layout.elements, rest.dtype))
-        if rest.any():
-            place = int(np.flatnonzero(rest)[0])
-            raise ValueError(
-                f"payload for server {self.server}: expected zeros but for group {version % member.groups.count} of "
-                f"{member.groups.count}, got {rest[place]} at element {place}"
-            )
-        return part
-
     # Inside
 
     def _member_with(self, ticket: int) -> MemberRequests:
@@ -449,7 +414,8 @@ class ShardClient:
         return member
 
     def _new_member(self, joined: pb.JoinReply, encoder: Encoder) -> MemberRequests:
-        return MemberRequests(joined, encoder, self._settings.plan, self.server, self._wire)
+        settings = self._settings
+        return MemberRequests(joined, encoder, settings.plan, self.server, self._wire, settings.session)
 
     def _contact_at(self, address: Address) -> Contact | None:
         """None without TLS: this worker could join, so it knows that the servers use none."""

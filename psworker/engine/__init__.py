@@ -3,10 +3,6 @@
 Rules of this package: standard library, `psworker.errors`, `pswire.protocol` and `psserver.records` only; no clock, no
 thread, no protobuf. A real worker's session stream (`psworker.control`) and the simulated worker (`pslab.simulator`)
 drive it.
-
-    legal       the inputs that are legal in each state
-    client      the state machine
-    pending     unanswered messages, and the loop's position in its batches
 """
 
 from pswire.protocol import (
@@ -28,10 +24,8 @@ from pswire.protocol import (
     UnitPart,
 )
 from psworker.engine.client import ClientEngine
-from psworker.engine.legal import LEGAL, WorkState
 
 __all__ = [
-    "LEGAL",
     "Abandon",
     "Cancel",
     "ClientEngine",
@@ -49,5 +43,4 @@ __all__ = [
     "StreamRequest",
     "Times",
     "UnitPart",
-    "WorkState",
 ]

@@ -1,23 +1,21 @@
 """The worker's half of the session protocol as a state machine.
 
-The ticket in hand determines the legal inputs: `psworker.engine.legal` has the table.
-
-A commit travels with a request to server 0, outside the session stream. Its sender repeats it until `answered` brings
-the answer, which holds the ticket's fate; or until another membership begins, which knows whether the commit counted;
-or gives up with `take_back`.
+Its state follows from the ticket in hand: "idle", "waiting" for a grant, "working" on a ticket, "committing" it, or
+"exhausted" after the last one. A commit travels with a request to server 0, outside the session stream. Its sender
+repeats it until `answered_commit` brings the answer, which holds the ticket's fate; or until another membership begins,
+which knows whether the commit counted; or gives up with `take_back`.
 
 `receive` takes every event in every state. A `Grant` ends waiting. A `Cancel` of the ticket in hand makes it void, and
 one of a ticket that was granted ahead removes that. After a `Stop` the loop may finish its ticket; `ready` and
-`take_grant` return nothing. After a `Refusal` all inputs of the table raise its error.
-
-`ready_ahead`, `report`, `leave` and `take_back` are legal in every state. `ready_ahead` sends nothing after a `Stop` or
-`Refusal`.
+`take_grant` return nothing. After a `Refusal` the loop's inputs raise its error. `ready_ahead`, `report`, `leave` and
+`take_back` are legal in every state; any other input that does not fit the state raises RuntimeError, and changes
+nothing.
 """
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import assert_never
+from dataclasses import dataclass, replace
+from typing import Literal, assert_never
 
 from pswire.protocol import (
     Abandon,
@@ -34,11 +32,74 @@ from pswire.protocol import (
     Stop,
     StreamRequest,
 )
-from psworker.engine.legal import LEGAL, WorkState, error_of, illegal
-from psworker.engine.pending import Position, Unanswered
-from psworker.errors import SessionError
+from psworker.errors import Refused, SessionError
+
+KEPT_DISPOSITIONS = 4096
 
 Requests = list[StreamRequest]
+
+
+class Unanswered:
+    """The unanswered abandons and unread fates of one session. The engine that owns it decides what is sent."""
+
+    def __init__(self) -> None:
+        # The tickets of commits without a final fate.
+        self.awaited: dict[int, None] = {}
+        # Abandons that may not have been received.
+        self.abandons: dict[int, Abandon] = {}
+        self.dispositions: deque[Disposition] = deque(maxlen=KEPT_DISPOSITIONS)
+        # The newest ticket whose commit is known to be dropped; 0 for none.
+        self.dropped = 0
+
+    def settle(self, disposition: Disposition) -> None:
+        """Note that the coordinator has received the ticket's commit or abandon."""
+        self.abandons.pop(disposition.ticket, None)
+        if disposition.fate == "dropped":
+            self.dropped = disposition.ticket
+        if disposition.fate != "pending" and disposition.ticket in self.awaited:
+            del self.awaited[disposition.ticket]
+            self.dispositions.append(disposition)
+
+    def end(self, reason: str) -> None:
+        """Another membership begins: send nothing of this one again, and set open fates to "unknown"."""
+        for ticket in self.awaited:
+            self.dispositions.append(Disposition(ticket, "unknown", reason=reason))
+        self.awaited.clear()
+        self.abandons.clear()
+
+    def take_dispositions(self) -> list[Disposition]:
+        """Return each final disposition once, at most the newest `KEPT_DISPOSITIONS`."""
+        found = list(self.dispositions)
+        self.dispositions.clear()
+        return found
+
+
+@dataclass(slots=True)
+class Position:
+    """`next`: the batch after the last committed one; `before`: the same before the newest commit."""
+
+    next: int = 0
+    before: int = 0
+
+    def commit(self, batch: int | None) -> None:
+        """Advance past `batch`; None for initial values, which are no batch."""
+        self.before = self.next
+        if batch is not None:
+            self.next = max(self.next, batch + 1)
+
+    def take_back(self) -> None:
+        """Take back the newest commit, which was not made."""
+        self.next = self.before
+
+    def undone(self, next_batch: int) -> int:
+        """Return how many batches were committed from that one on."""
+        return max(0, self.next - next_batch)
+
+    def go_back(self, next_batch: int) -> int:
+        """Undo the batches from that one on, and return their number."""
+        undone = self.undone(next_batch)
+        self.next = self.before = self.next - undone
+        return undone
 
 
 class ClientEngine:
@@ -81,7 +142,7 @@ class ClientEngine:
     # State
 
     @property
-    def work(self) -> WorkState:
+    def work(self) -> Literal["idle", "waiting", "working", "committing", "exhausted"]:
         """The training loop's state, which follows from what it has in hand."""
         if self.held is not None:
             return "working" if self.committing is None else "committing"
@@ -97,7 +158,10 @@ class ClientEngine:
     @property
     def error(self) -> SessionError | None:
         """The error of the coordinator's refusal, if any."""
-        return None if self.refusal is None else error_of(self.refusal)
+        refusal = self.refusal
+        if refusal is None:
+            return None
+        return Refused(refusal.message) if refusal.fatal else SessionError(refusal.message)
 
     @property
     def answered(self) -> bool:
@@ -109,13 +173,13 @@ class ClientEngine:
         newest = self.newest
         return None if newest is None or newest.ticket <= ticket else newest
 
-    def _require(self, action: str, ticket: int | None = None) -> None:
-        """Raise IllegalInput, or the error of a refusal, if the state does not allow the action."""
-        if self.refusal is not None:
-            raise error_of(self.refusal)
-        state = self.work
-        if state not in LEGAL[action] or ticket not in (None, self.held):
-            raise illegal(action, ticket, state, self.held)
+    def _require(self, fits: bool, action: str, ticket: int | None = None) -> None:
+        """Raise the error of a refusal, or RuntimeError for an input that does not fit the state."""
+        if (error := self.error) is not None:
+            raise error
+        if not fits or ticket not in (None, self.held):
+            what = action if ticket is None else f"{action} of ticket {ticket}"
+            raise RuntimeError(f"{what} while {self.work} on ticket {self.held}")
 
     # Inputs of the training loop
 
@@ -123,9 +187,7 @@ class ClientEngine:
         """Ask for the next ticket, unless that was done. Gives up a cancelled ticket in hand."""
         if (self.stop is not None and self.refusal is None) or self.rolled_back:
             return []
-        # A fast test for what `LEGAL` says, because every step asks.
-        if (self.held is not None and not self.cancelled) or self.exhausted or self.refusal is not None:
-            self._require("ready")
+        self._require((self.held is None or self.cancelled) and not self.exhausted, "ready")
         self.held = None
         if self.asked or self.grants:
             return []
@@ -136,9 +198,7 @@ class ClientEngine:
         """Return the received grant, whose ticket is in hand from now on. None: the job has stopped."""
         if self.stop is not None and self.refusal is None:
             return None
-        if self.held is not None or self.exhausted or not self.grants or self.refusal is not None:
-            self._require("take_grant")
-            raise illegal("take_grant", None, self.work, self.held)
+        self._require(self.held is None and not self.exhausted and bool(self.grants), "take_grant")
         grant = self.grants.popleft()
         self.held = grant.ticket
         if self.void:
@@ -163,8 +223,7 @@ class ClientEngine:
         It does not ask for a ticket that was granted ahead, nor for one that was asked for and will be, as the one
         before: its version would come twice.
         """
-        if self.held != commit.ticket or self.refusal is not None or self.committing is not None:
-            self._require("commit", commit.ticket)
+        self._require(self.committing is None, "commit", commit.ticket)
         if commit.ready and (self.grants or (self.granted_ahead and self.asked_ahead == commit.ticket)):
             # If the policy grants nothing ahead this time, `ready` asks once more.
             commit = replace(commit, ready=False)
@@ -214,7 +273,7 @@ class ClientEngine:
 
     def abandon(self, ticket: int, reason: str, *, unit_ends: bool = False) -> Requests:
         """Give the ticket in hand back. Sends nothing for a cancelled ticket."""
-        self._require("abandon", ticket)
+        self._require(self.committing is None, "abandon", ticket)
         self.held = None
         if self.void.pop(ticket, None) is not None:
             return []
@@ -228,7 +287,7 @@ class ClientEngine:
 
         The coordinator abandons a ticket in hand.
         """
-        self._require("done")
+        self._require(self.committing is None, "done")
         if self.rolled_back:
             return []
         self.held = None

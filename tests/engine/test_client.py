@@ -1,8 +1,8 @@
 """What a session owes: nothing that was sent is lost on a broken stream, nothing that was answered is sent again."""
 
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from psworker.engine import (
-    LEGAL,
     Abandon,
     Cancel,
     ClientEngine,
@@ -24,11 +23,9 @@ from psworker.engine import (
     Report,
     Request,
     Stop,
-    legal,
 )
-from psworker.errors import IllegalInput, Refused, SessionError
+from psworker.errors import Refused, SessionError
 from tests.repetitions import repetitions
-from tests.sentences import Recorder
 
 FATES = ["applied", "dropped", "pending"]
 
@@ -50,12 +47,11 @@ def holding(ticket: int) -> ClientEngine:
     return engine
 
 
-def facts_of(engine: ClientEngine) -> dict[str, Any]:
-    """All that it knows but for what is remembered of grants ahead, from which no message follows."""
-    facts = {**vars(engine), "pending": vars(engine.pending)}
-    for name in ("asked_ahead", "granted_ahead"):
-        del facts[name]
-    return deepcopy(facts)
+def committing(ticket: int) -> ClientEngine:
+    """The loop commits `ticket`, and is not answered."""
+    engine = holding(ticket)
+    engine.commit(Commit(ticket))
+    return engine
 
 
 @dataclass
@@ -353,12 +349,6 @@ def test_another_incarnation_owes_nothing_of_the_old_ones_tickets() -> None:
     assert engine.ready() == [Ready()]
 
 
-def test_ready_while_a_ticket_is_open_is_a_mistake(sentences: Recorder) -> None:
-    with pytest.raises(IllegalInput) as refused:
-        holding(1).ready()
-    sentences.check(refused)
-
-
 @pytest.mark.parametrize(("fatal", "kind"), [(True, Refused), (False, SessionError)])
 def test_a_refusal_is_raised(fatal: bool, kind: type[SessionError]) -> None:
     engine = holding(1)
@@ -369,17 +359,6 @@ def test_a_refusal_is_raised(fatal: bool, kind: type[SessionError]) -> None:
     with pytest.raises(kind, match="no"):
         engine.ready()
     assert engine.owed() == []
-
-
-@pytest.mark.parametrize("name", LEGAL)
-def test_after_a_refusal_the_inputs_of_the_table_raise_it(name: str) -> None:
-    for state in sorted(LEGAL[name]):
-        engine = in_state(state)
-        engine.receive(Refusal("no", fatal=True))
-        before = facts_of(engine)
-        with pytest.raises(Refused, match="no"):
-            INPUTS[name](engine, True)
-        assert facts_of(engine) == before
 
 
 @pytest.mark.parametrize("last", [Refusal("no", fatal=True), Stop("enough", 3, True, 9)])
@@ -425,76 +404,27 @@ def test_over_a_link_that_loses_nothing_nothing_is_owed() -> None:
     assert not (pending.awaited or pending.abandons)
 
 
-# The table
-
-
-def in_state(state: str) -> ClientEngine:
-    """An engine in that state; the ticket in question is 1."""
-    if state in ("working", "committing"):
-        engine = holding(1)
-        if state == "committing":
-            engine.commit(Commit(1))
-        return engine
-    engine = ClientEngine()
-    if state == "waiting":
-        engine.ready()
-    if state == "exhausted":
-        engine.done()
-    return engine
-
-
-INPUTS = {
-    "ready": lambda e, ready: e.ready(),
-    "take_grant": lambda e, ready: e.take_grant(),
-    "commit": lambda e, ready: e.commit(Commit(1, ready=ready)),
-    "abandon": lambda e, ready: e.abandon(1, "no use for it"),
-    "done": lambda e, ready: e.done(),
-}
-
-
-def documented() -> dict[tuple[str, str], str]:
-    """(input, state) -> what the table in the module's docstring says."""
-    lines = (legal.__doc__ or "").splitlines()
-    head = next(number for number, line in enumerate(lines) if line.split()[:1] == ["input"])
-    states = lines[head].split()[1:]
-    found: dict[tuple[str, str], str] = {}
-    for line in lines[head + 1 : head + 6]:
-        name, *cells = line.split()
-        assert len(cells) == len(states), line
-        found.update({(name, state): cell for state, cell in zip(states, cells, strict=True)})
-    return found
-
-
-@pytest.mark.parametrize("state", ["idle", "waiting", "working", "committing", "exhausted"])
-@pytest.mark.parametrize("name", INPUTS)
-def test_the_table_is_what_the_engine_does(name: str, state: str, sentences: Recorder) -> None:
-    """An illegal input is named with the state, and changes nothing."""
-    outcome = documented()[name, state]
-    assert (outcome.strip("*") != "-") == (state in LEGAL[name] or outcome.endswith("*"))
-    engine = in_state(state)
-    assert engine.work == state
-    before = facts_of(engine)
-    if outcome == "-" or outcome.endswith("*"):
-        with pytest.raises(IllegalInput) as refused:
-            INPUTS[name](engine, True)
-        sentences.check(refused)
-        assert facts_of(engine) == before
-    if outcome.endswith("**"):
-        engine.receive(grant(1))
-    elif outcome.endswith("*"):
-        engine.receive(cancel(1))
-    if outcome != "-":
-        INPUTS[name](engine, True)
-        assert engine.work == outcome.rstrip("*")
-
-
-@pytest.mark.parametrize("name", ["commit", "abandon"])
-def test_another_ticket_than_the_one_in_hand_is_a_mistake(name: str, sentences: Recorder) -> None:
-    engine = holding(7)
-    with pytest.raises(IllegalInput) as refused:
-        INPUTS[name](engine, True)
-    sentences.check(refused)
-    assert facts_of(engine) == facts_of(holding(7))
+@pytest.mark.parametrize(
+    ("made", "action"),
+    [
+        (lambda: holding(1), ClientEngine.ready),
+        (ClientEngine, ClientEngine.take_grant),
+        (lambda: holding(7), lambda engine: engine.commit(Commit(1))),
+        (lambda: committing(1), lambda engine: engine.commit(Commit(1))),
+        (lambda: holding(7), lambda engine: engine.abandon(1, "no use for it")),
+        (lambda: committing(1), ClientEngine.done),
+    ],
+    ids=["ready", "take_grant", "commit another", "commit again", "abandon another", "done"],
+)
+def test_an_input_that_does_not_fit_changes_nothing(
+    made: Callable[[], ClientEngine], action: Callable[[ClientEngine], object]
+) -> None:
+    engine = made()
+    before = deepcopy(vars(engine))
+    before["pending"] = vars(before["pending"])
+    with pytest.raises(RuntimeError, match=f"while {engine.work}"):
+        action(engine)
+    assert {**vars(engine), "pending": vars(engine.pending)} == before
 
 
 # Another membership, where batches have numbers

@@ -8,7 +8,7 @@ import pytest
 
 from pswire.exits import ExitCode
 from psworker import script
-from psworker.control import joining, process
+from psworker.control import joining
 from psworker.errors import Refused
 from tests.links import connect_link
 from tests.promises import promise
@@ -65,7 +65,7 @@ def test_a_client_that_sends_no_value_does_not_take_a_name_in_use(cluster: Clust
 
 
 def test_a_forked_process_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine, number = process.token(), os.getpid()
-    assert process.token() == mine and str(number) in process.place()
+    mine, number = joining.token(), os.getpid()
+    assert joining.token() == mine and str(number) in joining.place()
     monkeypatch.setattr(os, "getpid", lambda: number + 1)
-    assert process.token() != mine and str(number + 1) in process.place()
+    assert joining.token() != mine and str(number + 1) in joining.place()

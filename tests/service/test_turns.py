@@ -40,7 +40,7 @@ def test_each_batch_has_a_turn_and_the_loop_ends_with_the_job(cluster: Cluster) 
 
 def test_fates_are_counted_however_many_there_are(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in a loop that asks for them once, at its end."""
-    monkeypatch.setattr("psworker.engine.pending.KEPT_DISPOSITIONS", 2)
+    monkeypatch.setattr("psworker.engine.client.KEPT_DISPOSITIONS", 2)
     with connected(cluster) as session:
         assert all(send(turn) for turn in session.turns("abc", epochs=4))
         assert session.fates == {"applied": 12}
