@@ -83,54 +83,18 @@ def add_change(codec: BlockCodec, layout: ShardLayout, change: Octets, values: F
     """
     if change.size != codec.size(layout):
         raise WireDtypeError(f"expected a change of {codec.size(layout)} bytes, got {change.size}")
-    adding = Adding(codec, layout, change, values)
-    adding.upto(change.size)
-    return adding.checksum
-
-
-class Adding:
-    """Adds the changes in `chain`, one behind the other, to the version in `values`, as far as their bytes are here.
-
-    So a reader is about done when the last bytes arrive.
-    """
-
-    def __init__(self, codec: BlockCodec, layout: ShardLayout, chain: Octets, values: Floats) -> None:
-        self._codec, self._chain, self._values = codec, chain, values
-        self._steps = self._all(layout)
-        self._next = next(self._steps, None)
-        self._total = 0
-
-    def _all(self, layout: ShardLayout) -> Iterator[tuple[BlockRun, slice, slice]]:
-        size = self._codec.size(layout)
-        for begin in range(0, self._chain.size, size or 1):
-            self._total = 0
-            for run, part, data in _groups(self._codec, layout):
-                yield run, part, slice(begin + data.start, begin + data.stop)
-
-    def upto(self, nbytes: int) -> None:
-        """Add what lies in the first `nbytes` of the chain.
-
-        Raises WireDtypeError for bytes that no encoder makes; then `values` is no version.
-        """
-        while self._next is not None and self._next[2].stop <= nbytes:
-            self._add(*self._next)
-            self._next = next(self._steps, None)
-
-    def _add(self, run: BlockRun, part: slice, data: slice) -> None:
-        codec, new, change = self._codec, self._values[part], self._chain[data]
+    total = 0
+    for run, part, data in _groups(codec, layout):
+        new = values[part]
         if run.coded:
             decoded = np.empty(new.size, np.float32)
-            if codec.decode_rows(change, run.width, decoded):
+            if codec.decode_rows(change[data], run.width, decoded):
                 raise WireDtypeError(f"{codec.name}: elements {part.start} to {part.stop} are not as encoded")
             np.add(new, decoded, out=new)
         else:
-            new[...] = change.view("<f4")
-        self._total += _weighted(new, part.start)
-
-    @property
-    def checksum(self) -> int:
-        """The checksum of the version that is made, once all bytes are here."""
-        return self._total % 2**64
+            new[...] = change[data].view("<f4")
+        total += _weighted(new, part.start)
+    return total % 2**64
 
 
 def checksum(values: Floats) -> int:

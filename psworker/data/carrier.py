@@ -220,15 +220,8 @@ class Carrier:
             self.close()
             raise
 
-    def payload(
-        self,
-        answer: Answer,
-        codec: Elementwise,
-        out: NDArray[Any],
-        arrived: Callable[[int], object] = lambda nbytes: None,
-    ) -> None:
-        """Receive the payload that begins in `answer` into `out`: float32, or the codec's `array_dtype`. `arrived`:
-        called with the number of bytes that are here, while others are on their way."""
+    def payload(self, answer: Answer, codec: Elementwise, out: NDArray[Any]) -> None:
+        """Receive the payload that begins in `answer` into `out`: float32, or the codec's `array_dtype`."""
         (first, chunk), total, received = answer, codec.itemsize * out.size, 0
         decoder = ElementDecoder(codec, out)
         try:
@@ -238,7 +231,6 @@ class Carrier:
                 chunk = _fitting(chunk, total - received)
                 decoder.feed(chunk)
                 received += chunk.nbytes
-                arrived(received)
                 if received < total:
                     _, chunk = _parsed(self._standing().receive())
         except WireDtypeError as error:

@@ -18,7 +18,7 @@ from pswire.transport.rows import RowFormat, counts_of, row_codec
 from pswire.transport.wire import Wire
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import model_pb2, shard_pb2
-from psworker.data.changes import KnownGroups, KnownVersion
+from psworker.data.changes import KnownVersion
 from psworker.data.payloads import Pieces, array_of
 from psworker.engine import Commit
 
@@ -37,10 +37,9 @@ class MemberRequests:
         self.joined, self.encoder = joined, encoder
         # The groups of rows that take turns, and the version that the worker has, if there are several.
         self.groups = Groups(plan, int(joined.local_rule.knobs.get("fragments", 1)))
-        self.known: KnownGroups | None = None
+        self.known: KnownVersion | None = None
         if self.groups.count > 1:
-            elements = plan.shards[server].elements
-            self.known = KnownGroups(self.groups, server, wire.deltas or wire.down, elements)
+            self.known = KnownVersion(wire.deltas or wire.down, plan.shards[server], self.groups)
         self._plan, self._server, self._wire = plan, server, wire
         self._proof: dict[str, Any] = {
             "job": joined.job,

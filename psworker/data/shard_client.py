@@ -245,7 +245,7 @@ class ShardClient:
             known.repeat(version, values)
         elif known is not None and first.changes:
             chain = known.buffer(first.changes, version)
-            carrier.payload(answer, OCTETS, chain, known.arrived)
+            carrier.payload(answer, OCTETS, chain)
             known.advance(version, chain, first.changes, values)
         else:
             carrier.payload(answer, self._wire.down, values)

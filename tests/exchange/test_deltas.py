@@ -24,7 +24,7 @@ from psserver.shard.deltas import DeltaStream
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.transport.blocks import INT4, INT8, TOP_K, BlockCodec, runs
 from pswire.transport.codecs import WireDtypeError
-from pswire.transport.deltas import Adding, add_change, checksum, encode_change
+from pswire.transport.deltas import add_change, checksum, encode_change
 from pswire.transport.wire import wire_named
 from pswire.v1 import shard_pb2
 from psworker.data.changes import KnownVersion
@@ -94,25 +94,6 @@ def test_what_a_change_leaves_out_comes_with_the_next(codec: BlockCodec, seed: i
     # Short rows and state are never rounded.
     raw = slice(LAYOUT.trainable - 3, LAYOUT.elements)
     assert shown[raw].tobytes() == exact[raw].tobytes()
-
-
-@given(st.sampled_from(CODECS), st.integers(0, 2**32), st.lists(st.integers(0, 2**20), max_size=5))
-def test_changes_that_arrive_in_pieces_make_the_same_version(
-    codec: BlockCodec, seed: int, cuts: list[int]
-) -> None:
-    """Wherever they are cut; nothing that is not here yet is looked at."""
-    whole, changes = drawn(seed, LAYOUT.elements), []
-    exact, arriving = whole.copy(), whole.copy()
-    for step in range(2):
-        exact, published = exact + drawn(seed + 1 + step, exact.size), np.empty_like(whole)
-        changes.append(encode_change(codec, LAYOUT, exact, whole, published)[0])
-        found = add_change(codec, LAYOUT, changes[-1], whole)
-    chain = np.full(2 * codec.size(LAYOUT), 0xFF, np.uint8)
-    adding, bytes_of = Adding(codec, LAYOUT, chain, arriving), np.concatenate(changes)
-    for here in [*sorted(cut % chain.size for cut in cuts), chain.size]:
-        chain[:here] = bytes_of[:here]
-        adding.upto(here)
-    assert arriving.tobytes() == whole.tobytes() and adding.checksum == found
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: str(codec.name))

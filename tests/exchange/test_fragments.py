@@ -26,7 +26,7 @@ from pswire.model.groups import Groups
 from pswire.model.plan import make_plan
 from pswire.transport.wire import wire_named
 from psworker.data import shard_client
-from psworker.data.changes import KnownGroups
+from psworker.data.changes import KnownVersion
 from tests.checkpoint.test_simulated import EVERY, cut_off, forgotten, kinds, play
 from tests.exchange.streaming_twin import NESTEROV, ROUNDS, WORKERS, Stateful, simulated, trained, twin
 from tests.links import connect_link
@@ -107,19 +107,19 @@ def test_a_round_moves_the_bytes_of_one_group(
     """As the simulated cluster counts them: each contribution, and each version but the first of a worker."""
     pushed: list[int] = []
     pulled: list[int] = []
-    messages, advance = shard_client.messages, KnownGroups.advance
+    messages, advance = shard_client.messages, KnownVersion.advance
 
     def sent(request: Any, *args: Any) -> Any:
         if request.HasField("push"):
             pushed.append(request.push.bytes)
         return messages(request, *args)
 
-    def received(known: KnownGroups, version: int, chain: np.ndarray, count: int, out: np.ndarray) -> None:
+    def received(known: KnownVersion, version: int, chain: np.ndarray, count: int, out: np.ndarray) -> None:
         pulled.append(chain.nbytes)
         advance(known, version, chain, count, out)
 
     monkeypatch.setattr(shard_client, "messages", sent)
-    monkeypatch.setattr(KnownGroups, "advance", received)
+    monkeypatch.setattr(KnownVersion, "advance", received)
     trained(tmp_path, wire, 2, servers, "grpc")
     plan = make_plan([spec for spec, _ in NumpyTrainer(Mlp()).specs], servers)
     store = ShardStore(
