@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Self, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pswire import running
 from pswire.model.plan import VariableSpec, make_plan
 from pswire.model.rows import NO_ROWS, KeysByName, RowLayout, RowsByName
 from pswire.model.tables import TableSpec, compiled_batches, joined_parts, unique
@@ -23,12 +22,12 @@ from pswire.v1 import coordinator_pb2 as pb
 from psworker.connection import Connection
 from psworker.control.backoff import Backoff, Contact
 from psworker.control.epochs import EpochTotals, gather
-from psworker.control.joining import FIRST, JobInfo, Phase, Registration
+from psworker.control.joining import FIRST, JobInfo, Phase, Registration, work_units
 from psworker.control.stream import SessionStream
 from psworker.data.carrier import Settings
+from psworker.data.contributor import Contributor
 from psworker.data.payloads import Floats, Payload
 from psworker.data.reader import WeightReader
-from psworker.data.shard_client import CommitAnswer, ShardClient
 from psworker.data.shard_group import ShardGroup
 from psworker.data.timing import Stopwatch
 from psworker.engine import Commit, Disposition, Grant, Stop
@@ -84,17 +83,18 @@ class Link:
         )
         registration = Registration(
             servers.control,
+            backoff,
             self.plan,
             wire,
-            where.name,
-            where.task_index,
-            backoff,
-            "" if optimizer is None else json.dumps(optimizer),
-            work,
-            epochs,
-            phase,
-            computes,
-            session,
+            worker=where.name,
+            task_index=where.task_index,
+            session=session,
+            optimizer="" if optimizer is None else json.dumps(optimizer),
+            work=None if work is None else work_units(work, epochs),
+            job=phase.job,
+            begins_next=phase.begins_next,
+            stays=phase.stays,
+            computes=computes,
         )
         try:
             stream = self._stream = SessionStream(
@@ -109,13 +109,12 @@ class Link:
             servers.close()
             raise
         Link.opened += 1
-        self._shards, self._joined = servers.shards, stream.joined
+        self._joined = stream.joined
         servers.explain, servers.void = stream.explained, stream.void
         servers.on_transport = stream.announce_transports
         self._watch = Stopwatch()
         self._reader = WeightReader(servers, stream, self._watch, prefetch)
-        # The ticket whose payload was encoded last, by a codec that remembers.
-        self._encoded = 0
+        self._contributor = Contributor(servers, stream, self._reader, self._watch, self._layout, wire)
         # Log index of the newest grant.
         self._seen = 0
         self._at_close: tuple[Callable[[], object], Callable[[], object]] | None = None
@@ -300,10 +299,7 @@ class Link:
         if ahead or self._reader.wanted:
             self.want_rows(ahead)
         try:
-            if len(self._shards) > 1:
-                self._commit(grant, commit, self._push(grant, flats, rows))
-            else:
-                self._push_with_commit(grant, flats, commit, rows)
+            self._contributor.contribute(grant, flats, commit, rows)
         except Voided:
             self._joined.contributed(batch, void=samples > 0)
             raise
@@ -326,101 +322,10 @@ class Link:
 
     def _initialise(self, grant: Grant) -> None:
         try:
-            receipts = self._push(grant, self.plan.scatter(self._initial), raw=True)
-            self._commit(grant, Commit(grant.ticket, 0, 0), receipts)
+            receipts = self._contributor.push(grant, self.plan.scatter(self._initial), raw=True)
+            self._contributor.commit(grant, Commit(grant.ticket, 0, 0), receipts)
         except Voided as error:
             self.abandon(grant, str(error))
-
-    def _push(
-        self, grant: Grant, flats: Sequence[Payload], rows: RowsByName = NO_ROWS, *, raw: bool = False
-    ) -> tuple[bytes, ...]:
-        """Send to all servers, and return their receipts for the commit. `raw`: as of `ShardClient.push`."""
-        expected = len(self._shards)
-        if len(flats) != expected:
-            raise ValueError(f"expected {expected} payloads, one per server, got {len(flats)}")
-        divided = self._layout.rows(rows) if rows else [()] * expected
-        self._begin_push(grant)
-
-        def push(shard: ShardClient) -> bytes:
-            own = divided[shard.server]
-            return shard.push(
-                *(grant.ticket, flats[shard.server], grant.index), version=grant.version, raw=raw, rows=own
-            )
-
-        return tuple(self._servers.each(push))
-
-    def _begin_push(self, grant: Grant) -> None:
-        self._require_valid(grant)
-        self._watch.push(grant.ticket)
-        if self._wire.up.remembers and self._encoded != grant.ticket:
-            # Before a payload is first encoded: the residual of a dropped payload does not count. A payload that is
-            # sent again has the bytes that the servers may hold already.
-            self._encoded, dropped = grant.ticket, self._stream.dropped
-            for shard in self._shards:
-                shard.encoder.take_back(dropped)
-
-    def _require_valid(self, grant: Grant) -> None:
-        reason = self._stream.void(grant.ticket)
-        if reason is not None:
-            raise Voided(f"ticket {grant.ticket} was cancelled: {reason}")
-
-    def _measured(self, commit: Commit, receipts: tuple[bytes, ...] = ()) -> Commit:
-        """Return the commit to send, and expect its answer."""
-        # Every server was sent payloads of the same tickets, so the residual's ticket is the same for all.
-        times, residual = self._watch.times(commit.ticket), self._shards[0].encoder.base
-        return self._stream.commit(commit.measured(times, receipts, residual))
-
-    def _commit(self, grant: Grant, commit: Commit, receipts: tuple[bytes, ...]) -> None:
-        """Commit what all servers hold."""
-        self._require_valid(grant)
-        measured = self._measured(commit, receipts)
-        self._send(grant, lambda shard: shard.commit(grant.index, measured))
-
-    def _send(self, grant: Grant, send: Callable[[ShardClient], CommitAnswer]) -> None:
-        """Send a commit to server 0 until it is answered, and take the answer. Raises Voided if the ticket came to
-        nothing."""
-        ticket = grant.ticket
-        try:
-            result = self._servers.first(send)
-        except BaseException as error:
-            if self._stream.take_back(ticket) or not isinstance(error, Voided):
-                raise
-            # This worker has joined again, and learned that the commit counted.
-            self._keep_residuals(ticket)
-            self._watch.end()
-            return
-        in_hand = self._stream.answered_commit(ticket, result.events)
-        self._watch.end(result.received)
-        if in_hand:
-            self._require_valid(grant)
-        self._keep_residuals(ticket)
-
-    def _keep_residuals(self, ticket: int) -> None:
-        if self._wire.up.remembers:
-            for shard in self._shards:
-                shard.encoder.keep(ticket)
-
-    def _push_with_commit(
-        self, grant: Grant, flats: Sequence[Payload], commit: Commit, rows: RowsByName
-    ) -> None:
-        """With one server: one exchange carries both, and may bring the next grant and its version."""
-        self._begin_push(grant)
-        measured, reader = self._measured(commit), self._reader
-        own = self._layout.rows(rows)[0] if rows else ()
-
-        def step(shard: ShardClient) -> CommitAnswer:
-            ahead = reader.wanted[0] if reader.wanted else ()
-            facts = grant.ticket, flats[0], grant.index, measured
-            with shard.carrier.turn:
-                result = shard.step(
-                    *facts, version=grant.version, narrow=reader.narrow, rows=own, ahead=ahead
-                )
-                if result.granted is not None and result.version is not None:
-                    delay = running.system() - result.received
-                    reader.store_ahead(result.granted, result.version, delay)
-            return result
-
-        self._send(grant, step)
 
     # Epochs and progress
 

@@ -21,17 +21,17 @@ class Stepwise(Link):
 
     def slot_flat(self, grant: Grant) -> list[NDArray[np.float32]]:
         """Return arrays to write a payload into, in shared memory where that is used."""
-        self._require_valid(grant)
-        lent = [shard.carrier.attachment for shard in self._shards]
+        self._contributor._require_valid(grant)
+        lent = [shard.carrier.attachment for shard in self._servers.shards]
         return [
             np.empty(shard.elements, np.float32) if attachment is None else attachment.slot
-            for shard, attachment in zip(self._shards, lent, strict=True)
+            for shard, attachment in zip(self._servers.shards, lent, strict=True)
         ]
 
     @property
     def transport(self) -> tuple[str, ...]:
         """How payloads travel, by server."""
-        return tuple(shard.carrier.kind for shard in self._shards)
+        return tuple(shard.carrier.kind for shard in self._servers.shards)
 
     def push(
         self,
@@ -43,7 +43,7 @@ class Stepwise(Link):
         self.push_flat(grant, self.plan.scatter_by_name(gradients), self.summed(rows or {}))
 
     def push_flat(self, grant: Grant, flats: Sequence[Payload], rows: RowsByName = NO_ROWS) -> None:
-        self.receipts = self._push(grant, flats, rows)
+        self.receipts = self._contributor.push(grant, flats, rows)
 
     def commit(
         self,
@@ -57,7 +57,7 @@ class Stepwise(Link):
         unit_ends: bool = False,
     ) -> None:
         """Make the pushed payload count."""
-        self._commit(
+        self._contributor.commit(
             grant,
             Commit(grant.ticket, batch, samples, loss, learning_rate=learning_rate, unit_ends=unit_ends),
             self.receipts,

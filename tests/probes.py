@@ -35,15 +35,15 @@ class SessionProbe:
 
     def shard(self, server: int = 0) -> Any:
         """The client of one server's shard."""
-        return self._session._shards[server]
+        return self._session._servers.shards[server]
 
     def joined(self, server: int = 0) -> Any:
         """The answer to the newest Join, as that server's client has it."""
-        return self._session._shards[server]._member.joined
+        return self._session._servers.shards[server]._member.joined
 
     def carriers(self) -> list[Any]:
         """What carries the requests to each server."""
-        return [shard.carrier for shard in self._session._shards]
+        return [shard.carrier for shard in self._session._servers.shards]
 
     @property
     def requests(self) -> Queue[Any] | None:
@@ -66,13 +66,13 @@ class SessionProbe:
 
     def before_commit(self, action: Callable[[], object]) -> None:
         """Call `action` before every commit that goes apart from its payload."""
-        session, commit = self._session, self._session._commit
+        contributor, commit = self._session._contributor, self._session._contributor.commit
 
         def commit_later(*args: Any) -> None:
             action()
             commit(*args)
 
-        session._commit = commit_later  # type: ignore[method-assign]
+        contributor.commit = commit_later  # type: ignore[method-assign]
 
 
 def forget_socket(carrier: Any) -> None:

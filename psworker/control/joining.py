@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 from dataclasses import dataclass, replace
+from typing import Any
 
 import grpc
 
@@ -46,39 +47,26 @@ FIRST = Phase()
 
 
 class Registration:
-    """Makes the Join calls of one session. `session` is the secret by which the servers recognise it.
+    """Makes the Join calls of one session, whose secret is `session`.
 
     The thread that opens the session makes the first call, and the session's own thread all others.
     """
 
     def __init__(
-        self,
-        channel: grpc.Channel,
-        plan: Plan,
-        wire: Wire,
-        name: str | None,
-        task_index: int | None,
-        backoff: Backoff,
-        optimizer: str,
-        work: WorkUnits | None = None,
-        epochs: int = 1,
-        phase: Phase = FIRST,
-        computes: str = "",
-        session: str = "",
+        self, channel: grpc.Channel, backoff: Backoff, plan: Plan, wire: Wire, *, session: str, **facts: Any
     ) -> None:
-        """`optimizer`: the expected one, as JSON, or empty. `work`: the coordinator deals the data, for `epochs`
-        epochs. `computes`: framework and devices, for people."""
-        self.session = session
-        self._plan = plan
-        self._wire = wire
-        self._name, self._task_index = name, task_index
-        self._optimizer = optimizer
-        self._backoff = backoff
-        self._work = None if work is None else _work_units(work, epochs)
-        self.stub = stub_of(channel)
-        # By the newest answer: other servers at this address are not followed.
-        self._job, self._begins_next, self._stays = phase.job, phase.begins_next, phase.stays
-        self._computes = computes
+        """`facts`: other fields of a JoinRequest."""
+        self.session, self.stub, self._backoff = session, stub_of(channel), backoff
+        self._request = pb.JoinRequest(
+            session=session,
+            variables=specs_to_wire(plan.variables),
+            plan=plan.fingerprint,
+            servers=len(plan.shards),
+            wire_dtype=wire.up.number,
+            deltas=number_of(wire.deltas),
+            tables=tables_to_json(plan.tables),
+            **facts,
+        )
 
     def join(self, used: int = 0) -> pb.JoinReply:
         """Join, or join again with the same name and part of the data.
@@ -86,41 +74,21 @@ class Registration:
         `used`: the batch after the last one that this session committed, if it does not go back in its data. Raises
         Refused, Unreachable.
         """
-        request = pb.JoinRequest(
-            worker=self._name or "",
-            session=self.session,
-            variables=specs_to_wire(self._plan.variables),
-            plan=self._plan.fingerprint,
-            servers=len(self._plan.shards),
-            wire_dtype=self._wire.up.number,
-            deltas=number_of(self._wire.deltas),
-            task_index=self._task_index,
-            optimizer=self._optimizer,
-            job=self._job,
-            work=self._work,
-            begins_next=self._begins_next,
-            stays=self._stays,
-            used=used,
-            computes=self._computes,
-            process=token(),
-            place=place(),
-            tables=tables_to_json(self._plan.tables),
-        )
+        request = self._request
+        request.used, request.process, request.place = used, token(), place()
         reply: pb.JoinReply = bounded(insist(lambda: self.stub.Join(request), self._backoff))
-        if (
-            self._job
-            and not self._begins_next
-            and reply.job != self._job
-            and not follows(reply.job, self._job)
-        ):
+        job = "" if request.begins_next else request.job
+        if job and reply.job != job and not follows(reply.job, job):
             # Nothing of the answer is used.
-            raise Refused(f"the servers started another job ({reply.job}, before {self._job})")
-        self._job, self._begins_next = reply.job, False
-        self._name, self._task_index = reply.worker, reply.worker_index
+            raise Refused(f"the servers started another job ({reply.job}, before {job})")
+        # By the newest answer: other servers at this address are not followed.
+        request.job, request.begins_next = reply.job, False
+        request.worker, request.task_index = reply.worker, reply.worker_index
         return reply
 
 
-def _work_units(work: WorkUnits, epochs: int) -> pb.WorkUnits:
+def work_units(work: WorkUnits, epochs: int) -> pb.WorkUnits:
+    """Return the message of work that the coordinator deals, for `epochs` epochs."""
     return pb.WorkUnits(
         units=work.count,
         epochs=epochs,

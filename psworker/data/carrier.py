@@ -21,7 +21,7 @@ from pswire.patience import stuck as stuck_after
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.transport import frames
 from pswire.transport import socket_handshake as handshake
-from pswire.transport.codecs import ElementDecoder, Elementwise, WireDtypeError
+from pswire.transport.codecs import OCTETS, ElementDecoder, Elementwise, WireDtypeError
 from pswire.transport.failures import CallEnded
 from pswire.transport.framed_socket import FramedSocket, Parts, SocketError
 from pswire.transport.segments import SegmentError
@@ -239,6 +239,27 @@ class Carrier:
         except BaseException:
             self.close()
             raise
+
+    def version(
+        self,
+        answer: Answer,
+        version: int,
+        codec: Elementwise,
+        out: NDArray[Any],
+        known: KnownVersion | None,
+    ) -> None:
+        """Receive a version into `out`, whole or as changes of the `known` one, which is that version from then on."""
+        first = answer[0]
+        if known is not None and first.unchanged:
+            known.repeat(version, out)
+        elif known is not None and first.changes:
+            chain = known.buffer(first.changes, version)
+            self.payload(answer, OCTETS, chain)
+            known.advance(version, chain, first.changes, out)
+        else:
+            self.payload(answer, codec, out)
+            if known is not None:
+                known.take(version, out)
 
     def rows(self, answer: Answer, expected: int) -> memoryview:
         """Receive that many bytes of rows behind a payload, which has been received."""

@@ -38,7 +38,7 @@ class KnownVersion:
         """Keep a version that came whole."""
         self._values[...] = values
         self.base = shard_pb2.Base(
-            version=version, checksum=None if self._groups is not None else checksum(values)
+            version=version, checksum=0 if self._groups is not None else checksum(values)
         )
 
     def repeat(self, version: int, out: Floats) -> None:
@@ -50,7 +50,7 @@ class KnownVersion:
 
     def advance(self, version: int, chain: NDArray[np.uint8], count: int, out: Floats) -> None:
         """Add the changes in `chain`, the buffer, and write their version to `out`. Raises SessionError."""
-        parts, found = self._parts(count, version), None
+        parts, found = self._parts(count, version), 0
         self.base = None
         try:
             for part in parts:
@@ -60,7 +60,7 @@ class KnownVersion:
         except WireDtypeError as error:
             raise SessionError(f"the changes to version {version} do not fit: {error}") from error
         out[...] = self._values
-        self.base = shard_pb2.Base(version=version, checksum=found if self._groups is None else None)
+        self.base = shard_pb2.Base(version=version, checksum=found if self._groups is None else 0)
 
     def _parts(self, count: int, version: int) -> list[GroupPart]:
         if self._groups is not None:

@@ -15,7 +15,7 @@ from pswire.logs.events import event
 from pswire.messages import EVENTS
 from pswire.model.groups import GroupPart
 from pswire.model.rows import ReceivedRows, Rows, WantedRows, nothing
-from pswire.transport.codecs import FLOAT32, OCTETS, Encoder, NotFinite
+from pswire.transport.codecs import FLOAT32, OCTETS, Elementwise, Encoder, NotFinite
 from pswire.transport.failures import CallEnded
 from pswire.transport.rows import RowFormat, counts_of, row_codec
 from pswire.transport.wire import Wire
@@ -179,29 +179,30 @@ class ShardClient:
         Raises Refused, Unreachable.
         """
         values = np.empty((count, self._layout.trainable), np.float32)
-        member = self._member
-
-        def ask() -> Floats:
-            self.carrier.agree(member, after)
-            answer = self.carrier.ask([[member.whole(version, after, slots=True)]])
-            self.carrier.payload(answer, FLOAT32, values.reshape(-1))
-            return values
-
-        return self._insist(ask)
+        self._whole(version, after, FLOAT32, lambda nbytes: values.reshape(-1), slots=True)
+        return values
 
     def pull_table(self, number: int, version: int, after: int) -> NDArray[np.uint8]:
         """Return the server's part of table `number` (from 0) at `version` or a later one, as it travels.
 
         Raises Refused, Unreachable.
         """
-        member = self._member
+        return self._whole(
+            version, after, OCTETS, lambda nbytes: np.empty(nbytes, np.uint8), table=number + 1
+        )
 
-        def ask() -> NDArray[np.uint8]:
-            self.carrier.agree(member, after)
-            answer = self.carrier.ask([[member.whole(version, after, table=number + 1)]])
-            octets = np.empty(answer[0].bytes, np.uint8)
-            self.carrier.payload(answer, OCTETS, octets)
-            return octets
+    def _whole(
+        self, version: int, after: int, codec: Elementwise, out: Callable[[int], NDArray[Any]], **what: Any
+    ) -> NDArray[Any]:
+        """Receive what a request of `MemberRequests.whole` asks for into what `out` makes for its bytes."""
+        member, carrier = self._member, self.carrier
+
+        def ask() -> NDArray[Any]:
+            carrier.agree(member, after)
+            answer = carrier.ask([[member.whole(version, after, **what)]])
+            values = out(answer[0].bytes)
+            carrier.payload(answer, codec, values)
+            return values
 
         return self._insist(ask)
 
@@ -231,26 +232,12 @@ class ShardClient:
             found = carrier.attachment.receive(first.located, ticket)
         else:
             values = self._array(narrow)
-            self._receive_into(values, carrier, member, answer, version)
+            known = member.known or carrier.known
+            carrier.version(answer, version, self._wire.down, values, known)
             found = Received(values, spare=self._spare)
         if first.row_bytes:
             found.rows = self._received_rows(carrier, answer, rows, version)
         return found
-
-    def _receive_into(
-        self, values: NDArray[Any], carrier: Carrier, member: MemberRequests, answer: Answer, version: int
-    ) -> None:
-        first, known = answer[0], member.known or carrier.known
-        if known is not None and first.unchanged:
-            known.repeat(version, values)
-        elif known is not None and first.changes:
-            chain = known.buffer(first.changes, version)
-            carrier.payload(answer, OCTETS, chain)
-            known.advance(version, chain, first.changes, values)
-        else:
-            carrier.payload(answer, self._wire.down, values)
-            if known is not None:
-                known.take(version, values)
 
     def _array(self, narrow: bool) -> NDArray[Any]:
         dtype = self._wire.down.array_dtype if narrow else np.dtype(np.float32)
