@@ -262,7 +262,7 @@ class Link:
     @property
     def prefetches(self) -> bool:
         """Whether `prefetch` fetches anything: connect(prefetch=True)."""
-        return self._reader.prefetch is not None
+        return self._reader.prefetches
 
     def summed(self, rows: Mapping[str, tuple[ArrayLike, ArrayLike]]) -> RowsByName:
         """Return sums of gradients by key, of ids and gradients by table. Raises ValueError for an unknown table."""

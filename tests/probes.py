@@ -61,8 +61,7 @@ class SessionProbe:
 
     @property
     def fetch_under_way(self) -> Future[Any] | None:
-        assert self._session._reader.prefetch is not None
-        return self._session._reader.prefetch._under_way
+        return self._session._reader.under_way
 
     def before_commit(self, action: Callable[[], object]) -> None:
         """Call `action` before every commit that goes apart from its payload."""

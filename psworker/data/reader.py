@@ -1,10 +1,9 @@
 """The versions that a worker was granted: pulled, fetched ahead, or received with the answer to a commit."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,89 +24,30 @@ from psworker.errors import SessionError
 _FLOAT32 = np.dtype(np.float32)
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """The version of `ticket`, by server (None if it came in another way), or why it did not come."""
-
-    ticket: int
-    received: list[Received] | None
-    error: SessionError | None = None
-
-
-class Prefetch:
-    """Has a thread wait for the next grant and pull its version.
-
-    `ask(ticket)` asks for the grant after that of `ticket`, and `wait_next_grant(ticket)` returns it, or None at the
-    end. `pull(grant, narrow, rows)` returns its version, or None if that came in another way. The last two run in that
-    thread. The methods and attributes belong to the training loop's thread; the two threads share the results.
-    """
-
-    def __init__(
-        self,
-        ask: Callable[[int], None],
-        wait_next_grant: Callable[[int], Grant | None],
-        pull: Callable[[Grant, bool, Sequence[WantedRows]], list[Received] | None],
-    ) -> None:
-        self._ask, self._wait_next_grant = ask, wait_next_grant
-        self._pull = pull
-        self._ahead = Ahead()
-        self._under_way: Future[Fetched | None] | None = None
-        # The ticket that is computed on meanwhile.
-        self._during = 0
-
-    def begin(self, ticket: int, *, narrow: bool, rows: Sequence[WantedRows] = ()) -> None:
-        """Fetch the version after that of `ticket`, which is being computed on, with rows of tables, by server. No-op
-        while a fetch is under way."""
-        if self._under_way is None:
-            # Before the ticket's commit, which then need not ask.
-            self._ask(ticket)
-            self._during = ticket
-            self._under_way = self._ahead.submit(partial(self._fetch, ticket, narrow, rows))
-
-    def take(self, ticket: int) -> list[Received] | None:
-        """Return the version of the granted `ticket`; None if it was not fetched. Raises what its pull raised."""
-        if self._under_way is None or ticket <= self._during:
-            return None
-        under_way, self._under_way = self._under_way, None
-        found = under_way.result()
-        if found is None or found.ticket != ticket:
-            # Fetched for a ticket that was cancelled since.
-            return None
-        if found.error is not None:
-            raise found.error
-        return found.received
-
-    def close(self) -> None:
-        self._ahead.close()
-
-    def _fetch(self, ticket: int, narrow: bool, rows: Sequence[WantedRows]) -> Fetched | None:
-        grant = self._wait_next_grant(ticket)
-        if grant is None:
-            return None
-        try:
-            return Fetched(grant.ticket, self._pull(grant, narrow, rows))
-        except SessionError as error:
-            return Fetched(grant.ticket, None, error)
+Fetched = tuple[int, "list[Received] | SessionError | None"]
+"""The version of a ticket, by server (None if it came in another way), or why it did not come."""
 
 
 class WeightReader:
     """Reads granted versions, as one array per server.
 
-    The training loop's thread uses it. The thread of `prefetch` (None if not wanted) runs `_fetch` only, and shares
-    `_ahead`, under `_guard`.
+    The training loop's thread uses it. With `prefetches` another one waits for the next grant and pulls its version,
+    while the loop computes; it runs `_fetch` only, and shares `_along`, under `_guard`.
     """
 
     def __init__(self, servers: ShardGroup, stream: SessionStream, watch: Stopwatch, prefetch: bool) -> None:
-        self._servers = servers
-        self._stream = stream
-        self._watch = watch
+        self._servers, self._stream, self._watch = servers, stream, watch
+        self.prefetches = prefetch
+        self._ahead = Ahead() if prefetch else None
+        # What that thread fetches, or has fetched, and the ticket that is computed on meanwhile.
+        self.under_way: Future[Fetched | None] | None = None
+        self._during = 0
         self._guard = threading.Lock()
         # The next grant's version, if it came with the answer to a commit, and its delay in seconds. Stored before the
         # first server's `turn` is released, and before the grant is told.
-        self._ahead: dict[int, tuple[list[Received], float]] = {}
+        self._along: dict[int, tuple[list[Received], float]] = {}
         # Whether the loop last read in the wire dtype or as float32. The loop's thread only.
         self.narrow = False
-        self.prefetch = Prefetch(stream.ask_ahead, stream.wait_next_grant, self._fetch) if prefetch else None
         # By server, the rows of tables to read with the next version that is pulled; and those that came with the
         # newest, and its ticket.
         self.wanted: Sequence[WantedRows] = ()
@@ -169,17 +109,20 @@ class WeightReader:
     def store_ahead(self, ticket: int, received: Received, seconds: float) -> None:
         """Store the version of `ticket` that came with the answer to a commit, `seconds` after the grant."""
         with self._guard:
-            self._ahead = {ticket: ([received], seconds)}
+            self._along = {ticket: ([received], seconds)}
 
     def fetch_ahead(self, ticket: int, rows: Sequence[WantedRows] = ()) -> None:
         """Fetch the next version, with these rows of tables, while `ticket`, whose version has been read, is computed
-        on."""
-        if self.prefetch is not None:
-            self.prefetch.begin(ticket, narrow=self.narrow, rows=rows)
+        on. No-op without prefetch, and while a fetch is under way."""
+        if self._ahead is not None and self.under_way is None:
+            # Before the ticket's commit, which then need not ask.
+            self._stream.ask_ahead(ticket)
+            self._during = ticket
+            self.under_way = self._ahead.submit(partial(self._fetch, ticket, self.narrow, rows))
 
     def close(self) -> None:
-        if self.prefetch is not None:
-            self.prefetch.close()
+        if self._ahead is not None:
+            self._ahead.close()
 
     def _take(self, grant: Grant) -> list[Received]:
         received = self._taken(grant)
@@ -187,14 +130,27 @@ class WeightReader:
         return received
 
     def _taken(self, grant: Grant) -> list[Received]:
-        fetched = self.prefetch.take(grant.ticket) if self.prefetch is not None else None
+        fetched = self._fetched(grant.ticket)
         with self._guard:
-            ahead = self._ahead.pop(grant.ticket, None)
-        if ahead is not None:
-            received, seconds = ahead
+            along = self._along.pop(grant.ticket, None)
+        if along is not None:
+            received, seconds = along
             self._watch.pulled(seconds)
             return received
         return fetched or self._pulled(grant)
+
+    def _fetched(self, ticket: int) -> list[Received] | None:
+        """Return the version of the ticket if it was fetched ahead. Raises what its pull raised."""
+        if self.under_way is None or ticket <= self._during:
+            return None
+        under_way, self.under_way = self.under_way, None
+        found = under_way.result()
+        if found is None or found[0] != ticket:
+            # Fetched for a ticket that was cancelled since.
+            return None
+        if isinstance(found[1], SessionError):
+            raise found[1]
+        return found[1]
 
     def _pulled(self, grant: Grant) -> list[Received]:
         narrow, wanted = self.narrow, self.wanted
@@ -205,12 +161,22 @@ class WeightReader:
 
         return self._servers.each(pulled)
 
-    def _fetch(self, grant: Grant, narrow: bool, rows: Sequence[WantedRows]) -> list[Received] | None:
-        """Fetch in the prefetch's thread what `_pulled` returns. None when the version came with the grant."""
+    def _fetch(self, after: int, narrow: bool, rows: Sequence[WantedRows]) -> Fetched | None:
+        """Wait for the grant after that ticket's, and pull its version. None: the job is over."""
+        grant = self._stream.wait_next_grant(after)
+        if grant is None:
+            return None
+        try:
+            return grant.ticket, self._fetch_version(grant, narrow, rows)
+        except SessionError as error:
+            return grant.ticket, error
+
+    def _fetch_version(self, grant: Grant, narrow: bool, rows: Sequence[WantedRows]) -> list[Received] | None:
+        """Fetch in the other thread what `_pulled` returns. None when the version came with the grant."""
         shards = self._servers.shards
         with nullcontext() if shards[0].fetches_apart else shards[0].carrier.turn:
             with self._guard:
-                if grant.ticket in self._ahead:
+                if grant.ticket in self._along:
                     return None
             if len(shards) == 1:
                 return [self._pulled_early(shards[0], grant, narrow, rows)]
@@ -238,7 +204,7 @@ class WeightReader:
 
     def _blocks_no_update(self, shard: ShardClient) -> bool:
         """Whether the server has room for the versions that all workers read, beside the newest and the next."""
-        held = self._stream.joined.info.size * (2 if self.prefetch is not None else 1)
+        held = self._stream.joined.info.size * (2 if self.prefetches else 1)
         return held < shard.arena_versions
 
 
