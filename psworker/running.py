@@ -28,8 +28,7 @@ from psworker.evaluating import Evaluations, MonitorError, Plateau, Watched
 from psworker.job import JobError
 from psworker.link import Link
 from psworker.local import tables_of
-from psworker.loop import Outcome, no_pause, train
-from psworker.ticket_loop import Pause
+from psworker.loop import Outcome, Pause, no_pause, train
 from psworker.trainers import load_trainer, requested_optimizer
 
 log = logging.getLogger("ps-worker")
