@@ -85,7 +85,7 @@ def train(
         evaluations.read = lambda keys: link.newest_rows(keys)
     while True:
         work = link.local_work()
-        turns = Turns(link, counts=counts, unit="batches" if work.steps == 1 else "tickets")
+        turns = Turns(link, counts=counts, unit="batches" if work.rule.steps == 1 else "tickets")
         tickets = TicketLoop(link, trainer, work, turns, outcome, progress, pause, evaluations)
         try:
             tickets.run(epochs)
@@ -148,7 +148,7 @@ class TicketLoop:
         batches = trainer.batches(info.rank, info.size, info.seed, epochs, info.next_batch)
         self.outcome.empty = info.next_batch == 0
         extent = 0
-        for ticket in by_ticket(batches, self.work.steps):
+        for ticket in by_ticket(batches, self.work.rule.steps):
             self.outcome.empty = False
             # Not every trainer knows how much data it has, and some learn it on the way.
             if (total := getattr(trainer, "total_batches", 0)) != extent:
@@ -162,7 +162,7 @@ class TicketLoop:
     def _dealt(self) -> Iterable[None]:
         """Work on the units that the coordinator deals with the grants, until the job is over."""
         link, trainer, work = self.link, self.trainer, self.work
-        if work.steps_before_pull or work.overlap:
+        if work.rule.steps_before_pull or work.rule.overlap:
             raise Refused(
                 f"the local rule {link.info.local_rule!r} takes steps before it has a ticket, and work units are dealt "
                 "with the tickets: expected another policy, or a job without `work`"
@@ -171,7 +171,7 @@ class TicketLoop:
             raise TypeError("the session deals work units: expected a trainer with `work` and `unit_batches`")
         assert link.work is not None
         opened = trainer.unit_batches(link.info.rank, link.info.seed)
-        source = UnitSource(link.work, opened, work.steps, link.info.seed)
+        source = UnitSource(link.work, opened, work.rule.steps, link.info.seed)
         while (turn := self.turns.next()) is not None:
             assert turn.grant.part is not None
             batches = source.of(turn.grant.part)
@@ -217,7 +217,7 @@ class TicketLoop:
         with turn:
             result = self._payload(batches, turn)
             pending = evaluations is not None and evaluations.pending
-            more = batches.more and not self.work.steps_before_pull
+            more = batches.more and not self.work.rule.steps_before_pull
             more_rows = (
                 {} if not tables_of(self.trainer) else self._rows_of(result, batches if more else None)
             )
@@ -236,7 +236,7 @@ class TicketLoop:
                 unit_ends=source is not None and source.ends(),
                 **more_rows,
             )
-            if self.work.overlap and ready and math.isfinite(result.norm):
+            if self.work.rule.overlap and ready and math.isfinite(result.norm):
                 self._ahead = self._ahead or Ahead()
                 sent = self._ahead.submit(send)
                 arrived = self._ahead.submit(lambda: self._next() if sent.result() else None)
@@ -300,7 +300,7 @@ class TicketLoop:
         In the wire dtype for a trainer that accepts it, unless a local rule computes with it.
         """
         link = self.link
-        if self.work.steps == 1 or self.work.steps_taken:
+        if self.work.rule.steps == 1 or self.work.steps_taken:
             return link.view_flat(grant, narrow=self.trainer.narrow and link.info.local_rule == PLAIN)
         return nullcontext(link.pull_flat(grant) if here is None else here)
 

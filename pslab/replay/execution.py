@@ -108,7 +108,7 @@ class Replay:
         self._fresh = memory_of(self.trainer)
         self._batches = LocalRule(str((job.local or {}).get("name", "gradient")), _numbers(job)).batches
         # Under some rules and codecs a contribution depends on earlier ones, whatever their fates.
-        self._remembers = local_work(job, plan).remembers or wire_named(self.wire_dtype).up.remembers
+        self._remembers = local_work(job, plan).rule.remembers or wire_named(self.wire_dtype).up.remembers
         # Bases are kept while their tickets are open: contributions are computed at their commits, from versions
         # that may be old by then.
         self._plan, self.store = plan, self._store_of(plan)

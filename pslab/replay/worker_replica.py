@@ -77,7 +77,7 @@ class WorkerReplica:
         batches = self._batches_of(place) if isinstance(place, int) else self._batches_dealt(place)
         before, step = self._memory, partial(self._step, gradient or self.trainer.step)
         found: tuple[Result, list[NDArray[Any]], LocalWork] | None = None
-        for spare in range(self.uncertain * self.work.steps + 1 if before else 1):
+        for spare in range(self.uncertain * self.work.rule.steps + 1 if before else 1):
             self._memory, work = before, copy(self.work)
             for _ in range(spare):
                 step(weights, batches[0])
@@ -101,8 +101,8 @@ class WorkerReplica:
         return result
 
     def _batches_of(self, number: int) -> list[Any]:
-        """Return the batches of the ticket whose last one is `number`: tickets begin at multiples of `work.steps`."""
-        first = number - max(0, number - self.skip) % self.work.steps
+        """Return the batches of the ticket whose last one is `number`: tickets begin at multiples of `steps`."""
+        first = number - max(0, number - self.skip) % self.work.rule.steps
         return [self._batch(each) for each in range(first, number + 1)]
 
     def _batches_dealt(self, part: UnitPart) -> list[Any]:
@@ -113,7 +113,7 @@ class WorkerReplica:
             self._remember_fresh()
             opened = trainer.unit_batches(self.part.rank, self.part.seed)
             self._memory = memory_of(self.trainer)
-            self._units = UnitSource(trainer.work, opened, self.work.steps, self.part.seed)
+            self._units = UnitSource(trainer.work, opened, self.work.rule.steps, self.part.seed)
         found = self._units.of(part)
         if found is None:
             raise DataError(

@@ -105,8 +105,8 @@ class Worker:
             return
         self._joined, self.incarnation = True, incarnation
         self._work = self._cluster.local_work()
-        self._steps_before_pull, self._has_own_weights = self._work.steps_before_pull, False
-        dealing, steps = self._cluster.dealing, self._work.steps
+        self._steps_before_pull, self._has_own_weights = self._work.rule.steps_before_pull, False
+        dealing, steps = self._cluster.dealing, self._work.rule.steps
         if dealing is not None:
             self._data = WorkerData(iter(()), dealing.source(self.trainer, self.index, steps), steps)
         else:
@@ -188,7 +188,7 @@ class Worker:
         """Take the first steps of the next ticket while the contribution travels."""
         following = self._data.following()
         if following is not None:
-            begun = following.batches[: self._work.overlap]
+            begun = following.batches[: self._work.rule.overlap]
             following.ahead, following.going_on = len(begun), True
             self._cluster.queue.after(self._seconds(begun), self._went_on, following, self.life)
 
@@ -215,7 +215,7 @@ class Worker:
             if not math.isfinite(step.result.norm):
                 self._not_finite(step)
                 return
-        if self._work.overlap and not self._data.dealt:
+        if self._work.rule.overlap and not self._data.dealt:
             self._go_on()
         self._upload(step)
 
@@ -291,7 +291,7 @@ class Worker:
         self._send(self._engine.abandon(step.ticket, reason))
         if (
             step.begun
-            and self._work.steps > 1
+            and self._work.rule.steps > 1
             and not (self._data.present and self._data.present.steps_taken)
         ):
             # As in a real worker, several batches cannot be read again.
@@ -309,7 +309,7 @@ class Worker:
         """Skip the batches. Too many in a row end this worker, as they end a real one."""
         self._nonfinite += 1
         if self._nonfinite >= NONFINITE_LIMIT:
-            what = "batches" if self._work.steps == 1 else "tickets"
+            what = "batches" if self._work.rule.steps == 1 else "tickets"
             self.failure = f"{self._nonfinite} {what} in a row gave no finite gradient"
             self.leave(f"Diverged: {self.failure}")
             return

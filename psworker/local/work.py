@@ -99,48 +99,28 @@ def by_ticket(batches: Iterable[Numbered], steps: int) -> Iterator[TicketBatches
 
 
 class LocalWork:
-    """Makes one payload after another. What a payload leaves in the memory counts from `keep` on.
+    """Makes one payload after another by a `rule`. What a payload leaves in the memory counts from `keep` on.
 
     The memory belongs to one incarnation of a worker: every incarnation begins without, as a new process would, and as
     replay has to assume.
     """
 
     def __init__(self, rule: WorkerRule, incarnation: int = 0) -> None:
-        self._rule = rule
+        self.rule = rule
         self._incarnation = incarnation
         self._memory: Any = None
         self._taken: InnerSteps | None = None
         self._next: Any = None
 
     @property
-    def steps(self) -> int:
-        """Batches of a ticket."""
-        return self._rule.steps
-
-    @property
-    def remembers(self) -> bool:
-        """Whether a contribution depends on those that were committed before."""
-        return self._rule.remembers
-
-    @property
-    def steps_before_pull(self) -> bool:
-        """Whether the rule takes its steps before it asks for a grant."""
-        return self._rule.steps_before_pull
-
-    @property
-    def overlap(self) -> int:
-        """Batches of a ticket whose steps may be taken while the payload before and the new version travel."""
-        return self._rule.overlap
-
-    @property
     def has_own_weights(self) -> bool:
         """Whether the rule takes steps before it pulls and has weights to start from: not before the first payload."""
-        return self._rule.steps_before_pull and self._memory is not None
+        return self.rule.steps_before_pull and self._memory is not None
 
     @property
     def steps_taken(self) -> bool:
         """Whether all steps of the next payload are taken, so that it needs no batches."""
-        return self._rule.steps_before_pull and self._taken is not None
+        return self.rule.steps_before_pull and self._taken is not None
 
     def can_use(self, batches: TicketBatches) -> bool:
         """Whether a payload can be made of the batches: steps of theirs are taken, or all can still be read."""
@@ -149,14 +129,14 @@ class LocalWork:
     def take_steps(self, gradient: Gradient, batches: Any) -> InnerSteps:
         """Take the steps of the next ticket now. Useless if the result is not finite."""
         with np.errstate(over="ignore", invalid="ignore"):
-            made = self._rule.take_steps(self._memory, gradient, batches)
+            made = self.rule.take_steps(self._memory, gradient, batches)
         self._taken = made if made.finite else None
         return made
 
     def go_on(self, gradient: Gradient, batches: Any) -> InnerSteps:
         """Take the first `overlap` steps of the next ticket while the last payload travels. `keep` takes the result."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return self._rule.take_steps(self._next, gradient, batches)
+            return self.rule.take_steps(self._next, gradient, batches)
 
     def payload(self, weights: Flats, gradient: Gradient, batches: Any, version: int = 0) -> Result:
         """Return what to push for a ticket that was granted `weights`, which are `version`. Useless if its norm is not
@@ -169,7 +149,7 @@ class LocalWork:
             # The rest of the batches is read now, so these steps are of no use for another payload.
             self._taken = None
         with np.errstate(over="ignore", invalid="ignore"):
-            result, self._next = self._rule.payload(self._memory, taken, weights, gradient, batches, version)
+            result, self._next = self.rule.payload(self._memory, taken, weights, gradient, batches, version)
         return result
 
     def keep(self, taken: InnerSteps | None = None) -> None:

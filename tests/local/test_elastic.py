@@ -120,7 +120,7 @@ def test_the_centre_is_a_moving_average_of_workers() -> None:
 
 def test_a_roaming_worker_needs_a_beginning() -> None:
     work: LocalWork = worker("elastic", [1], alpha=0.5, learning_rate=0.1, steps=2)
-    assert work.steps_before_pull and not work.has_own_weights
+    assert work.rule.steps_before_pull and not work.has_own_weights
     contribute(work, flats([1]), descending(lambda x: x), 2)
     assert work.has_own_weights
     work.renew(3)
