@@ -122,7 +122,7 @@ def test_numbers_of_rows_that_do_not_fit_are_refused(
     with connected(cluster, "grpc") as session:
         grant = granted(session)
         with monkeypatch.context() as patched:
-            patched.setattr("psworker.data.shard_client.counts_of", lambda keys: counts)
+            patched.setattr("psworker.data.member.counts_of", lambda keys: counts)
             with pytest.raises(SessionError):
                 session.push_flat(grant, session.plan.scatter([np.ones(2)]), {"items": (keys, _rows(3))})
         assert cluster.servers[0].probe.shard.tables.tables[0].count == 0
