@@ -59,7 +59,7 @@ def test_an_attackers_gradient_does_not_count(
 ) -> None:
     """More payloads come in at once than the staging limit would admit under a sum."""
     names = [f"w{rank}" for rank in range(5)]
-    with serving(servers, workers=5, policy=policy, overrides=knobs, staging=1) as cluster:
+    with serving(servers, workers=5, policy=policy, overrides=knobs) as cluster:
         sessions = [connect_link(cluster.hosts, START, name=name) for name in names]
         push_all(sessions, [0.0, 0.125, 0.25, 0.5, 1e6])
         found = weights(cluster, sessions, 1)

@@ -40,7 +40,6 @@ class HostOptions:
     reader or a push waits for this shard to catch up with the log. `threads`: of an update."""
 
     arena_versions: int = 3
-    staging: int = 4
     read_limit: float = 5.0
     patience: float = REQUEST_WAITS
     threads: int = 1
@@ -111,7 +110,6 @@ class ShardHost:
             self.server,
             optimizer,
             versions=self.options.arena_versions,
-            staging=self.options.staging,
             tensors=tensors,
             deltas=deltas,
             backend=self._backend,
