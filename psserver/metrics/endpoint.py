@@ -3,30 +3,35 @@
 import asyncio
 import ipaddress
 import logging
-import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from psserver.service.errors import RequestRefused
 from psserver.service.guard.authorization import METRICS, Authorizer
 from psserver.service.guard.limits import METRICS_CONNECTIONS
 from psserver.service.net.loop import loop_time
+from psserver.service.runtime import Runtime
 from pswire.addresses import Address
+from pswire.logs.events import event
 from pswire.own_files import write_file
 from pswire.security.credentials import NO_TLS, Credentials
 from pswire.security.names import IdentityError, subject_among
+from pswire.transport.socket_handshake import BACKLOG
 
 log = logging.getLogger("ps-server")
 
 # Seconds from the accept to the end of a connection, whatever it sends.
 DEADLINE: Final = 10.0
-# Bytes of a request, at most; and connections that wait to be accepted: closing a flood is faster.
-HEAD_BYTES, BACKLOG = 2**13, 128
+# Bytes of a request, at most.
+HEAD_BYTES: Final = 2**16
 # Seconds for which a rendered text answers scrapes.
 AGE: Final = 1.0
 
@@ -41,6 +46,7 @@ class Metrics:
 
     def __init__(
         self,
+        runtime: Runtime,
         bind: str,
         port: int,
         names: Collection[str],
@@ -49,27 +55,32 @@ class Metrics:
         authorizer: Authorizer | None = None,
         deadline: float = DEADLINE,
     ) -> None:
-        """Listen. `port`: 0 takes a free one. `authorizer` identifies callers if `credentials` have TLS. Raises OSError
-        if the address is not available."""
+        """Listen. `port`: 0 takes a free one. `authorizer` identifies callers if `credentials` have TLS. Raises
+        SocketError if the address is not available."""
         self._names = frozenset(names) | {"localhost"}
         self._registry, self._deadline = registry, deadline
         self._credentials, self._authorizer = credentials, authorizer or Authorizer()
-        [(family, *_, place), *_] = socket.getaddrinfo(bind, port, type=socket.SOCK_STREAM)
-        self._socket = socket.create_server(place, family=family, backlog=BACKLOG)
+        self._runtime, self._socket = runtime, runtime.listen_tcp(bind, port)
         self.address = Address(bind, self._socket.getsockname()[1])
         self._server: asyncio.Server | None = None
-        self._open: set[asyncio.StreamWriter] = set()
+        self._open: set[asyncio.Task[Any]] = set()
+        self._rendering = asyncio.Lock()
         self._text, self._rendered = b"", float("-inf")
 
     async def begin(self) -> None:
-        self._server = await asyncio.start_server(self._serve, sock=self._socket, limit=HEAD_BYTES)
+        self._server = await asyncio.start_server(
+            self._serve, sock=self._socket, limit=HEAD_BYTES, backlog=BACKLOG
+        )
 
-    def text(self) -> bytes:
+    async def text(self) -> bytes:
         """Return the metrics in Prometheus's text format, at most AGE seconds old."""
-        now = loop_time()
-        if now - self._rendered > AGE:
-            self._text, self._rendered = generate_latest(self._registry), now
-        return self._text
+        async with self._rendering:
+            now = loop_time()
+            if now - self._rendered > AGE:
+                collected = _Collected(self._registry)
+                self._text = await self._runtime.beside(partial(generate_latest, collected))
+                self._rendered = now
+            return self._text
 
     def write(self, file: Path) -> None:
         """Write the present metrics to a file, for a run that ends before the next scrape. Raises OSError."""
@@ -80,31 +91,38 @@ class Metrics:
         if self._server is not None:
             self._server.close()
         self._socket.close()
-        for writer in self._open:
-            writer.transport.abort()
+        for task in self._open:
+            task.cancel()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._open) >= METRICS_CONNECTIONS:
+        task = asyncio.current_task()
+        if task is None or len(self._open) >= METRICS_CONNECTIONS:
             writer.transport.abort()
             return
-        self._open.add(writer)
+        self._open.add(task)
         try:
             async with asyncio.timeout(self._deadline):
                 contexts = self._credentials.server_contexts
                 if contexts is not None:
                     await writer.start_tls(contexts())
-                head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(self._answer(head.decode("latin-1"), writer.get_extra_info("peercert")))
+                try:
+                    head = await reader.readuntil(b"\r\n\r\n")
+                except asyncio.LimitOverrunError:
+                    writer.write(_reply(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
+                else:
+                    writer.write(
+                        await self._answer(head.decode("latin-1"), writer.get_extra_info("peercert"))
+                    )
                 writer.close()
                 await writer.wait_closed()
-        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-            # Mostly a peer that has gone, or waits too long.
-            log.debug("metrics: a connection ended: %r", error)
+        except (Exception, asyncio.CancelledError) as error:
+            # Mostly a peer that has gone, or waits too long. asyncio would log a task that ends otherwise.
+            log.debug("metrics: a connection ended: %r", error, extra=event("scrape_failed"))
         finally:
-            self._open.discard(writer)
+            self._open.discard(task)
             writer.transport.abort()
 
-    def _answer(self, head: str, certificate: Mapping[str, Any] | None) -> bytes:
+    async def _answer(self, head: str, certificate: Mapping[str, Any] | None) -> bytes:
         first, *rest = head.split("\r\n")
         method, _, target = first.partition(" ")
         headers = {name.strip().lower(): value.strip() for name, _, value in (h.partition(":") for h in rest)}
@@ -116,7 +134,7 @@ class Metrics:
             return _reply(refusal)
         if target.split(" ")[0].partition("?")[0] != "/metrics":
             return _reply(HTTPStatus.NOT_FOUND)
-        return _reply(HTTPStatus.OK, self.text())
+        return _reply(HTTPStatus.OK, await self.text())
 
     def _refusal(self, certificate: Mapping[str, Any]) -> HTTPStatus | None:
         """Return why the owner of a certificate may not read metrics, or None."""
@@ -126,6 +144,16 @@ class Metrics:
         except (RequestRefused, IdentityError):
             return HTTPStatus.UNAUTHORIZED
         return None if peer.role in METRICS else HTTPStatus.FORBIDDEN
+
+
+class _Collected(Collector):
+    """What a registry had, for another thread to format."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._families = list(registry.collect())
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
 
 
 def _reply(status: HTTPStatus, body: bytes = b"") -> bytes:

@@ -1,16 +1,21 @@
 """Whoever reaches the metrics port takes few connections and no lines of a log, and keeps a scrape off for a while."""
 
 import asyncio
+import gc
 import socket
 import struct
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from psserver.metrics.endpoint import METRICS_CONNECTIONS, Metrics
+from psserver.metrics.endpoint import HEAD_BYTES, METRICS_CONNECTIONS, Metrics
+from pswire.security.credentials import NO_TLS, Credentials
+from pswire.security.names import Role
 from tests.patience import PATIENCE
-from tests.service.loops import run
+from tests.security.identities import Identities
+from tests.service.loops import begun, run
 
 # Seconds from a connection's accept to its end.
 DEADLINE = 0.5
@@ -18,19 +23,23 @@ REQUEST = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-def with_port(live: Callable[[Metrics], Awaitable[None]]) -> None:
+def with_port(
+    live: Callable[[Metrics], Awaitable[None]], bind: str = "127.0.0.1", credentials: Credentials = NO_TLS
+) -> None:
     """Run it beside the metrics port of a server."""
 
     async def served() -> None:
         found = CollectorRegistry()
         Gauge("answer", "A number.", registry=found).set(42)
-        metrics = Metrics("127.0.0.1", 0, (), found, deadline=DEADLINE)
+        runtime = begun()
+        metrics = Metrics(runtime, bind, 0, (), found, credentials, deadline=DEADLINE)
         await metrics.begin()
         try:
             async with asyncio.timeout(PATIENCE):
                 await live(metrics)
         finally:
             metrics.close()
+            runtime.close()
 
     run(served())
 
@@ -102,3 +111,46 @@ def test_closing_ends_what_is_served() -> None:
         assert await ended(silent)
 
     with_port(live)
+
+
+def test_a_server_that_ends_during_a_handshake_says_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def live(metrics: Metrics) -> None:
+        silent = await connect(metrics)
+        while not metrics._open:
+            await asyncio.sleep(0)
+        metrics.close()
+        assert await ended(silent)
+
+    with_port(live, credentials=Identities(tmp_path).credentials(Role.SERVER))
+    gc.collect()
+    assert not caplog.records
+
+
+def test_every_interface_has_ipv4_too() -> None:
+    with_port(check_scrape, "::")
+
+
+def test_a_long_head_is_answered() -> None:
+    async def live(metrics: Metrics) -> None:
+        reader, writer = await connect(metrics)
+        head = REQUEST[:-2] + b"Cookie: "
+        writer.write(head + b"x" * (HEAD_BYTES + 4 - len(head)))
+        assert (await reader.read()).startswith(b"HTTP/1.1 431 ")
+        writer.close()
+        await check_scrape(metrics)
+
+    with_port(live)
+
+
+def test_a_registry_that_fails_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def live(metrics: Metrics) -> None:
+        Gauge("wrong", "It raises.", registry=metrics._registry).set_function(lambda: 1 / 0)
+        streams = await connect(metrics)
+        streams[1].write(REQUEST)
+        assert await ended(streams)
+
+    with_port(live)
+    gc.collect()
+    assert not caplog.records

@@ -117,7 +117,10 @@ def test_a_port_that_is_taken_is_named() -> None:
             [sys.executable, "-m", "psserver", "--ps-hosts", "127.0.0.1:0", "--no-out", "--metrics-port", port],
             cwd=ROOT, capture_output=True, text=True, timeout=2 * PATIENCE, check=False,
         )  # fmt: skip
-    assert done.returncode == 4 and f"--metrics-port {port}: Address already in use" in done.stderr
+    assert (
+        done.returncode == 4
+        and f"--metrics-port: cannot listen on 127.0.0.1:{port}: Address already in use" in done.stderr
+    )
 
 
 def test_a_server_without_metrics_does_not_load_the_library() -> None:

@@ -96,6 +96,7 @@ class Listeners:
         bind, credentials = self._settings.bind, self._settings.credentials
         try:
             self.metrics = Metrics(
+                self._host.runtime,
                 bind,
                 port,
                 {name.lower()},
@@ -103,8 +104,8 @@ class Listeners:
                 credentials,
                 authorizer,
             )
-        except OSError as error:
-            raise BindError(f"--metrics-port {port}: {error.strerror or error}") from error
+        except SocketError as error:
+            raise BindError(f"--metrics-port: {error}") from error
         await self.metrics.begin()
 
     def write_metrics(self) -> None:
