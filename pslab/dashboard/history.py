@@ -9,7 +9,7 @@ from pslab.dashboard.recording import BACK, DONE, JOIN, LEAVE, LOST, Batch, Reco
 
 # Points of a curve of the whole run.
 POINTS = 2000
-# Rows of lists in detail: of 70,000 log entries and more. A browser holds them.
+# Rows of lists in detail: of about 50,000 log entries at least. A browser holds them.
 ROWS = 200_000
 # Marks that say whether a worker is present.
 PRESENCE = (JOIN, LOST, BACK, LEAVE, DONE)

@@ -63,6 +63,8 @@ class Observer:
         self._newest: tuple[int, dict[str, float]] = -1, {}
         # How the job ended; None if it goes on or that is unknown.
         self._end: dict[str, Any] | None = None
+        # Whether that is from the run folder, which is read once.
+        self._from_folder = False
 
     @property
     def viewers(self) -> int:
@@ -106,7 +108,7 @@ class Observer:
             except StatusError as error:
                 self._gone = str(error)
                 self._post("gone", json.dumps({"reason": self._gone}))
-                if self._local and self._status is not None and self._status["folder"]:
+                if self._local and not self._from_folder and self._status is not None and self._status["folder"]:
                     folder = Path(self._status["folder"])
                     self._take_end(await asyncio.to_thread(RunPage.of_job, folder, self._job))
                 await asyncio.sleep(PAUSE)
@@ -117,7 +119,7 @@ class Observer:
 
     def take(self, reply: pb.StatusReply) -> bool:
         """Process an answer and post it. Returns True if more entries are available at once."""
-        self._gone = ""
+        self._gone, self._from_folder = "", False
         if reply.job != self._job:
             asked = self._next
             self._begin(reply.job)
@@ -165,7 +167,10 @@ class Observer:
 
     def _take_end(self, found: RunPage | None) -> None:
         """Show a job that has ended as its run folder has it."""
-        if found is None or found.end == self._end:
+        if found is None:
+            return
+        self._from_folder = True
+        if found.end == self._end:
             return
         self._history, self._next, self._end = found.history, found.entries, found.end
         self._post("whole", self._whole())

@@ -69,11 +69,11 @@ class RunTail:
             return seen.more(file, 1) is None
 
     def entries(self) -> Iterator[Line]:
-        """Yield the new entries of the log. Raises RunError at one that cannot be read, and names its line."""
-        before = self.entries_read
+        """Yield the new entries of the log. Raises RunError if there is none, and with its line at one that cannot be read."""
+        log, before = self.run.log, self.entries_read
         for entry in read_log(self._new(DECISIONS)):
             if isinstance(entry, Malformed):
-                raise RunError(f"{self.run.log}:{before + entry.line}: {entry.problem}")
+                raise RunError(f"{log}:{before + entry.line}: {entry.problem}")
             yield entry
 
     def evaluations(self) -> Iterator[Metric]:
@@ -87,16 +87,18 @@ class RunTail:
                 yield metric
 
     def _new(self, name: str) -> Iterator[str]:
-        path, seen, rest = self.run.path / name, self._seen[name], b""
+        path, seen, most = self.run.path / name, self._seen[name], PIECE
         if not path.is_file():
             return
-        end = self.run.readable(name)
+        stopped, end = self.run.stopped, self.run.readable(name)
         with path.open("rb") as file:
             # Nothing, or None, where the file was cut meanwhile: the next call of `cut` finds that.
-            while seen.offset < end and (data := seen.more(file, min(PIECE, end - seen.offset))):
-                seen.take(data)
-                *lines, rest = (rest + data).split(b"\n")
-                for line in lines:
-                    yield line.decode("utf-8", "replace") + "\n"
-        if rest:
-            yield rest.decode("utf-8", "replace")
+            while seen.offset < end and (data := seen.more(file, min(most, end - seen.offset))):
+                *lines, rest = data.split(b"\n")
+                if not lines and len(data) == most:
+                    most *= 2
+                elif not lines and not stopped:
+                    return
+                for line in (each + b"\n" for each in lines) if lines else (rest,) if len(data) < most else ():
+                    seen.take(line)
+                    yield line.decode("utf-8", "replace")

@@ -176,7 +176,6 @@ function receive(model, info) {
   context.model = model;
   context.info = { ...context.info, ...info, gone: info.gone ?? "" };
   const { ended: end, gone, skipped } = context.info;
-  if (end) model.begin = Math.max(model.begin, model.seconds - 120);
   exposed(end || gone ? "" : model.status?.exposed);
   copies(end || gone ? null : model.status);
   showEnd(end);

@@ -96,6 +96,7 @@ export class Model {
 
   /** Forget details before `t`, so that a live cluster can run for days. */
   forget(t) {
+    this.begin = Math.max(this.begin, t);
     for (const lane of this.lanes) drop(lane, t, 1);
     for (const rows of this.grants) drop(rows, t, 0);
     for (const rows of [this.commits, this.log]) drop(rows, t, 0);

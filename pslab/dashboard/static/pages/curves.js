@@ -140,7 +140,7 @@ function rates() {
   function update({ model, clock }) {
     const seen = model.updates.slice(0, upTo(model.updates, clock.live ? Infinity : clock.t));
     const first = Math.max(seen[0]?.[0] ?? 0, clock.t - 120);
-    const range = clock.live ? [first, clock.t] : [model.begin, model.seconds];
+    const range = clock.live ? [first, clock.t] : [0, model.seconds];
     const wanted = Math.max(8, Math.min(60, Math.round(model.updates.length / 5)));
     const width = Math.max((range[1] - range[0]) / wanted, 1e-9);
     const counts = binned(seen, range[0], width);
