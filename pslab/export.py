@@ -24,6 +24,7 @@ from pslab.runs.checkpoints import Shelf
 from pslab.runs.folder import EXPERIMENT, WEIGHTS, Run, RunError
 from psserver import weights_file
 from psserver.checkpoint import CheckpointError, Store, slots, weights
+from psserver.checkpoint.manifest import NAME as MANIFEST
 from psserver.checkpoint.rewind import RewindError
 from psserver.decisions import entries
 from psserver.optimizers import OptimizerError
@@ -57,8 +58,10 @@ class Weights:
 def _weights_of_checkpoint(run: Run, version: int) -> Weights | None:
     """Read a version with its optimizer from a checkpoint of the run's log, with every byte verified.
 
-    None where no intact one has it, or it has sparse tables, of which a checkpoint knows rows but not the model.
+    None where no intact one has it, or it has sparse tables, of which a checkpoint knows rows but not the model. One
+    of the last version must have the run's fingerprint, too.
     """
+    recorded = run.summary.weights_sha256 if version == run.summary.versions else None
     try:
         shelf = Shelf(run.path)
         names = reversed(shelf.store.names())
@@ -70,11 +73,41 @@ def _weights_of_checkpoint(run: Run, version: int) -> Weights | None:
             if about.version != version or about.tables or shelf.lacks(about) is not None:
                 continue
             about, found = weights(shelf.store, name)
+            if recorded not in (None, weights_file.Saved(found, tuple(found)).sha256()):
+                continue
             return Weights(found, version, f"read from checkpoint {name}", _optimizer_of(shelf.store, name))
         except CheckpointError:
             # Damaged, or removed meanwhile.
             continue
     return None
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Return True for the folder of a complete checkpoint."""
+    return (folder / MANIFEST).is_file()
+
+
+def exported_checkpoint(folder: Path, path: Path) -> tuple[Weights, str]:
+    """Write the weights of a checkpoint, wherever it lies, as `exported` does, with every byte verified.
+
+    Raises RunError, also for a format that needs a model, and for sparse tables.
+    """
+    if needs_model(path):
+        raise RunError(
+            f"{folder}: is a checkpoint, of which only weights are written: expected .npz or .safetensors"
+        )
+    # Paths such as "." do not contain the folder's name.
+    whole = folder.resolve()
+    try:
+        about, arrays = weights(Store(whole.parent), whole.name)
+    except CheckpointError as error:
+        raise RunError(error) from error
+    if about.tables:
+        raise RunError(
+            f"{folder}: holds sparse tables, which are exported from the run, by --version {about.version}"
+        )
+    found = Weights(arrays, about.version, f"read from checkpoint {whole.name}")
+    return found, write_weights(path, found, None)
 
 
 def _optimizer_of(store: Store, name: str) -> OptimizerState:

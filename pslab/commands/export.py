@@ -10,6 +10,8 @@ from pslab.export import (
     OtherWeightsError,
     check_target,
     exported,
+    exported_checkpoint,
+    is_checkpoint,
     needs_model,
 )
 from pslab.observe.tensorboard import write_events
@@ -28,7 +30,7 @@ EVERY = 500
 
 
 @click.command(epilog=EPILOG)
-@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="RUN|CHECKPOINT", type=click.Path(path_type=Path))
 @click.option(
     "--to",
     "path",
@@ -100,7 +102,8 @@ def export(
 
     The last version comes from the run's weights.safetensors. Any other version, and any version of a
     killed run, comes from a checkpoint that has it, else it is computed again from the decision log (see
-    ps-lab replay); the exit code is 9 if a contribution differs from the logged one. Nothing is overwritten.
+    ps-lab replay); the exit code is 9 if a contribution differs from the logged one. The folder of a checkpoint,
+    which may be a copy, gives the weights of its version. Nothing is overwritten.
 
     --tables writes the records of the decision log and the metrics, one file for each kind, of one run or of
     all runs in a sweep's folder. In Python, pslab.runs.load(FOLDER) returns the same as pandas frames. Both
@@ -157,9 +160,16 @@ def _write_model(folder: Path, path: Path, version: int | None, job: str | None,
             raise RunError(
                 f"--job {job}: expected --to a .keras file or a SavedModel, got {path}, which holds weights only"
             )
-        run = Run(folder)
-        say_unfinished([run])
-        found, optimizer = exported(run, path, version, None if as_json else _progress, job)
+        if is_checkpoint(folder):
+            if version is not None:
+                raise RunError(
+                    f"--version {version}: expected a run, got a checkpoint, which has a single version"
+                )
+            found, optimizer = exported_checkpoint(folder, path)
+        else:
+            run = Run(folder)
+            say_unfinished([run])
+            found, optimizer = exported(run, path, version, None if as_json else _progress, job)
     except JobError as error:
         raise Failure(f"{error}\n{error.details}".rstrip(), ExitCode.JOB_FAILED) from error
     except OtherWeightsError as error:

@@ -58,9 +58,9 @@ def checkpoints(context: click.Context, folder: Path, as_json: bool) -> None:
     For a run of several jobs (job-2, job-3, ...), the checkpoints of all jobs are listed.
 
     Every byte is compared with the digests of the manifest. A checkpoint is "whole" (--resume latest takes the newest
-    of these, --resume NAME any), VOID (the run's log has diverged from it, or it belongs to another run), or DAMAGED,
-    which also means incomplete and names the file; then the exit code is 9. Whether a changed experiment can go on from
-    it, --resume says.
+    of these, --resume NAME any), VOID (the run's log has diverged from it, it belongs to another run, or no log lies
+    beside the folder of checkpoints, as with a copy of that alone), or DAMAGED, which also means incomplete and names
+    the file; then the exit code is 9. Whether a changed experiment can go on from it, --resume says.
     """
     shelves = [_shelf(each) for each in (folder, *later_jobs(folder))]
     if not any(names for _, names in shelves):

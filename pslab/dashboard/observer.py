@@ -108,7 +108,12 @@ class Observer:
             except StatusError as error:
                 self._gone = str(error)
                 self._post("gone", json.dumps({"reason": self._gone}))
-                if self._local and not self._from_folder and self._status is not None and self._status["folder"]:
+                if (
+                    self._local
+                    and not self._from_folder
+                    and self._status is not None
+                    and self._status["folder"]
+                ):
                     folder = Path(self._status["folder"])
                     self._take_end(await asyncio.to_thread(RunPage.of_job, folder, self._job))
                 await asyncio.sleep(PAUSE)

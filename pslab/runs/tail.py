@@ -69,7 +69,7 @@ class RunTail:
             return seen.more(file, 1) is None
 
     def entries(self) -> Iterator[Line]:
-        """Yield the new entries of the log. Raises RunError if there is none, and with its line at one that cannot be read."""
+        """Yield the new entries of the log. Raises RunError if there is none, and at an unreadable line."""
         log, before = self.run.log, self.entries_read
         for entry in read_log(self._new(DECISIONS)):
             if isinstance(entry, Malformed):
@@ -95,10 +95,15 @@ class RunTail:
             # Nothing, or None, where the file was cut meanwhile: the next call of `cut` finds that.
             while seen.offset < end and (data := seen.more(file, min(most, end - seen.offset))):
                 *lines, rest = data.split(b"\n")
-                if not lines and len(data) == most:
+                if lines:
+                    found = [line + b"\n" for line in lines]
+                elif len(data) == most:
                     most *= 2
-                elif not lines and not stopped:
+                    continue
+                elif stopped:
+                    found = [rest]
+                else:
                     return
-                for line in (each + b"\n" for each in lines) if lines else (rest,) if len(data) < most else ():
+                for line in found:
                     seen.take(line)
                     yield line.decode("utf-8", "replace")

@@ -239,7 +239,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.mark.parametrize(("local", "job"), [(True, ""), (False, ""), (True, "another")])
-def test_what_a_server_could_not_tell_stands_in_its_folder(finished: Run, local: bool, job: str) -> None:
+def test_what_a_server_could_not_tell_stands_in_its_folder(
+    finished: Run, local: bool, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where the folder is on this machine, and has that job."""
     lines = finished.log.read_text().splitlines()
 
@@ -272,6 +274,10 @@ def test_what_a_server_could_not_tell_stands_in_its_folder(finished: Run, local:
             assert entries == sorted(set(entries)) and entries[-1] == len(lines) - 1
             evaluated = [row[1] for batch in whole["recent"] for row in batch.get("evals", ())]
             assert evaluated[-1] == 12
+            # Once it was read, only the server is asked.
+            monkeypatch.setattr(observing.RunPage, "of_job", lambda *_: pytest.fail("read again"))
+            for _ in range(3):
+                assert (await anext(stream))[0] == "gone"
         await stream.aclose()
 
     asyncio.run(watch())

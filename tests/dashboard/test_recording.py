@@ -11,7 +11,7 @@ from pslab.dashboard import history
 from pslab.dashboard.history import History
 from pslab.dashboard.recording import JOIN, KINDS, LISTS, STOP, Batch, Recorder
 from pslab.dashboard.runs import RunPage
-from pslab.runs.folder import Run
+from pslab.runs.folder import Run, RunError
 from pslab.runs.summary import Metric
 from psserver.decisions.entries import KINDS as ENTRIES
 from psserver.decisions.entries import Join, Leave
@@ -171,3 +171,9 @@ def test_a_log_that_a_recovery_cut_and_that_has_grown_since(run: Run, tmp_path: 
     found = json.loads(page.text())
     assert found["entries"] == 121 and found == json.loads(RunPage(tmp_path).text())
     assert [row[2] for row in found["recent"][0]["log"]].count("restore") == 1
+
+
+def test_a_run_without_a_log_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text("{}")
+    with pytest.raises(RunError, match="without a record"):
+        RunPage(tmp_path)

@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,34 @@ def test_a_line_that_cannot_be_read_is_named(run: Run, tmp_path: Path) -> None:
     shutil.copy(run.path / "summary.json", tmp_path)
     with pytest.raises(RunError, match="decisions.jsonl:2: entry has no 'i'"):
         list(RunTail(Run(tmp_path)).entries())
+
+
+def test_who_stops_in_the_middle_of_a_look_goes_on_there(run: Run, tmp_path: Path) -> None:
+    """As Ctrl-C stops a look: nothing that was not yet returned counts as seen."""
+    lines = run.log.read_bytes().splitlines(keepends=True)
+    (tmp_path / "decisions.jsonl").write_bytes(b"".join(lines))
+    tail = RunTail(Run(tmp_path))
+    seen = [entry.record for entry in islice(tail.entries(), 5)]
+    assert tail.entries_read == 5
+    seen += [entry.record for entry in tail.entries()]
+    assert seen == [entry.record for entry in run.decisions()] and not tail.cut()
+
+
+def test_a_line_that_is_longer_than_a_piece_is_read_whole(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pslab.runs.tail.PIECE", 7)
+    (tmp_path / "decisions.jsonl").write_bytes(run.log.read_bytes())
+    found = [entry.record for entry in RunTail(Run(tmp_path)).entries()]
+    assert found == [entry.record for entry in run.decisions()]
+
+
+def test_half_a_line_that_comes_between_two_reads_is_left(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file was cut, and grows again, once it was known how much of it can be read."""
+    lines = run.log.read_bytes().splitlines(keepends=True)
+    (tmp_path / "decisions.jsonl").write_bytes(b"".join(lines[:3]) + lines[3][:9])
+    tail = RunTail(Run(tmp_path))
+    monkeypatch.setattr(tail.run, "readable", lambda name: 1 << 20)
+    assert len(list(tail.entries())) == tail.entries_read == 3

@@ -92,6 +92,20 @@ def test_a_job_ends_right_in_any_weather(name: str, tmp_path: Path) -> None:
     assert lost or not weather.torn, "no server has lost bytes that it had not synced"
 
 
+@promise("A job whose servers are killed one after the other ends with the rows of its log.")
+def test_both_copies_are_lost_one_after_the_other(tmp_path: Path) -> None:
+    """The second one when the first one is back, and has its copy."""
+    for seed in seeds(2, soak=50, fast=1):
+        with cluster(seed, tmp_path / str(seed), servers=3, batches=12, pace=2.0, replicas=2) as job:
+            job.begin()
+            job.world.at(1.0, lambda: job.servers[0].lose())
+            job.world.at(6.0, lambda: job.servers[1].lose())
+            job.run(LIMIT)
+            judge(job)
+            assert [server.lives for server in job.servers] == [2, 2, 1]
+            assert '"kind":"restore"' not in (job.folder / "decisions.jsonl").read_text()
+
+
 @promise("Random losses of servers and workers lose no row.")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_policy_goes_on_behind_losses(policy: str, tmp_path: Path) -> None:
