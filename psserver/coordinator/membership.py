@@ -37,15 +37,14 @@ class Membership:
         return Joined(member.worker, member.incarnation, member.rank)
 
     def _joined(self, asked: JoinAsked, now: float) -> Member:
-        """Return the member, old or new. Raises _NotNowError, with nothing changed."""
+        """Return the member, old or new. Raises _NotNowError, with nothing changed but what a policy has ended that
+        failed as a former process left."""
         ledger, job, roster = self._ledger, self._job, self._job.roster
         worker, session, rank = asked.worker, asked.session, asked.rank
         known = roster.named(worker, rank)
         if known is not None and known.session == session:
             return known
-        if job.stopped is not None:
-            kind: Kind = "over" if job.stopped.in_order else "stopped"
-            raise _NotNowError(f"the job is over: {job.stopped.reason}", kind)
+        self._check_runs()
         if rank is None:
             rank = known.rank if known else roster.free_rank()
         worker = worker or (known.worker if known else self._name(rank))
@@ -62,6 +61,7 @@ class Membership:
             refusal = f"{asked.by or 'another process'} joined as {worker!r}"
             ledger.notify(known, protocol.Refusal(refusal, fatal=True))
             self.depart(known, "superseded by a newer incarnation", now, replaced=True)
+            self._check_runs()
         # After a rollback: a process that took part in the finished phase.
         rests = job.resting and session in roster.tally(worker).sessions
         member = self._admit(worker, session, rank, now, asked.remembers, asked.computes)
@@ -72,6 +72,14 @@ class Membership:
         if rests:
             member.enter("done", now)
         return member
+
+    def _check_runs(self) -> None:
+        """Raise _NotNowError if the job has stopped."""
+        stopped = self._job.stopped
+        if stopped is not None:
+            raise _NotNowError(
+                f"the job is over: {stopped.reason}", "over" if stopped.in_order else "stopped"
+            )
 
     def _check_limits(self, worker: str) -> None:
         """Raise _NotNowError for a name that is not allowed or beyond the limit."""

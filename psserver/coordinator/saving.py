@@ -25,7 +25,7 @@ def resumed(state: JobState, terms: JobTerms, policy: Policy) -> Policy:
     present = _present(state, policy)
     try:
         present.restore(state.policy.remembers)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise StateError(
             f"policy {present.name} cannot take up its state: {type(error).__name__}: {error}"
         ) from error
@@ -70,7 +70,7 @@ def reopen(state: JobState, policy: Policy) -> None:
     present = _present(state, policy)
     try:
         present.go_on(state.policy.remembers, state.version)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise StateError(
             f"policy {present.name} cannot go on from its state: {type(error).__name__}: {error}"
         ) from error
@@ -88,7 +88,7 @@ def policy_state(policy: Policy) -> dict[str, object]:
         asked = policy.state()
     except StateError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise StateError(f"policy {policy.name} cannot be saved: {type(error).__name__}: {error}") from error
     try:
         found = to_plain(asked)

@@ -87,6 +87,14 @@ def test_a_given_name_supersedes_nobody_by_accident(sentences: Recorder) -> None
     assert place(harness, "second", "B", None) == ("second", 1, 0)
 
 
+def test_nobody_joins_once_the_policy_has_failed_as_the_former_process_left() -> None:
+    harness = CoordinatorHarness("tests.verify.faulty_policies:RaisesOnLeave").starts()
+    with pytest.raises(JoinError, match="the job is over: policy RaisesOnLeave failed on Leave") as caught:
+        harness.join("w0", "B", 0)
+    assert caught.value.answer.kind == "stopped"
+    assert harness.kinds[-1] == "stop" and harness.verdict().ok
+
+
 # Unknown sessions
 
 

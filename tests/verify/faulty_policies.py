@@ -3,6 +3,7 @@
 import random
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from psserver.policies import (
@@ -23,6 +24,7 @@ from psserver.policies import (
     Waiting,
     build,
 )
+from psserver.records import StateError
 
 
 class Wrapped(Policy):
@@ -106,19 +108,51 @@ class FoldsInAnotherOrder(Wrapped):
         return replace(apply, parts=tuple(sorted(apply.parts, key=lambda part: part.ticket)))
 
 
-class Loops(Wrapped):
-    """Waits for ever for something that only another event could bring."""
-
-    def step(self, event: Event) -> list[Decision]:
-        while isinstance(event, Leave):
-            pass
-        return super().step(event)
-
-
 class Exits(Wrapped):
     def step(self, event: Event) -> list[Decision]:
         if isinstance(event, Leave):
             sys.exit(0)
+        return super().step(event)
+
+
+class Loops(Wrapped):
+    """Tries again whatever happens, for ever."""
+
+    def step(self, event: Event) -> list[Decision]:
+        while isinstance(event, Leave):
+            with suppress(Exception):
+                self.explain(event.worker)
+        return super().step(event)
+
+
+class RaisesOnLeave(Wrapped):
+    def step(self, event: Event) -> list[Decision]:
+        if isinstance(event, Leave):
+            raise KeyError(event.worker)
+        return super().step(event)
+
+
+class LoopsInExplain(Wrapped):
+    named = "sync"
+
+    def explain(self, worker: str) -> Waiting | None:
+        while True:
+            pass
+
+
+class ExitsInExplain(Wrapped):
+    named = "sync"
+
+    def explain(self, worker: str) -> Waiting | None:
+        sys.exit(0)
+
+
+class CountsOnSamples(Wrapped):
+    """Divides by what may be nothing."""
+
+    def step(self, event: Event) -> list[Decision]:
+        if isinstance(event, Commit):
+            1 / event.samples
         return super().step(event)
 
 
@@ -191,6 +225,16 @@ class LosesItsState(Wrapped):
 
     def restore(self, state: Mapping[str, object]) -> None:
         pass
+
+
+class RefusesItsState(Wrapped):
+    """Saves what it does not take up again."""
+
+    def state(self) -> dict[str, object]:
+        return {}
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        raise StateError("expected something")
 
 
 class NoKnobs(Wrapped):
