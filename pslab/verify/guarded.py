@@ -1,18 +1,15 @@
 """Acts played one by one: every step is checked, and executed by a real shard with the least memory."""
 
-import signal
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 import numpy as np
 
-from pslab.verify.harness import CoordinatorHarness
-from pslab.verify.invariants import Guard, InvariantViolation, expect
+from pslab.verify.harness import CoordinatorHarness, refusals
+from pslab.verify.invariants import Guard, InvariantViolation, expect, within
 from pslab.verify.trace_format import do
-from psserver.coordinator import Coordinator, Input, Output, Record
+from psserver.coordinator import Coordinator, Input, JobState, Output, Record
 from psserver.decisions.entries import Apply, Cancel, Drop, Entry, Fold, Grant
 from psserver.optimizers import build as build_optimizer
 from psserver.policies import TensorParts, build
@@ -22,8 +19,6 @@ from pswire.model.plan import VariableSpec, make_plan
 
 # Seconds of `worker_timeout` in every schedule.
 TIMEOUT = 3.0
-# CPU seconds after which an input that hangs is interrupted; 0: never. See `patient`.
-_patience = 0.0
 
 
 class StagedShard:
@@ -101,15 +96,20 @@ class Case:
 
 
 class PatientHarness(CoordinatorHarness):
-    """A harness whose inputs are interrupted when they hang, within `patient`."""
+    """A harness that raises InvariantViolation for a step that hangs, within `patient`, and for a state that the policy
+    does not take up again."""
 
     def gives(self, given: Input) -> list[Output]:
-        signal.setitimer(signal.ITIMER_VIRTUAL, _patience)
-        try:
+        with within(f"policy {self.policy}: its step"):
             outputs = self.coordinator.take(given, self.now)
-        finally:
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         return self.take(outputs)
+
+    def _new(self, state: JobState | None = None) -> Coordinator:
+        with within(f"policy {self.policy}: taking up its state"):
+            try:
+                return super()._new(state)
+            except StateError as error:
+                raise InvariantViolation(str(error)) from error
 
 
 class GuardedHarness(PatientHarness):
@@ -151,9 +151,15 @@ class GuardedHarness(PatientHarness):
         """Play an act if an honest worker can do that now; return whether it could. A commit's payload is staged."""
         if not self._possible(line):
             return False
-        for _ in do(self, line):
-            pass
-        return True
+        who, verb, *rest = line.split()
+        held, before = self.holds(who), len(self.outputs)
+        said = list(do(self, line))
+        if held is not None and verb.startswith(("commits", "abandons")) and not any(map(str.isdigit, rest)):
+            said = refusals(self.outputs[before:])
+        if said and verb != "becomes" and self.coordinator.state.stopped is None:
+            raise InvariantViolation(f"{line!r} is refused: {'; '.join(said)}")
+        # Without a version there is nothing to restart from.
+        return verb != "restart" or len(self.outputs) > before
 
     def _possible(self, line: str) -> bool:
         who, verb, *rest = line.split()
@@ -179,27 +185,12 @@ class GuardedHarness(PatientHarness):
         return not verb.startswith("commits") or self.servers.push(ticket)
 
     def _can_be_saved(self) -> bool:
-        try:
-            self.coordinator.saved()
-        except StateError:
-            return False
-        return True
-
-
-@contextmanager
-def patient(seconds: float) -> Iterator[None]:
-    """Interrupt inputs that take longer than so many CPU seconds: the policy fails. Only for the main thread."""
-    global _patience
-    before, handler, _patience = _patience, signal.signal(signal.SIGVTALRM, _interrupt), seconds
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGVTALRM, handler)
-        _patience = before
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise TimeoutError("the step does not end: it was interrupted after some time")
+        with within(f"policy {self.policy}: its state()"):
+            try:
+                self.coordinator.saved()
+            except StateError:
+                return False
+            return True
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,10 @@
-"""Invariants that hold after every step of every schedule."""
+"""Invariants that hold after every step of every schedule, and that every step of a policy ends."""
 
+import signal
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 from pslab.check.checker import log_checks
 from pslab.check.log_check import LogCheck
@@ -9,6 +13,9 @@ from pslab.runs.log import Line
 from psserver.coordinator import Coordinator, Record
 from psserver.decisions import entries
 from psserver.policies import names
+
+# CPU seconds after which what a policy does is interrupted; 0: never. See `patient`.
+_patience = 0.0
 
 
 class InvariantViolation(AssertionError):
@@ -19,6 +26,40 @@ def expect(holds: bool, sentence: str) -> None:
     """Raise InvariantViolation with the sentence unless it holds."""
     if not holds:
         raise InvariantViolation(sentence)
+
+
+class _Interrupted(BaseException):
+    """What a policy does takes too long. No policy's `except Exception` catches it."""
+
+
+@contextmanager
+def patient(seconds: float) -> Iterator[None]:
+    """Let what runs `within` take so many CPU seconds at most. Only for the main thread."""
+    global _patience
+    before, handler, _patience = _patience, signal.signal(signal.SIGVTALRM, _interrupt), seconds
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGVTALRM, handler)
+        _patience = before
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise _Interrupted
+
+
+@contextmanager
+def within(what: str) -> Iterator[None]:
+    """Raise InvariantViolation, which names `what`, if the block takes longer than `patient` permits."""
+    try:
+        # Again and again: Python drops an exception that is raised in a finalizer.
+        signal.setitimer(signal.ITIMER_VIRTUAL, _patience, _patience)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    except _Interrupted:
+        raise InvariantViolation(f"{what} does not end: it was interrupted after some time") from None
 
 
 class Guard:
@@ -119,13 +160,16 @@ class Guard:
     def _unexplained(self, coordinator: Coordinator, who: str) -> str:
         """Return what is wrong with the policy's explanation; empty if nothing is."""
         present = coordinator.state.roster.present
-        try:
-            waiting = coordinator.policy.explain(who)
-            event, releasers = (waiting.event, waiting.releasers) if waiting is not None else ("", ())
-            here = [w for w in releasers if w in present]
-            free = [w for w in here if present[w].requested is None or coordinator.state.tickets.open_of(w)]
-        except Exception as error:
-            return f"explain({who!r}) failed with {type(error).__name__}: {error}"
+        with within(f"explain({who!r})"):
+            try:
+                waiting = coordinator.policy.explain(who)
+                event, releasers = (waiting.event, waiting.releasers) if waiting is not None else ("", ())
+                here = [w for w in releasers if w in present]
+                free = [
+                    w for w in here if present[w].requested is None or coordinator.state.tickets.open_of(w)
+                ]
+            except (Exception, SystemExit) as error:
+                return f"explain({who!r}) failed with {type(error).__name__}: {error}"
         if not event:
             return f"explain({who!r}) is {waiting}, while {who} waits: expected what it waits for"
         if free or (not releasers and not self._explained):

@@ -139,7 +139,15 @@ class Schedule:
         line = f"{who} commits-its-last" if self.pick(4) == 3 else line
         chance = self.pick(64)
         loss, norm = UNUSUAL[chance] if chance < len(UNUSUAL) else (0.5, 1.0)
-        told = (f"loss={loss!r}" if loss != 0.5 else "", f"norm={norm!r}" if norm != 1 else "")
+        # A mean over samples is summed from the first payload on that has some; until then one without any would take
+        # the only room of the shard.
+        fewest = 1 if getattr(self.job.coordinator.policy, "by_samples", False) else 0
+        samples = (8, 8, 1, fewest)[chance % 4]
+        told = (
+            f"loss={loss!r}" if loss != 0.5 else "",
+            f"norm={norm!r}" if norm != 1 else "",
+            f"samples={samples}" if samples != 8 else "",
+        )
         return " ".join([line, *filter(None, told)])
 
     def _scene(self, who: str, chance: int) -> None:

@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pslab.verify.guarded import Case, decisions, patient, play
-from pslab.verify.invariants import InvariantViolation
+from pslab.verify.guarded import Case, decisions, play
+from pslab.verify.invariants import InvariantViolation, patient
 from pslab.verify.schedule import Named, Schedule
 from pslab.verify.trace_format import write_trace
 from psserver.policies import PolicyError, build

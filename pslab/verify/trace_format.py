@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from pslab.verify.harness import CoordinatorHarness, JoinError
+from pslab.verify.invariants import InvariantViolation
 from psserver.coordinator import Record, Send, inputs
 from psserver.coordinator.status import explain, report
 from psserver.coordinator.units import WorkTerms
@@ -43,11 +44,15 @@ INDENT = "    "
 
 
 def write_trace(head: list[str], acts: Iterable[str], harness: CoordinatorHarness) -> str:
-    """Return the golden trace of these acts; `harness` is new, and made as `head` says."""
+    """Return the golden trace of these acts, up to a violation; `harness` is new, and made as `head` says."""
     text = [*head, ""]
     for line in acts:
         text.append(line)
-        text += [INDENT + consequence for consequence in act(harness, line)]
+        try:
+            text += [INDENT + consequence for consequence in act(harness, line)]
+        except InvariantViolation as breach:
+            text.append(f"{INDENT}{breach}")
+            break
     return "\n".join(text) + "\n"
 
 

@@ -28,7 +28,10 @@ FAULTS: dict[str, tuple[str, int, int]] = {
     "Exits": ("SystemExit: 0", 1, 4),
     "Endless": ("drop of ticket 0, which is settled or unknown", 1, 4),
     "TakesBack": ("granted tickets that are cancelled at once", 1, 6),
-    "Loops": ("the step does not end", 1, 4),
+    "Loops": ("policy tests.verify.faulty_policies:Loops: its step does not end", 1, 4),
+    "LoopsInExplain": ("explain('w0') does not end", 2, 7),
+    "ExitsInExplain": ("failed with SystemExit: 0", 2, 6),
+    "RaisesOnLeave": ("failed on Leave(worker='w0'", 1, 4),
     "DeadlocksOnLeave": ("deadlocked: w0 wait and no ticket is open", 2, 8),
     "FoldsInAnotherOrder": ("expected first what was folded, as it was", 2, 7),
     "HoldsTurns": ("the shards have no room for the payloads of tickets", 2, 7),
@@ -37,7 +40,9 @@ FAULTS: dict[str, tuple[str, int, int]] = {
     # Norms of all sizes and other servers are drawn.
     "RaisesOnNorm": ("OverflowError: the norm is too large", 1, 5),
     "RaisesWithoutNorm": ("cannot convert float NaN to integer", 1, 4),
+    "CountsOnSamples": ("ZeroDivisionError", 1, 5),
     "LosesItsState": ("KeyError: 'w0'", 2, 8),
+    "RefusesItsState": ("cannot take up its state: StateError: expected something", 1, 5),
 }
 
 
