@@ -23,14 +23,11 @@ class TwoTower(Job):
         user, film = (keras.Input((), dtype="int64", name=name) for name in ("user", "film"))
         kinds = keras.Input((KINDS,), dtype="int64", name="kinds")
         person = RemoteEmbedding("people", self.dim)(user)
-        work = keras.layers.Concatenate()(
-            [
-                RemoteEmbedding("films", self.dim)(film),
-                keras.layers.GlobalAveragePooling1D()(
-                    RemoteEmbedding("film_kinds", self.dim, mask_id=0)(kinds)
-                ),
-            ]
-        )
+        # The mean over a film's kinds. Masked places are zeros, and some films are of no kind.
+        kept = keras.ops.sum(keras.ops.cast(kinds != 0, "float32"), axis=1, keepdims=True)
+        total = keras.ops.sum(RemoteEmbedding("film_kinds", self.dim, mask_id=0)(kinds), axis=1)
+        mean = total / keras.ops.maximum(kept, 1)
+        work = keras.layers.Concatenate()([RemoteEmbedding("films", self.dim)(film), mean])
         towers = [
             keras.Sequential([keras.layers.Dense(32, "relu"), keras.layers.Dense(self.dim)]) for _ in range(2)
         ]

@@ -20,7 +20,7 @@ class RemoteEmbedding(keras.layers.Layer):  # type: ignore[misc]
     """An embedding of any int64 ids, with rows of `dim` numbers on the servers. It has no weights of its own.
 
     `ids -> [*, dim]`, as `keras.layers.Embedding`, dense or ragged. `mask_id`: an id that has no row; its place
-    is zeros, and the layer makes Keras' mask of it, so that `GlobalAveragePooling1D` takes the mean of the others.
+    is zeros, and the layer makes Keras' mask of it. `GlobalAveragePooling1D` of ids that are all masked is NaN.
 
     `table`: the table's name, by default the layer's; layers of one table share its rows. `initializer`: "uniform",
     "normal" or "zeros", one with numbers ({"name": "uniform", "low": -0.1, "high": 0.1}), or Keras' RandomUniform,

@@ -32,6 +32,9 @@ def export(model: Any, pull: Pull) -> Any:
     def copied(layer: Any) -> Any:
         if isinstance(layer, RemoteEmbedding):
             return _plain(layer, pull)
+        if not isinstance(layer, keras.layers.Layer):
+            # An operation, such as the `!=` that makes a mask.
+            return layer
         made = layer.__class__.from_config(layer.get_config())
         pairs.append((layer, made))
         return made

@@ -1,5 +1,7 @@
 """`RemoteEmbedding`: what layers look up, against plain Keras on gradients that are made dense."""
 
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -361,6 +363,22 @@ def test_what_cannot_be_is_refused(refused, sentences):
     sentences.check(error)
 
 
+@promise("Examples: in two towers a film of no kind counts as any other.")
+def test_two_towers_skip_no_batch(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
+    from films_data import films
+    from two_tower import TwoTower
+
+    x, liked = films("generated", "heldout")
+    assert not x["kinds"][:512].any(axis=1).all()
+    made = TwoTower().model()
+    made.compile("adagrad", TwoTower.loss)
+    with psworker.keras.distribute(made) as job:
+        made.fit({name: ids[:512] for name, ids in x.items()}, liked[:512], batch_size=128, verbose=0)
+        assert job.fates == {"applied": 4}
+        assert np.isfinite(made.predict({name: ids[:512] for name, ids in x.items()}, verbose=0)).all()
+
+
 # Exported
 
 
@@ -371,8 +389,10 @@ def test_what_cannot_be_is_refused(refused, sentences):
 )
 def test_an_exported_model_needs_no_servers(how, tmp_path):
     layer = RemoteEmbedding("t", 3, **how)
-    mean = keras.layers.GlobalAveragePooling1D()
-    inner = keras.Sequential([keras.Input((4,), dtype="int64"), layer, mean])
+    given = keras.Input((4,), dtype="int64")
+    kept = keras.ops.sum(keras.ops.cast(given != 0, "float32"), axis=1, keepdims=True)
+    mean = keras.ops.sum(layer(given), axis=1) / keras.ops.maximum(kept, 1)
+    inner = keras.Model(given, mean)
     outer = keras.Input((4,), dtype="int64")
     made = keras.Model(outer, keras.layers.Dense(2)(inner(outer)))
     ids, dice = np.array([-5, 7, 2**62, 1, 0]), np.random.default_rng(1)
@@ -383,7 +403,7 @@ def test_an_exported_model_needs_no_servers(how, tmp_path):
         return np.array([known.get(each, np.zeros(3)) for each in np.ravel(wanted).tolist()], np.float32), 1
 
     psworker.keras.read_rows(made, reader)
-    asked = np.array([[-5, 7, 0, 9], [2**62, 1, 1, 7], [0, 0, 0, 1]])
+    asked = np.array([[-5, 7, 0, 9], [2**62, 1, 1, 7], [0, 0, 0, 1], [0, 0, 0, 0]])
     expected = made.predict(asked, verbose=0)
     psworker.keras.export(made, lambda table: (ids, rows)).save(tmp_path / "plain.keras")
     found = keras.models.load_model(tmp_path / "plain.keras")
