@@ -194,13 +194,6 @@ class TableComputation(Computation, Protocol):
         """Return what finds the keys of a batch, for any thread."""
 
 
-def check_unassigned(compute: Computation, found: KerasVariables) -> None:
-    """Raise FitError where a step has given a trained variable a value."""
-    for spec, one in zip(found.specs[: found.trainable], compute.same(), strict=False):
-        if not one:
-            raise assigns(spec.name)
-
-
 class Backend(Protocol):
     """The module `step` of a backend's package."""
 

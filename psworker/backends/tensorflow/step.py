@@ -21,6 +21,7 @@ from psworker.backends import Landing, StepResult
 from psworker.backends.keras.step import (
     CompiledStep,
     Computation,
+    assigns,
     catching,
     equal,
     take_up,
@@ -40,6 +41,7 @@ from psworker.backends.tensorflow.flats import (
 from psworker.backends.tensorflow.rows import LayerTables
 from psworker.backends.tensorflow.specs import spec_of, tensor
 from psworker.backends.tensorflow.variables import collect
+from psworker.backends.tensorflow.written import watching
 
 __all__ = [
     "bare",
@@ -194,11 +196,18 @@ class TensorFlowStep:
     def _run(self, batch: Any) -> tuple[Mapping[str, Any], Any, list[Any]]:
         """Run one `train_step`: logs, the loss, one float32 gradient per trained variable (zeros where none).
 
-        Raises FitError where it applies gradients not at all, twice, or to other variables.
+        Raises FitError where it applies gradients not at all, twice, or to other variables, and where it assigns a
+        trained one.
         """
         trained = self._trained
-        with self._of.around(), catching(self._model.optimizer, dense) as caught:
+        with (
+            self._of.around(),
+            watching(trained) as written,
+            catching(self._model.optimizer, dense) as caught,
+        ):
             logs = self._model.train_step(without_optionals(batch))
+        if written:
+            raise assigns(written[0].name)
         gradients = [
             tf.cast(tf.zeros_like(variable) if one is None else one, tf.float32)
             for variable, one in zip(trained, caught.of(trained), strict=True)

@@ -20,6 +20,7 @@ from psworker.backends.keras.step import (
     NEEDS_LOSS,
     CompiledStep,
     Computation,
+    assigns,
     catching,
     equal,
     take_up,
@@ -140,8 +141,12 @@ class TorchStep:
     def _run(self, batch: Any) -> tuple[Any, Any, list[torch.Tensor]]:
         """One `train_step`: logs, the loss, a float32 gradient per trained variable."""
         trained = self._of.found.trained
+        versions = [native(variable)._version for variable in trained]
         with self._of.around(), catching(self._optimizer) as caught:
             logs = self._train_step(batch)
+        for variable, spec, version in zip(trained, self._of.found.specs, versions, strict=False):
+            if native(variable)._version != version:
+                raise assigns(spec.name)
         gradients = [
             torch.zeros_like(native(variable), dtype=torch.float32) if one is None else one.detach().float()
             for variable, one in zip(trained, caught.of(trained), strict=True)

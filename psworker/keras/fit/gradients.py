@@ -21,7 +21,6 @@ from psworker.backends.keras.step import (
     Computation,
     TableComputation,
     backend,
-    check_unassigned,
     own_train_step,
     samples_of,
     scales,
@@ -51,8 +50,6 @@ class GradientStep:
         self._variables = variables
         self._every = optimizer.gradient_accumulation_steps or 1
         self._taken = self._samples = 0
-        # After the first contribution.
-        self._checked = False
         #: The types of batches that the step was prepared for.
         self.types: Any = None
         self._version = version
@@ -86,9 +83,6 @@ class GradientStep:
             self._taken += 1
             return self._compute.add(data), None
         result = self._compute.finish(data, self._samples)
-        if not self._checked:
-            check_unassigned(self._compute, self._variables)
-            self._checked = True
         self._taken = self._samples = 0
         return result.logs, result
 
@@ -101,6 +95,11 @@ class GradientStep:
         # A version that is read again is not averaged again.
         self._compute.put(flats, version, new=version > self._version)
         self._version = version
+
+    @property
+    def unchanged(self) -> bool:
+        """All variables are what `assign` made them."""
+        return all(self._compute.same())
 
     def differing(self) -> list[VariableSpec]:
         """List the trained variables that are not what `assign` made them."""

@@ -25,7 +25,6 @@ from psworker.backends.keras.step import (
     Computation,
     TableComputation,
     backend,
-    check_unassigned,
     own_train_step,
     replaced,
     samples_of,
@@ -304,7 +303,6 @@ class JobTrainer:
             for dtype in self._dtypes:
                 narrow = wire_named(dtype).array_dtype
                 self._contribute([flat.astype(narrow, copy=False) for flat in flats], _bare(batch))
-            check_unassigned(self._attached(), found)
 
     def step(self, flats: list[NDArray[Any]], batch: Any) -> StepResult:
         """One batch on the weights `flats`, one payload per shard of the plan (float32, float16 or bfloat16)."""
