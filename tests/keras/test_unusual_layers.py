@@ -12,6 +12,7 @@ import psworker.keras as pk
 from pswire.model.plan import make_plan
 from psworker import Job
 from psworker.keras.jobs.trainer import JobTrainer
+from tests.keras.in_process import servers
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600), pytest.mark.usefixtures("jobs_end")]
 
@@ -113,6 +114,17 @@ def test_a_callback_sets_a_variable_that_is_not_trained() -> None:
         found, _ = trained(model, NUMBERS, Y, "on_train_batch_begin")
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.cluster
+def test_a_variable_that_is_set_between_two_fits_begins_another_job() -> None:
+    """Servers take its value at the beginning of a job."""
+    model = weighed()
+    with servers() as hosts, pk.distribute(model, hosts) as job:
+        model.fit(NUMBERS, Y, batch_size=8, shuffle=False, verbose=0)
+        assert job._steps.follows() == "another phase"
+        model.beta.assign(0.25)
+        assert job._steps.follows() == "another job"
 
 
 class Masked(keras.layers.Layer):

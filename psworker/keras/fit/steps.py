@@ -189,8 +189,8 @@ class Steps:
     def follows(self) -> Follows:
         """Say what the next fit is to the job of this one. Raises FitError.
 
-        Servers take another optimizer, another model, and weights that something else than training has changed, at the
-        beginning of a job only.
+        Servers take another optimizer, another model, and variables that something else than training has changed, at
+        the beginning of a job only.
         """
         variables, now = self._variables, _compilation(self.model)
         if now.optimizer is not self.compiled:
@@ -204,7 +204,7 @@ class Steps:
             return "another job"
         if not self.finished:
             return "the same"
-        trained = self._step is not None and not self._step.differing()
+        trained = self._step is not None and self._step.unchanged
         return "another phase" if trained and not self.membership.went_on else "another job"
 
     def compiled_again(self) -> None:
