@@ -55,6 +55,7 @@ class Link:
         epochs: int = 1,
         phase: Phase = FIRST,
         computes: str = "",
+        function: str = "",
         tables: Sequence[TableSpec] = (),
     ) -> None:
         """`psworker.connect` opens links, and describes the parameters. With replicas a link follows the server that
@@ -95,6 +96,7 @@ class Link:
             begins_next=phase.begins_next,
             stays=phase.stays,
             computes=computes,
+            function=function,
         )
         try:
             stream = self._stream = SessionStream(

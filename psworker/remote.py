@@ -39,6 +39,7 @@ class Remote:
         rate: Callable[[int], float | None],
         hosts: Hosts = None,
         *,
+        function: str = "",
         follows: bool = True,
         **where: Unpack[Where],
     ) -> None:
@@ -46,8 +47,8 @@ class Remote:
 
         `optimizer`: returns the [optimizer] for a number of servers. `rate`: returns the learning rate of the update
         from a version on, or None if the servers know it; worker 0 sets it for all. `hosts` and `where`: as in
-        `psworker.connect`. `follows`: load the job's first version now, which is the same on all workers; the end of
-        the process then closes this.
+        `psworker.connect`. `function`: a digest of what the model computes. `follows`: load the job's first version
+        now, which is the same on all workers; the end of the process then closes this.
 
         Raises what `psworker.connect` raises.
         """
@@ -58,6 +59,7 @@ class Remote:
             list(zip(model.specs, model.values(), strict=True)),
             optimizer=self.config,
             computes=computes(model.backend, model.device),
+            function=function,
         )
         log_backend(self.link.info.worker, model)
         self._model, self._rate_of = model, rate

@@ -202,6 +202,7 @@ def _train(
         epochs=experiment.job.epochs,
         optimizer=optimizer,
         computes=computes(trainer.backend, trainer.device),
+        function=trainer.function,
         tables=tables_of(trainer),
     ) as link:
         if optimizer is not None:

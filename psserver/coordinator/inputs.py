@@ -86,8 +86,9 @@ class JoinAsked(Input):
     its process may take part in a further phase of the job. When all members are done, those that stay are notified,
     and the job continues when each of them has joined again or left; it ends when no member is left. `used`: for a
     session that joins again and does not go back, one past the last batch that it committed; batches of these that the
-    log lacks are missing. `computes`: what it computes with, for people. `by`: who joins, for a
-    superseded worker ("another process (...)").
+    log lacks are missing. `computes`: what it computes with, for people. `function`: a digest of what its
+    model computes, the same for all workers that name one. `by`: who joins, for a superseded worker ("another process
+    (...)").
     """
 
     worker: str
@@ -97,6 +98,7 @@ class JoinAsked(Input):
     stays: bool = False
     used: int = 0
     computes: str = ""
+    function: str = ""
     by: str = ""
 
 

@@ -196,6 +196,8 @@ class Ledger:
         """End the phase, because all members are done and some stay for another; notify each of them."""
         self.job.resting = self.job.undeclared = True
         self.job.phase_ended = reason
+        # A further fit may compile another loss.
+        self.job.function = ("", "")
         self.job.started = False
         self.job.phase += 1
         for tally in self.job.roster.tallies.values():

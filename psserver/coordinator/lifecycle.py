@@ -37,7 +37,7 @@ class Lifecycle:
         ledger, proposal = self._ledger, self._job.proposal
         self._job.initialised = True
         member.enter("joined", now)
-        ledger.record(entries.Model(proposal.variables, proposal.optimizer), now)
+        ledger.record(entries.Model(proposal.variables, proposal.optimizer, self._job.function[1]), now)
         ledger.record(entries.Install(member.worker, ticket.number), now)
         ledger.settle(ticket, "install", protocol.Disposition(ticket.number, "applied", version=0))
         self.start_when_complete(now)

@@ -55,6 +55,7 @@ class Membership:
                 f"task index {rank} belongs to worker {holder.worker!r}; {worker!r} needs another one "
                 f"(the lowest free is {roster.free_rank()})"
             )
+        agreed = self._agreed(worker, asked.function)
         if known is not None:
             if session in roster.tally(worker).sessions:
                 raise _NotNowError(f"a newer session joined as {worker!r} while this one was away")
@@ -62,6 +63,7 @@ class Membership:
             ledger.notify(known, protocol.Refusal(refusal, fatal=True))
             self.depart(known, "superseded by a newer incarnation", now, replaced=True)
             self._check_runs()
+        job.function = agreed
         # After a rollback: a process that took part in the finished phase.
         rests = job.resting and session in roster.tally(worker).sessions
         member = self._admit(worker, session, rank, now, asked.remembers, asked.computes)
@@ -80,6 +82,19 @@ class Membership:
             raise _NotNowError(
                 f"the job is over: {stopped.reason}", "over" if stopped.in_order else "stopped"
             )
+
+    def _agreed(self, worker: str, function: str) -> tuple[str, str]:
+        """Return the first worker that named a digest, and this digest. Raises _NotNowError for another one."""
+        roster, (first, ours) = self._job.roster, self._job.function
+        if not function or function == ours:
+            return first, ours
+        trained = any(tally.committed for tally in roster.tallies.values())
+        if not ours or not (trained or any(each.worker != worker for each in roster.here())):
+            return worker, function
+        raise _NotNowError(
+            f"the model of worker {worker!r} computes something else than that of worker {first!r}, which came first: "
+            "start all workers with the same script"
+        )
 
     def _check_limits(self, worker: str) -> None:
         """Raise _NotNowError for a name that is not allowed or beyond the limit."""

@@ -69,6 +69,8 @@ class JobState:
     phase: int = 0
     # The next phase's work units are not declared yet.
     undeclared: bool = False
+    # Of the present phase: the first worker that named a digest of what its model computes, and this digest.
+    function: tuple[str, str] = ("", "")
     stopped: Stopped | None = None
     # The worker that is asked to evaluate at the end, and the number of the stop's entry.
     evaluator: str | None = None

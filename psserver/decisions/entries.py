@@ -133,6 +133,7 @@ class Model(LogEntry):
 
     variables: str = about("fingerprint of the model's variables and tables on these servers")
     optimizer: Mapping[str, Any] = about("the optimizer's name and knobs")
+    function: str = about("digest of what the model computes, if a worker tells of it", default="")
 
     def sentence(self) -> str:
         named = f", variables {self.variables[:12]}" if self.variables else ""

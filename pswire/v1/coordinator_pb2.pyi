@@ -59,6 +59,7 @@ class JoinRequest(_message.Message):
     USED_FIELD_NUMBER: _builtins.int
     DELTAS_FIELD_NUMBER: _builtins.int
     COMPUTES_FIELD_NUMBER: _builtins.int
+    FUNCTION_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
     PLACE_FIELD_NUMBER: _builtins.int
     TABLES_FIELD_NUMBER: _builtins.int
@@ -105,6 +106,8 @@ class JoinRequest(_message.Message):
     """The framework and the devices that the worker computes with ("jax on cpu:0"),
     for people; empty where its loop does not say.
     """
+    function: _builtins.str
+    """A digest of what the model computes beside its variables. A worker with another one is refused. Empty: not compared."""
     process: _builtins.str
     """Random, chosen once by the process. While a session of another process has the worker's name, and that process sent
     a value, the answer is UNAVAILABLE for worker_timeout. If its connection then stands, this Join is refused. In all
@@ -140,13 +143,14 @@ class JoinRequest(_message.Message):
         used: _builtins.int = ...,
         deltas: _model_pb2.WireDtype.ValueType = ...,
         computes: _builtins.str = ...,
+        function: _builtins.str = ...,
         process: _builtins.str = ...,
         place: _builtins.str = ...,
         tables: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "task_index", b"task_index", "work", b"work"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "begins_next", b"begins_next", "computes", b"computes", "deltas", b"deltas", "job", b"job", "optimizer", b"optimizer", "place", b"place", "plan", b"plan", "process", b"process", "servers", b"servers", "session", b"session", "stays", b"stays", "tables", b"tables", "task_index", b"task_index", "used", b"used", "variables", b"variables", "wire_dtype", b"wire_dtype", "work", b"work", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_task_index", b"_task_index", "begins_next", b"begins_next", "computes", b"computes", "deltas", b"deltas", "function", b"function", "job", b"job", "optimizer", b"optimizer", "place", b"place", "plan", b"plan", "process", b"process", "servers", b"servers", "session", b"session", "stays", b"stays", "tables", b"tables", "task_index", b"task_index", "used", b"used", "variables", b"variables", "wire_dtype", b"wire_dtype", "work", b"work", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__task_index: _TypeAlias = _typing.Literal["task_index"]  # noqa: Y015
     _WhichOneofArgType__task_index: _TypeAlias = _typing.Literal["_task_index", b"_task_index"]  # noqa: Y015

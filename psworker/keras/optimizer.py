@@ -15,6 +15,7 @@ from typing import Any, Unpack
 
 import keras
 
+from psworker.backends.keras.function import function_of
 from psworker.backends.keras.step import backend
 from psworker.backends.keras.variables import KerasModel, collect
 from psworker.backends.lookups import tables_of
@@ -54,6 +55,7 @@ class RemoteOptimizer(Remote):
             lambda servers: translate(self.optimizer, trained, servers=servers),
             lambda version: _rate(self.optimizer),
             hosts,
+            function=function_of(model, None),
             **where,
         )
         self._clips = worker_clips(self.optimizer, self.config)

@@ -44,7 +44,7 @@ def test_it_waits_for_nothing_and_is_given_nothing_to_call(file: Path) -> None:
 EXAMPLES = (
     *(inputs.Opened(), inputs.ModelProposed(Proposal("f", {"name": "sgd"}, 2.5))),
     *(inputs.Resumed(3, frozenset({"w0", "w1"})), inputs.Stopping("enough", True, "done")),
-    *(inputs.JoinAsked("w0", "s", None, True, True, 4, "numpy", "p"), inputs.Connected("w0", 1, "s")),
+    *(inputs.JoinAsked("w0", "s", None, True, True, 4, "numpy", "f", "p"), inputs.Connected("w0", 1, "s")),
     inputs.Disconnected("w0", 1),
     *(inputs.Requested("w0", 1, protocol.Ready(4), norm=2.0), inputs.DataSized("w0", Extent(2, 8))),
     *(

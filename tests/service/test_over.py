@@ -37,7 +37,9 @@ def over() -> Iterator[Cluster]:
 
 @pytest.fixture(autouse=True)
 def trainer(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = SimpleNamespace(specs=INITIAL, work=None, optimizer=None, backend="tensorflow", device="cpu:0")
+    found = SimpleNamespace(
+        specs=INITIAL, work=None, optimizer=None, backend="tensorflow", device="cpu:0", function=""
+    )
     monkeypatch.setattr(running, "_trainer", lambda *_: found)
 
 

@@ -133,11 +133,12 @@ class Joining:
         stays: bool = False,
         used: int = 0,
         computes: str = "",
+        function: str = "",
         process: str = "",
         place: str = "",
     ) -> Member:
         """Admit a worker. `codec`: of its gradients; `deltas`: of the weights' changes. `stays`: its process may take
-        part in another phase. `used`: as in `JoinAsked`. `process`, `place`: as in a JoinRequest.
+        part in another phase. `used`, `function`: as in `JoinAsked`. `process`, `place`: as in a JoinRequest.
 
         Raises Refused if another process has the name, or if model, optimizer or work units differ; PlanError if the
         model cannot be planned.
@@ -156,7 +157,7 @@ class Joining:
         newcomer = Joiner(session, process, place, decider.now())
         by = self._take_name(worker, rank, newcomer)
         member = self._admit(
-            inputs.JoinAsked(worker, session, rank, codec.remembers, stays, used, computes, by),
+            inputs.JoinAsked(worker, session, rank, codec.remembers, stays, used, computes, function, by),
             proposed,
             work,
         )

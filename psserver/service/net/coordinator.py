@@ -184,6 +184,7 @@ class CoordinatorRpc:
                 stays=request.stays,
                 used=request.used,
                 computes=request.computes,
+                function=request.function,
                 process=request.process,
                 place=request.place,
             )

@@ -41,7 +41,9 @@ def _plain(value: Any, names: Mapping[str, int], *, wires: bool = False) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(each, names, wires=wires) for each in value]
     if isinstance(value, Mapping):
-        return "lambda" if value.get("class_name") in ("Lambda", "__lambda__") else _mapping(value, names, wires)
+        return (
+            "lambda" if value.get("class_name") in ("Lambda", "__lambda__") else _mapping(value, names, wires)
+        )
     if isinstance(value, keras.Loss):
         return [type(value).__name__, _plain(value.get_config(), names)]
     if hasattr(value, "shape"):

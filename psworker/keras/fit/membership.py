@@ -48,7 +48,7 @@ class FitMembership:
         *,
         goes_on: bool = False,
     ) -> Link:
-        """Join the job; `more`: its tables.
+        """Join the job; `more`: its tables, and the digest of what the model computes.
 
         `goes_on`: begin another phase of the job of this membership's last session. Otherwise what this process trained
         on these servers before is over, and a job begins.

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pswire.logs.events import event
 from pswire.model.rows import KeysByName
 from psworker.backends import StepResult
+from psworker.backends.keras.function import function_of
 from psworker.backends.keras.reductions import warn_of_reduction
 from psworker.backends.keras.step import FitError, scales, unwrapped
 from psworker.backends.keras.variables import KerasVariables, collect, draw, read
@@ -139,6 +140,8 @@ class Steps:
             self._warn_of_steps_before()
         self._variables = variables = collect(model)
         more: dict[str, Any] = {"tables": tables} if tables else {}
+        if not self.membership.alone:
+            more["function"] = function_of(model, model.loss)
         link = self.membership.open(variables, self.optimizer, more, goes_on=self._goes_on)
         read_rows(model, link.lookup)
         if link.info.size > 1 and not self._goes_on:

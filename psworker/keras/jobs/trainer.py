@@ -19,6 +19,7 @@ from pswire.model.tables import Floats, Keys, TableSpec
 from pswire.model.variables import WholeTables
 from pswire.transport.wire import wire_named
 from psworker.backends import DeviceError, ModelError, StepResult
+from psworker.backends.keras.function import function_of
 from psworker.backends.keras.reductions import warn_of_reduction
 from psworker.backends.keras.step import (
     CompiledStep,
@@ -147,6 +148,11 @@ class JobTrainer:
     def begin_with(self, path: Path) -> None:
         """Load the values in this file, before `specs` are asked for: see `initial.load`."""
         load(path, self._variables)
+
+    @property
+    def function(self) -> str:
+        """A digest of what the model computes."""
+        return function_of(self.model, self.job.loss)
 
     def clip_beside(self, optimizer: Mapping[str, object]) -> None:
         """Clip gradients only if servers with this [optimizer] do not. Before the first batch."""
