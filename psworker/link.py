@@ -33,7 +33,7 @@ from psworker.data.timing import Stopwatch
 from psworker.engine import Commit, Disposition, Grant, Stop
 from psworker.errors import JobStopped, Refused, Voided
 from psworker.local import PLAIN, LocalRuleError, LocalWork, build
-from psworker.work import Unit, WorkUnits
+from psworker.work import WorkUnits
 
 
 class Link:
@@ -156,11 +156,6 @@ class Link:
         local rule, else the wire dtype."""
         float32 = self._strict or self.info.local_rule != PLAIN or not self._wire.same
         return ("float32",) if float32 else (self._wire.down.name,)
-
-    def unit(self, grant: Grant) -> Unit:
-        """Return the work unit that the grant's part belongs to. Only after `connect(work=...)`."""
-        assert self.work is not None and grant.part is not None, "the job deals no work units"
-        return self.work.of(grant.part.epoch, grant.part.unit, self.info.seed)
 
     # One step: grant, pull
 

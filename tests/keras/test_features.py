@@ -271,6 +271,12 @@ def test_a_second_optimizer_is_refused_by_name() -> None:
             pk.distribute(model)
 
 
+def test_swapping_averages_is_refused() -> None:
+    model = build(keras.optimizers.SGD(0.1, use_ema=True))
+    with pk.distribute(model), pytest.raises(pk.FitError, match="use_ema=True alone"):
+        model.fit(**FIT, callbacks=[keras.callbacks.SwapEMAWeights()])
+
+
 class Assigning(keras.Model):  # type: ignore[misc]
     """Clips its weights in its step, as in a WGAN; `how`: at once, or in a function."""
 

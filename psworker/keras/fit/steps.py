@@ -86,7 +86,7 @@ class Steps:
         else:
             self.optimizer = before.optimizer
             self._counts = before._counts
-        # Of several workers: numbers that decide, with that of a batch, what its step draws.
+        # Of several workers, and of one that comes back: these decide, with the number of a batch, what its step draws.
         self._draws_of: list[int] = [] if before is None else before._draws_of
         self.duties = Duties()
         # Once a job is joined.
@@ -144,7 +144,7 @@ class Steps:
             more["function"] = function_of(model, model.loss)
         link = self.membership.open(variables, self.optimizer, more, goes_on=self._goes_on)
         read_rows(model, link.lookup)
-        if link.info.size > 1 and not self._goes_on:
+        if (link.info.size > 1 or link.info.next_batch) and not self._goes_on:
             # A process that is started again draws the same.
             self._draws_of = [*(int(part) for seed in variables.seeds for part in read(seed)), link.info.rank]
         self._step = self._traced(variables, link)

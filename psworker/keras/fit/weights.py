@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
+
 from psworker.backends.keras.step import FitError
 from psworker.backends.keras.variables import KerasVariables
-from psworker.keras.fit.callbacks import acts_on_batches
+from psworker.keras.fit.callbacks import acts_on_batches, listed
 from psworker.keras.fit.gradients import GradientStep
 from psworker.keras.fit.membership import FitMembership
 
@@ -22,7 +24,12 @@ class WeightGuard:
         self._each_batch = False
 
     def begin_fit(self, callbacks: Any) -> None:
-        """Look at the callbacks of a fit."""
+        """Look at the callbacks of a fit. Raises FitError."""
+        if any(isinstance(each, keras.callbacks.SwapEMAWeights) for each in listed(callbacks)):
+            raise FitError(
+                "SwapEMAWeights exchanges weights and averages during a job, and leaves them rounded: expected "
+                "use_ema=True alone, which puts the averages into the model at the end of fit"
+            )
         self._each_batch = acts_on_batches(callbacks)
 
     def after_batch(self) -> None:
@@ -38,9 +45,9 @@ class WeightGuard:
         if changed:
             raise FitError(
                 f"the weights of {changed[0].name!r} were changed by something else than training (set_weights, "
-                "load_weights, restore_best_weights, SwapEMAWeights, use_ema at the end of fit) in the middle of a "
-                "job, and servers take weights at its beginning only: call psworker.keras.distribute(model) again, "
-                "which starts a new job from these weights"
+                "load_weights, restore_best_weights, use_ema at the end of fit) in the middle of a job, and "
+                "servers take weights at its beginning only: call psworker.keras.distribute(model) again, which "
+                "starts a new job from these weights"
             )
 
     def check_given(self, membership: FitMembership, variables: KerasVariables | None) -> None:
