@@ -8,7 +8,7 @@ which knows whether the commit counted; or gives up with `take_back`.
 `receive` takes every event in every state. A `Grant` ends waiting. A `Cancel` of the ticket in hand makes it void, and
 one of a ticket that was granted ahead removes that. After a `Stop` the loop may finish its ticket; `ready` and
 `take_grant` return nothing. After a `Refusal` the loop's inputs raise its error. `ready_ahead`, `report`, `leave` and
-`take_back` are legal in every state; any other input that does not fit the state raises RuntimeError, and changes
+`take_back` are legal in every state; any other input that does not fit the state raises SessionError, and changes
 nothing.
 """
 
@@ -174,12 +174,12 @@ class ClientEngine:
         return None if newest is None or newest.ticket <= ticket else newest
 
     def _require(self, fits: bool, action: str, ticket: int | None = None) -> None:
-        """Raise the error of a refusal, or RuntimeError for an input that does not fit the state."""
+        """Raise the error of a refusal, or SessionError for an input that does not fit the state."""
         if (error := self.error) is not None:
             raise error
         if not fits or ticket not in (None, self.held):
             what = action if ticket is None else f"{action} of ticket {ticket}"
-            raise RuntimeError(f"{what} while {self.work} on ticket {self.held}")
+            raise SessionError(f"{what} while {self.work} on ticket {self.held}")
 
     # Inputs of the training loop
 

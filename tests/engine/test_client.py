@@ -422,7 +422,7 @@ def test_an_input_that_does_not_fit_changes_nothing(
     engine = made()
     before = deepcopy(vars(engine))
     before["pending"] = vars(before["pending"])
-    with pytest.raises(RuntimeError, match=f"while {engine.work}"):
+    with pytest.raises(SessionError, match=f"while {engine.work}"):
         action(engine)
     assert {**vars(engine), "pending": vars(engine.pending)} == before
 
