@@ -116,9 +116,9 @@ class Contributor:
         self, grant: Grant, flats: Sequence[Payload], commit: Commit, rows: RowsByName
     ) -> None:
         """With one server: one exchange carries both, and may bring the next grant and its version."""
+        own = self._layout.rows(rows)[0] if rows else ()
         self._begin_push(grant)
         measured, reader = self._measured(commit), self._reader
-        own = self._layout.rows(rows)[0] if rows else ()
 
         def step(shard: ShardClient) -> CommitAnswer:
             ahead = reader.wanted[0] if reader.wanted else ()

@@ -205,6 +205,17 @@ def test_gradients_that_are_not_finite_or_fit_no_key_are_refused_and_change_noth
         assert not any(table.count for each in cluster.servers for table in each.probe.shard.tables.tables)
 
 
+def test_a_step_whose_rows_do_not_fit_leaves_the_ticket_in_hand() -> None:
+    with serving() as cluster, connect(cluster) as session:
+        grant = granted(session)
+        flats = session.plan.scatter([np.zeros(spec.shape, np.float32) for spec, _ in VARIABLES])
+        keys = unique(np.array([1, 2]))[0]
+        with pytest.raises(ValueError, match="one row for each key"):
+            session.contribute(grant, flats, samples=1, rows={"items": (keys, np.ones((3, DIM), np.float32))})
+        session.contribute(grant, flats, samples=1, rows={"items": (keys, np.ones((2, DIM), np.float32))})
+        assert session.done().version == 1
+
+
 def stepped(out: Path, seeds: range, servers: int, resume: str | None = None) -> str | None:
     """Train a step for each seed, with a checkpoint each; return the digest of the last version."""
     overrides = ["run.checkpoint_every=1 version", "optimizer.name=adagrad", "optimizer.learning_rate=0.5"]
