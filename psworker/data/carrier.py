@@ -115,8 +115,12 @@ class Carrier:
         shares = memory and (settings.wire.exact or self._required)
         self._ways = tuple(way for way in _WAYS[wanted] if shares or way != "shared-memory")
         self.stream: Stream | None = None
-        # The place and the membership (job and incarnation) that the stream was made for.
-        self._made_for: tuple[Place, str, int] | None = None
+        # The place and the membership (job and incarnation) of the newest stream, and the ways that failed there.
+        self._wanted: tuple[Place, str, int] | None = None
+        self._failed: set[str] = set()
+        # Holds `stream` and how often it was closed: who connects may have to close what was made meanwhile.
+        self._guard = threading.Lock()
+        self._closes = 0
 
     # Connections
 
@@ -125,18 +129,19 @@ class Carrier:
 
         `after`: log index of a grant, to which the server first catches up. Raises Refused, too.
         """
-        place = self._place
+        closes, place = self._closes, self._place
         wanted = place, member.joined.job, member.joined.incarnation
-        if self.stream is None or wanted != self._made_for:
+        if wanted != self._wanted:
+            self._wanted, self._failed = wanted, set()
+        elif self.stream is not None:
+            return self.attachment
+        self.attachment = None
+        try:
+            self.kind = self._connect(place, member, after, closes)
+        except BaseException:
             self.close()
-            self.attachment = None
-            try:
-                self.kind = self._connect(place, member, after)
-            except BaseException:
-                self.close()
-                raise
-            self._made_for = wanted
-            self._connected()
+            raise
+        self._connected()
         return self.attachment
 
     def move(self, place: Place) -> None:
@@ -146,18 +151,34 @@ class Carrier:
 
     def close(self) -> None:
         """Break off the request under way. The next one connects again."""
-        stream, self.stream = self.stream, None
+        with self._guard:
+            self._closes += 1
+            stream, self.stream = self.stream, None
         if stream is not None:
             stream.close()
 
-    def _connect(self, place: Place, member: MemberRequests, after: int) -> str:
+    def _use(self, stream: Stream, closes: int) -> None:
+        """Replace the stream, unless another thread has closed it since `closes` was read. Raises CallEnded then."""
+        with self._guard:
+            current = closes == self._closes
+            if current:
+                unused, self.stream = self.stream, stream
+            else:
+                unused = stream
+        if unused is not None:
+            unused.close()
+        if not current:
+            raise _closed_here()
+
+    def _connect(self, place: Place, member: MemberRequests, after: int, closes: int) -> str:
         """Make a stream, and return its kind."""
-        self.stream = GrpcStream(place.channel)
-        if not self._ways:
+        self._use(GrpcStream(place.channel), closes)
+        ways = [way for way in self._ways if way not in self._failed]
+        if not ways:
             return "grpc"
         question = [[member.attach(after)]]
         reply, _ = self.ask(question)
-        for way in self._ways:
+        for way in ways:
             connect = self._dial if way == "socket" else self._share
             try:
                 connection = connect(reply.attached, place, member.claim(after))
@@ -165,10 +186,10 @@ class Carrier:
                 # If the server is gone meanwhile this raises, and everything is tried again.
                 reply, _ = self.ask(question)
                 self._unavailable(way, place, error)
+                self._failed.add(way)
                 continue
             # gRPC has said what it had to say.
-            self.close()
-            self.stream = SocketStream(connection, self._named(place), self._settings.stuck)
+            self._use(SocketStream(connection, self._named(place), self._settings.stuck), closes)
             return way
         return "grpc"
 
@@ -198,7 +219,7 @@ class Carrier:
             raise Refused(f"{what} was asked for, but is not available with {where}: {error}") from error
         # Unexpected if it was in use before.
         log.log(
-            logging.WARNING if self.kind in _NAMES else logging.INFO,
+            logging.WARNING if self.kind == way else logging.INFO,
             "%s is not available with %s: %s",
             *(what, where, error),
             extra=event("transport_unavailable", server=where),
@@ -250,16 +271,20 @@ class Carrier:
     ) -> None:
         """Receive a version into `out`, whole or as changes of the `known` one, which is that version from then on."""
         first = answer[0]
-        if known is not None and first.unchanged:
-            known.repeat(version, out)
-        elif known is not None and first.changes:
-            chain = known.buffer(first.changes, version)
-            self.payload(answer, OCTETS, chain)
-            known.advance(version, chain, first.changes, out)
-        else:
-            self.payload(answer, codec, out)
-            if known is not None:
-                known.take(version, out)
+        try:
+            if known is not None and first.unchanged:
+                known.repeat(version, out)
+            elif known is not None and first.changes:
+                chain = known.buffer(first.changes, version)
+                self.payload(answer, OCTETS, chain)
+                known.advance(version, chain, first.changes, out)
+            else:
+                self.payload(answer, codec, out)
+                if known is not None:
+                    known.take(version, out)
+        except BaseException:
+            self.close()
+            raise
 
     def rows(self, answer: Answer, expected: int) -> memoryview:
         """Receive that many bytes of rows behind a payload, which has been received."""
@@ -279,14 +304,18 @@ class Carrier:
 
     def _standing(self) -> Stream:
         if self.stream is None:
-            # Another thread closed it. The server has refused nothing, so this counts as a broken connection.
-            raise CallEnded(grpc.StatusCode.CANCELLED, "the exchange was closed here")
+            raise _closed_here()
         return self.stream
+
+
+def _closed_here() -> CallEnded:
+    """Another thread closed the stream. The server has refused nothing: this counts as a broken connection."""
+    return CallEnded(grpc.StatusCode.CANCELLED, "the stream was closed here")
 
 
 def _parsed(message: frames.Message | None) -> Answer:
     if message is None:
-        raise SessionError("the server ended the exchange without an answer")
+        raise SessionError("the server ended the stream without an answer")
     try:
         reply, chunk = frames.parsed(shard_pb2.ExchangeReply, message)
         _CHECK(reply)

@@ -266,9 +266,12 @@ class ShardClient:
         """
         values, member = self._checked(payload), self._member_with(ticket)
         part = None if raw else member.part(version, values)
-        reply, _ = self._insist(
-            lambda: self._send(member, ticket, values, after, part=part, raw=raw, rows=rows)
-        )
+
+        def ask() -> Answer:
+            self.carrier.agree(member, after)
+            return self._send(member, ticket, values, after, part=part, raw=raw, rows=rows)
+
+        reply, _ = self._insist(ask)
         return bytes(reply.receipt)
 
     def step(
@@ -296,8 +299,7 @@ class ShardClient:
         def ask() -> CommitAnswer:
             member = self._member_with(ticket)
             self._agree_to_commit(member, after)
-            facts = member, ticket, values, after, commit
-            answer = self._send(*facts, part=part, rows=rows, ahead=ahead)
+            answer = self._send(member, ticket, values, after, commit, part=part, rows=rows, ahead=ahead)
             now, events, granted = _noticed(answer)
             if granted is None:
                 return CommitAnswer(events, now, None, None)
@@ -355,8 +357,7 @@ class ShardClient:
         ahead: WantedRows = (),
     ) -> Answer:
         """Push in the shared slot if there is one, else in chunks, and return the answer's beginning."""
-        carrier = self.carrier
-        attachment = carrier.agree(member, after)
+        carrier, attachment = self.carrier, self.carrier.attachment
         request = member.push(ticket, after, commit, member.base(carrier.known))
         header, behind = request.push, member.behind(request.push, rows, ahead)
         if attachment is not None:

@@ -61,7 +61,7 @@ class Attachment:
             except OSError as error:
                 if self._connection.closed:
                     # Another thread closed it. The server has refused nothing.
-                    raise CallEnded(grpc.StatusCode.CANCELLED, "the exchange was closed here") from error
+                    raise CallEnded(grpc.StatusCode.CANCELLED, "the stream was closed here") from error
                 raise SessionError(
                     f"the version of ticket {ticket} is not where it should be: {error}"
                 ) from error

@@ -202,7 +202,9 @@ def test_one_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", ["socket", "shared-memory"])
-def test_a_session_steps_on_sockets_and_goes_on_without(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_a_session_steps_on_sockets_and_goes_on_without(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
     with serving(servers=2) as cluster, connect(cluster.hosts, transport=kind) as session:
         step(session, 0)
         assert session.transport == (kind, kind)
@@ -216,11 +218,51 @@ def test_a_session_steps_on_sockets_and_goes_on_without(monkeypatch: pytest.Monk
         monkeypatch.setattr(handshake, "connect_tcp", refused)
         step(session, 1, grant=grant)
         assert set(session.transport) == {"grpc"}
-        assert session.done().version == 2
+        assert said(caplog) == ["WARNING"] * 2, "what was in use has failed"
+        for way in ways:
+            way.close()
+        step(session, 2)
+        assert len(said(caplog)) == 2, "what has failed is not tried again"
+        assert session.done().version == 3
 
 
 def refused(*_: object) -> FramedSocket:
     raise SocketError("no socket today")
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The levels of the lines about what is not available."""
+    return [record.levelname for record in caplog.records if "is not available with" in record.message]
+
+
+def test_a_way_that_never_worked_is_tried_and_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "ps-worker")
+    monkeypatch.setattr(handshake, "connect_unix", refused)
+    with serving() as cluster, connect(cluster.hosts, transport="auto") as session:
+        for number in range(3):
+            step(session, number)
+            assert session.transport == ("socket",)
+            SessionProbe(session).carriers()[0].close()
+    assert said(caplog) == ["INFO"]
+
+
+def test_a_connection_that_is_closed_while_it_is_made_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[FramedSocket] = []
+    connect_tcp = handshake.connect_tcp
+
+    with serving() as cluster, connect(cluster.hosts, transport="socket") as session:
+
+        def closed_meanwhile(*args: object) -> FramedSocket:
+            made.append(connect_tcp(*args))  # type: ignore[arg-type]
+            if len(made) == 1:
+                SessionProbe(session).carriers()[0].close()
+            return made[-1]
+
+        monkeypatch.setattr(handshake, "connect_tcp", closed_meanwhile)
+        step(session, 0)
+        assert [each.closed for each in made] == [True, False]
 
 
 def test_a_session_that_insists_on_a_socket_is_told_why_not(sentences: Recorder) -> None:

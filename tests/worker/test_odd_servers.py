@@ -5,17 +5,20 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
 from pslab.launch.status_client import StatusClient, StatusError
 from pswire.addresses import Address
 from pswire.messages import EVENTS
 from pswire.model.plan import VariableSpec, make_plan
+from pswire.transport.codecs import FLOAT32
 from pswire.transport.wire import wire_named
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from psworker.control.backoff import bounded
 from psworker.data.carrier import Carrier, Place, Settings
+from psworker.data.changes import KnownVersion
 from psworker.engine import Refusal, Stop
 from psworker.errors import SessionError
 from tests.sentences import Recorder
@@ -79,6 +82,18 @@ def test_an_answer_that_is_none_closes_the_exchange(answer: bytes) -> None:
         stream = carrier.stream = Said([answer])
         with pytest.raises(SessionError):
             carrier.ask([[b"anything"]])
+    assert stream.closed and carrier.stream is None
+
+
+def test_a_version_that_is_not_here_closes_the_stream() -> None:
+    settings = Settings(make_plan([VariableSpec("w", (4,))], 1), wire_named("float32"), 1.0)
+    with grpc.insecure_channel("127.0.0.1:1") as channel:
+        carrier = Carrier(0, Place(Address("127.0.0.1", 1), channel), settings, memory=False)
+        stream = carrier.stream = Said([])
+        answer = shard_pb2.ExchangeReply(unchanged=True), None
+        known = KnownVersion(FLOAT32, settings.plan.shards[0])
+        with pytest.raises(SessionError, match="for known, and none is here"):
+            carrier.version(answer, 1, FLOAT32, np.empty(4, np.float32), known)
     assert stream.closed and carrier.stream is None
 
 
