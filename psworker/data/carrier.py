@@ -72,7 +72,7 @@ class Settings:
     session: str = ""
 
 
-class Place(NamedTuple):
+class Endpoint(NamedTuple):
     """Where a server is: its address, and a channel to it."""
 
     address: Address
@@ -95,7 +95,7 @@ class Carrier:
     def __init__(
         self,
         server: int,
-        place: Place,
+        place: Endpoint,
         settings: Settings,
         *,
         memory: bool,
@@ -116,7 +116,7 @@ class Carrier:
         self._ways = tuple(way for way in _WAYS[wanted] if shares or way != "shared-memory")
         self.stream: Stream | None = None
         # The place and the membership (job and incarnation) of the newest stream, and the ways that failed there.
-        self._wanted: tuple[Place, str, int] | None = None
+        self._wanted: tuple[Endpoint, str, int] | None = None
         self._failed: set[str] = set()
         # Holds `stream` and how often it was closed: who connects may have to close what was made meanwhile.
         self._guard = threading.Lock()
@@ -144,7 +144,7 @@ class Carrier:
         self._connected()
         return self.attachment
 
-    def move(self, place: Place) -> None:
+    def move(self, place: Endpoint) -> None:
         """Look for the server elsewhere from now on. The request under way is broken off."""
         self._place = place
         self.close()
@@ -170,7 +170,7 @@ class Carrier:
         if not current:
             raise _closed_here()
 
-    def _connect(self, place: Place, member: MemberRequests, after: int, closes: int) -> str:
+    def _connect(self, place: Endpoint, member: MemberRequests, after: int, closes: int) -> str:
         """Make a stream, and return its kind."""
         self._use(GrpcStream(place.channel), closes)
         ways = [way for way in self._ways if way not in self._failed]
@@ -193,7 +193,7 @@ class Carrier:
             return way
         return "grpc"
 
-    def _share(self, offer: shard_pb2.Attached, place: Place, claim: bytes) -> FramedSocket:
+    def _share(self, offer: shard_pb2.Attached, place: Endpoint, claim: bytes) -> FramedSocket:
         """Connect to a server of this machine, which lends memory. Raises SocketError, SegmentError."""
         if offer.refusal or not offer.socket:
             raise SegmentError(offer.refusal or "it takes no connections of its machine")
@@ -205,7 +205,7 @@ class Carrier:
             raise
         return connection
 
-    def _dial(self, offer: shard_pb2.Attached, place: Place, claim: bytes) -> FramedSocket:
+    def _dial(self, offer: shard_pb2.Attached, place: Endpoint, claim: bytes) -> FramedSocket:
         """Connect to the server's port, with TLS where TLS is in use. Raises SocketError."""
         if not offer.port:
             raise SocketError(offer.refusal or "it listens on none")
@@ -213,7 +213,7 @@ class Carrier:
         context = credentials.identity.line_context if credentials.encrypted else None
         return handshake.connect_tcp(place.address.host, offer.port, claim, context, self._settings.silence)
 
-    def _unavailable(self, way: str, place: Place, error: OSError) -> None:
+    def _unavailable(self, way: str, place: Endpoint, error: OSError) -> None:
         what, where = _NAMES[way], self._named(place)
         if self._required:
             raise Refused(f"{what} was asked for, but is not available with {where}: {error}") from error
@@ -225,7 +225,7 @@ class Carrier:
             extra=event("transport_unavailable", server=where),
         )
 
-    def _named(self, place: Place) -> str:
+    def _named(self, place: Endpoint) -> str:
         return f"server {self._server} at {place.address}"
 
     # Requests and answers

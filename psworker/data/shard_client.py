@@ -21,7 +21,7 @@ from pswire.transport.rows import RowFormat, counts_of, row_codec
 from pswire.transport.wire import Wire
 from pswire.v1 import coordinator_pb2 as pb
 from psworker.control.backoff import Backoff, Contact, insist
-from psworker.data.carrier import Answer, Carrier, Place, Settings
+from psworker.data.carrier import Answer, Carrier, Endpoint, Settings
 from psworker.data.member import MemberRequests, messages
 from psworker.data.payloads import Floats, Payload, Pieces, Received, array_of
 from psworker.engine import Commit, Event, Grant
@@ -79,7 +79,7 @@ class ShardClient:
         # Replaced as a whole at every Join, by the thread that joins. A push takes it once. Only the training loop,
         # which pushes, uses the encoder.
         self._member = self._new_member(pb.JoinReply(), self._wire.up.encoder(self._layout))
-        self._contact, place = self._contact_at(address), Place(address, channel)
+        self._contact, place = self._contact_at(address), Endpoint(address, channel)
         self.carrier = Carrier(server, place, settings, memory=True, connected=connected)
         self._early = Carrier(server, place, settings, memory=False)
         # Arrays that held earlier versions: the system would have to clear the pages of new ones. `append` and `pop`
@@ -104,7 +104,7 @@ class ShardClient:
         """Adopt the server's other address. A call that waits for the former one tries here next."""
         self.address, self._contact = address, self._contact_at(address)
         for carrier in (self.carrier, self._early):
-            carrier.move(Place(address, channel))
+            carrier.move(Endpoint(address, channel))
 
     def close(self) -> None:
         """Break off the requests under way. Any thread may call this."""

@@ -17,7 +17,7 @@ from pswire.transport.wire import wire_named
 from pswire.v1 import coordinator_pb2 as pb
 from pswire.v1 import shard_pb2
 from psworker.control.backoff import bounded
-from psworker.data.carrier import Carrier, Place, Settings
+from psworker.data.carrier import Carrier, Endpoint, Settings
 from psworker.data.changes import KnownVersion
 from psworker.engine import Refusal, Stop
 from psworker.errors import SessionError
@@ -78,7 +78,7 @@ def test_a_field_beyond_its_bound_ends_the_session(message: Any, words: str, sen
 def test_an_answer_that_is_none_closes_the_exchange(answer: bytes) -> None:
     settings = Settings(make_plan([VariableSpec("w", (4,))], 1), wire_named("float32"), 1.0)
     with grpc.insecure_channel("127.0.0.1:1") as channel:
-        carrier = Carrier(0, Place(Address("127.0.0.1", 1), channel), settings, memory=False)
+        carrier = Carrier(0, Endpoint(Address("127.0.0.1", 1), channel), settings, memory=False)
         stream = carrier.stream = Said([answer])
         with pytest.raises(SessionError):
             carrier.ask([[b"anything"]])
@@ -88,7 +88,7 @@ def test_an_answer_that_is_none_closes_the_exchange(answer: bytes) -> None:
 def test_a_version_that_is_not_here_closes_the_stream() -> None:
     settings = Settings(make_plan([VariableSpec("w", (4,))], 1), wire_named("float32"), 1.0)
     with grpc.insecure_channel("127.0.0.1:1") as channel:
-        carrier = Carrier(0, Place(Address("127.0.0.1", 1), channel), settings, memory=False)
+        carrier = Carrier(0, Endpoint(Address("127.0.0.1", 1), channel), settings, memory=False)
         stream = carrier.stream = Said([])
         answer = shard_pb2.ExchangeReply(unchanged=True), None
         known = KnownVersion(FLOAT32, settings.plan.shards[0])
