@@ -178,4 +178,7 @@ def _misdeclared(job: e.Job, policy: Policy) -> Iterator[str]:
         ("workers", job.local, rule),
     ):
         if declared != expected:
-            yield f"the {whose} use {declared}; {policy.name} uses {expected}"
+            has, wants = dict(declared or {}), dict(expected or {})
+            for key in sorted({*has, *wants}):
+                if has.get(key) != wants.get(key):
+                    yield f"the {whose}' {key} is {has.get(key)}; {policy.name} says {wants.get(key)}"

@@ -37,9 +37,9 @@ class Dies(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
-def model() -> keras.Model:
+def model(rate: float = 0.5) -> keras.Model:
     keras.utils.set_random_seed(1)
-    layers = [keras.layers.Dense(4), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
+    layers = [keras.layers.Dense(4), keras.layers.Dropout(rate), keras.layers.Dense(1)]
     made = keras.Sequential([keras.Input((1,)), *layers])
     made.compile(keras.optimizers.SGD(0.05), loss="mse", run_eagerly=True)
     return made
@@ -58,10 +58,10 @@ def data(kind: str) -> dict[str, Any]:
 def test_a_worker_that_was_killed_goes_on_at_the_batch_that_it_has_not_committed(
     kind: str, batches: int
 ) -> None:
-    plain = model()
+    plain = model(rate=0)
     plain.fit(**data(kind), epochs=EPOCHS, verbose=0)
     with servers() as hosts:
-        killed, again = model(), model()
+        killed, again = model(rate=0), model(rate=0)
         with pk.distribute(killed, hosts), pytest.raises(KeyboardInterrupt):
             killed.fit(**data(kind), epochs=EPOCHS, verbose=0, callbacks=[Dies(batches)])
         with pk.distribute(again, hosts) as job:

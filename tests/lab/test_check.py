@@ -226,7 +226,7 @@ PLANTED: list[tuple[Callable[[], list[Record]], Edit, str, str]] = [
     (SYNC, claim({"name": "sync", "weight": "samples"}), "", ""),
     (SYNC, claim({"name": "sync", "backup": 9}), "policy guarantee", "backup"),
     (SYNC, claim({"name": "async"}), "policy guarantee", "has 3 parts; async takes 1"),
-    (SYNC, claim({"name": "median"}), "policy guarantee", "the shards use None; median uses"),
+    (SYNC, claim({"name": "median"}), "policy guarantee", "the shards' aggregator is None; median says"),
     (SYNC, claim({"name": "bounded", "aggregate": 2}), "policy guarantee", "has 3 parts; bounded takes 2"),
     (SYNC, claim({"name": "bounded", "aggregate": 2, "on_stale": "block"}), "", ""),
     (ASYNC, claim({"name": "bounded", "aggregate": 2}), "policy guarantee", "has 1 parts; bounded takes 2"),

@@ -90,9 +90,9 @@ PLANTED: list[tuple[str, dict[str, object], Breach, str]] = [
     ("async", {}, claim(name="ringmaster", threshold=2), "the bound of ringmaster is 1"),
     ("ringmaster", {"threshold": 2}, claim(threshold=9), "ringmaster applies what is at most 8"),
     ("ringmaster", {"threshold": 2, "stops": True}, claim(stops=False), "ringmaster cancels nothing"),
-    ("dc-asgd", {}, become("gap-aware"), "the shards use {'compensator': 'taylor'"),
-    ("dc-asgd-a", {}, claim(decay=0.5), "dc-asgd-a uses"),
-    ("gap-aware", {}, become("async"), "async uses None"),
+    ("dc-asgd", {}, become("gap-aware"), "the shards' compensator is taylor"),
+    ("dc-asgd-a", {}, claim(decay=0.5), "dc-asgd-a says"),
+    ("gap-aware", {}, become("async"), "async says None"),
     ("async", {}, claim(name="dssp", lower=0, upper=0), "dssp permits 0"),
     ("fedbuff-timeout", {"timeout": 0.1, "aggregate": 4}, claim(aggregate=1), "fedbuff-timeout takes 1"),
 ]
@@ -136,11 +136,11 @@ def drop_all(records: list[Record]) -> None:
 
 
 ROBUST: list[tuple[str, int, dict[str, object], Breach, str]] = [
-    ("median", 3, {}, become("trimmed-mean"), "trimmed-mean uses {"),
+    ("median", 3, {}, become("trimmed-mean"), "trimmed-mean says"),
     ("sync", 3, {}, drop_all, "sync drops nothing for that"),
     ("trimmed-mean", 3, {"trim": 0}, claim(trim=2), "trim must be a whole number"),
     ("sync", 3, {"backup": 1}, become("median"), "median needs 3"),
-    ("krum", 4, {}, claim(select=2), "krum uses {"),
+    ("krum", 4, {}, claim(select=2), "krum says"),
 ]
 
 

@@ -40,13 +40,13 @@ def values(shard: Shard) -> list[float]:
 
 
 def test_state_of_layers_is_kept_back_by_itself() -> None:
-    shard = granted({"name": "sgd", "learning_rate": 1.0}, measures=True)
+    shard = granted({"name": "sgd", "learning_rate": 1.0})
     push(shard, 7, 1, 0, 0, 0, 0, HUGE, 1, HUGE)
     push(shard, 8, 1, 0, 0, 0, 0, HUGE, 1, 1)
     shard.execute(Apply(1, 0.5, 1.0, (Fold(7, 1.0), Fold(8, 1.0))))
     assert values(shard)[:-1] == [0, 1, 1, 1, 1, 1, 2]
     assert values(shard)[-1] == pytest.approx(HUGE / 2)
-    assert shard.fact == VersionMade(1, {"mean": 1}, 8, 1.0)
+    assert shard.fact == VersionMade(1, {"mean": 1}, 8)
 
 
 def test_a_payload_that_was_changed_behind_its_check() -> None:
